@@ -1,0 +1,42 @@
+# Everything a fresh clone needs: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check unit integration crash bench docs env clean
+
+env: $(STAMP)
+
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Turnback needs Python 3.11 or newer, this is " + sys.version.split()[0])'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing locked dependencies into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: env
+	@$(BIN)/python -m turnback.demo
+
+check: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q tests/unit
+
+test: check services
+	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash
+
+services: env
+	@bash tests/services/install.sh
+
+bench: env
+	$(BIN)/python -m benchmarks.run
+
+docs: env
+	$(BIN)/python -m pytest -q tests/docs
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from os import PathLike, fspath
+
+from turnback.coordinator import (
+    CheckpointingMode,
+    CheckpointSettings,
+    CheckpointStorage,
+    ExternalizedCheckpointRetention,
+)
+from turnback.core import parse_duration
+from turnback.core.errors import ConfigurationError
+
+Duration = int | str | timedelta
+
+
+class CheckpointConfig:
+    """When and how checkpoints are taken; Flink's options with Flink's defaults.
+
+    Durations are milliseconds, or text such as "10 s".
+    """
+
+    def __init__(self, settings: CheckpointSettings) -> None:
+        self.settings = settings
+
+    def is_checkpointing_enabled(self) -> bool:
+        """Whether checkpoints are taken at all."""
+        return self.settings.enabled
+
+    def set_checkpoint_interval(self, interval: Duration) -> CheckpointConfig:
+        """Set the time between the starts of two checkpoints."""
+        return self._set(interval_ms=parse_duration(interval, "checkpoint interval"))
+
+    def get_checkpoint_interval(self) -> int | None:
+        """The interval in milliseconds; None when checkpoints are off."""
+        return self.settings.interval_ms
+
+    def set_checkpointing_mode(self, mode: CheckpointingMode) -> CheckpointConfig:
+        """Set exactly-once or at-least-once."""
+        if not isinstance(mode, CheckpointingMode):
+            raise ConfigurationError(f"mode must be a CheckpointingMode, got {mode!r}")
+        return self._set(mode=mode)
+
+    def get_checkpointing_mode(self) -> CheckpointingMode:
+        """The mode."""
+        return self.settings.mode
+
+    def set_checkpoint_timeout(self, timeout: Duration) -> CheckpointConfig:
+        """Set after which time a checkpoint is discarded."""
+        return self._set(timeout_ms=parse_duration(timeout, "checkpoint timeout"))
+
+    def set_min_pause_between_checkpoints(self, pause: Duration) -> CheckpointConfig:
+        """Set the least time between the end of one and the start of the next."""
+        return self._set(min_pause_ms=parse_duration(pause, "minimum pause"))
+
+    def set_max_concurrent_checkpoints(self, number: int) -> CheckpointConfig:
+        """Set how many may be under way at once."""
+        return self._set(max_concurrent=number)
+
+    def set_tolerable_checkpoint_failure_number(self, number: int) -> CheckpointConfig:
+        """Set how many may fail in a row before the job fails."""
+        return self._set(tolerable_failures=number)
+
+    def set_num_retained_checkpoints(self, number: int) -> CheckpointConfig:
+        """Set how many complete checkpoints are kept."""
+        return self._set(num_retained=number)
+
+    def set_externalized_checkpoint_retention(
+        self, retention: ExternalizedCheckpointRetention
+    ) -> CheckpointConfig:
+        """Set what becomes of the checkpoints when the job is cancelled."""
+        if not isinstance(retention, ExternalizedCheckpointRetention):
+            raise ConfigurationError(
+                f"retention must be an ExternalizedCheckpointRetention, got {retention!r}"
+            )
+        return self._set(retention=retention)
+
+    def enable_incremental_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
+        """Accepted for PyFlink's sake: checkpoints always are incremental."""
+        return self._set(incremental=enabled)
+
+    def set_checkpoint_storage(
+        self, storage: CheckpointStorage | str | PathLike[str]
+    ) -> CheckpointConfig:
+        """Set where checkpoints go: "jobmanager", "filesystem", or the directory to use."""
+        if isinstance(storage, CheckpointStorage):
+            return self._set(storage=storage)
+        text = fspath(storage)
+        if text in {s.value for s in CheckpointStorage}:
+            return self._set(storage=CheckpointStorage(text))
+        return self._set(storage=CheckpointStorage.FILESYSTEM, directory=text)
+
+    def set_checkpoint_storage_dir(self, directory: str | PathLike[str]) -> CheckpointConfig:
+        """Set the directory below which the job's directory is."""
+        return self.set_checkpoint_storage(directory)
+
+    def _set(self, **changes: object) -> CheckpointConfig:
+        self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        return self

@@ -1,0 +1,307 @@
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from turnback.api.checkpoint_config import CheckpointConfig, Duration
+from turnback.api.client import JobClient
+from turnback.api.configuration import Configuration, load_configuration
+from turnback.api.stream import DataStream
+from turnback.coordinator import (
+    CheckpointingMode,
+    CheckpointSettings,
+    CheckpointStorage,
+    RestartStrategyConfiguration,
+    choose_restart,
+)
+from turnback.core import as_type, check_job_name, check_uid, parse_duration
+from turnback.core.errors import ConfigurationError, PlanError
+from turnback.graph import NodeKind, StreamGraph
+from turnback.planner import Plan, plan
+from turnback.runtime.job import JobReport, JobSpec
+from turnback.runtime.spark import JobRunner, spark_session
+from turnback.sources import collection_frame, file_frame
+
+_LOG = logging.getLogger(__name__)
+
+_BACKENDS = {
+    "hashmap": ("hashmap", None),
+    "rocksdb": ("rocksdb", None),
+    "memory": ("hashmap", CheckpointStorage.JOBMANAGER),
+    "jobmanager": ("hashmap", CheckpointStorage.JOBMANAGER),
+    "filesystem": ("hashmap", CheckpointStorage.FILESYSTEM),
+}
+
+
+class StreamExecutionEnvironment:
+    """Where a streaming job is written and run."""
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        root: str | PathLike[str] | None = None,
+        configuration: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._configuration: Configuration = load_configuration(configuration)
+        self._settings = CheckpointConfig(
+            CheckpointSettings.from_configuration(self._configuration)
+        )
+        self._root = None if root is None else fspath(root)
+        self._backend = "rocksdb"
+        self._storage: CheckpointStorage | None = None
+        self._restart: RestartStrategyConfiguration | None = None
+        self._parallelism: int | None = None
+        self._max_parallelism = 128
+        self._storage_options: dict[str, str] = {}
+        self._graph = StreamGraph()
+        if "state.backend.type" in self._configuration:
+            self.set_state_backend(self._configuration["state.backend.type"])
+        if "parallelism.default" in self._configuration:
+            self.set_parallelism(int(self._configuration["parallelism.default"]))
+        if "pipeline.max-parallelism" in self._configuration:
+            self.set_max_parallelism(int(self._configuration["pipeline.max-parallelism"]))
+
+    @classmethod
+    def get_execution_environment(
+        cls,
+        configuration: Mapping[str, Any] | None = None,
+        *,
+        spark: SparkSession | None = None,
+        root: str | PathLike[str] | None = None,
+    ) -> StreamExecutionEnvironment:
+        """An environment on the given Spark session, the active one, or a new local one.
+
+        Args:
+            configuration: Flink's keys, such as ``{"state.backend.type": "rocksdb"}``; wins over
+                the configuration file.
+            spark: The session to run on.
+            root: Where job directories go; by default ``state.checkpoints.dir``, else
+                ``~/.turnback/jobs``.
+        """
+        return cls(spark, root, configuration)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session."""
+        if self._spark is None:
+            self._spark = spark_session()
+        return self._spark
+
+    # -- settings
+
+    def enable_checkpointing(
+        self, interval: Duration, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    ) -> StreamExecutionEnvironment:
+        """Take a checkpoint every `interval` (milliseconds, or text such as "10 s")."""
+        self._settings.set_checkpoint_interval(interval).set_checkpointing_mode(mode)
+        return self
+
+    def get_checkpoint_config(self) -> CheckpointConfig:
+        """All other options of checkpoints."""
+        return self._settings
+
+    def set_state_backend(self, name: str) -> StreamExecutionEnvironment:
+        """Choose where state is kept while the job runs.
+
+        "hashmap" (memory) or "rocksdb" (local disk), or one of the classic pairs: "memory"
+        (hashmap, checkpoints in the driver's memory) and "filesystem" (hashmap, checkpoints in
+        files).
+        """
+        if name not in _BACKENDS:
+            raise ConfigurationError(
+                f"unknown state backend {name!r}; there are {', '.join(_BACKENDS)}"
+            )
+        self._backend, self._storage = _BACKENDS[name]
+        return self
+
+    def set_restart_strategy(
+        self, strategy: RestartStrategyConfiguration
+    ) -> StreamExecutionEnvironment:
+        """Set what follows a failure, one of `RestartStrategies`."""
+        if not isinstance(strategy, RestartStrategyConfiguration):
+            raise ConfigurationError(
+                f"set_restart_strategy takes one of RestartStrategies, got {strategy!r}"
+            )
+        self._restart = strategy
+        return self
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Set the number of instances of every operator that has none of its own."""
+        self._parallelism = _positive("parallelism", parallelism)
+        return self
+
+    def get_parallelism(self) -> int:
+        """The default parallelism; Spark's own when none was set."""
+        return self._parallelism or max(1, self.spark.sparkContext.defaultParallelism)
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """Set the number of key groups, for the whole life of the job's state."""
+        if _positive("max parallelism", max_parallelism) > 32768:
+            raise ConfigurationError(f"max parallelism is at most 32768, got {max_parallelism}")
+        self._max_parallelism = max_parallelism
+        return self
+
+    def get_max_parallelism(self) -> int:
+        """The number of key groups."""
+        return self._max_parallelism
+
+    def set_storage_options(self, **options: str) -> StreamExecutionEnvironment:
+        """Set endpoint and credentials of an object store."""
+        self._storage_options = dict(options)
+        return self
+
+    # -- sources
+
+    def from_dataframe(self, df: DataFrame, uid: str | None = None) -> DataStream:
+        """A stream of the rows of a streaming DataFrame, from any Spark source.
+
+        Args:
+            df: Made with `spark.readStream`; may hold any stateless transformations.
+            uid: Identity of the source, by which its position is found again.
+        """
+        if not hasattr(df, "isStreaming"):
+            raise PlanError(f"from_dataframe takes a DataFrame, got {type(df).__name__}")
+        if not df.isStreaming:
+            raise PlanError(
+                "from_dataframe takes a streaming DataFrame, and this one is static; "
+                "use spark.readStream instead of spark.read, or from_collection for small data"
+            )
+        names = [name.lower() for name in df.columns]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
+        uid = None if uid is None else check_uid(uid)
+        name = uid or "source"
+        node = self._graph.add(NodeKind.SOURCE, name, as_type(df.schema), function=df, uid=uid)
+        return DataStream(self._graph, node)
+
+    def from_files(
+        self,
+        path: str | PathLike[str],
+        format: str,
+        schema: Any,
+        uid: str | None = None,
+        *,
+        max_files_per_epoch: int | None = None,
+        **options: Any,
+    ) -> DataStream:
+        """A stream of the records of all files in a directory, and of those yet to come.
+
+        Args:
+            path: The directory; it must exist.
+            format: "parquet", "json", "csv", "orc" or "text".
+            schema: DDL string, StructType, NamedTuple or dataclass.
+            uid: Identity of the source.
+            max_files_per_epoch: How many new files one epoch takes at most.
+            **options: Further options of Spark's reader.
+        """
+        frame = file_frame(
+            self.spark, fspath(path), format, as_type(schema), max_files_per_epoch, options
+        )
+        return self.from_dataframe(frame, uid)
+
+    def from_collection(
+        self, collection: Any, type_info: Any = None, uid: str | None = None
+    ) -> DataStream:
+        """A bounded stream of the elements of a list, replayable like any other source."""
+        elements = list(collection)
+        frame, type = collection_frame(self.spark, elements, type_info)
+        stream = self.from_dataframe(frame, uid)
+        stream._node.type = type
+        return stream
+
+    # -- running
+
+    def plan(self) -> Plan:
+        """Check the program and cut it into levels, without running anything."""
+        return plan(self._graph, self.get_parallelism(), self._max_parallelism)
+
+    def execute(self, job_name: str | None = None, **how: Any) -> JobReport:
+        """Run the job until its input ends, it is cancelled, or it fails for good.
+
+        Args:
+            job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+            **how: See `execute_async`.
+        """
+        return self.execute_async(job_name, **how).result()
+
+    def execute_async(
+        self,
+        job_name: str | None = None,
+        *,
+        bounded: bool = False,
+        start_from: str | int | PathLike[str] | None = None,
+        fresh: bool = False,
+        allow_non_restored_state: bool = False,
+        epoch_interval: Duration = 0,
+    ) -> JobClient:
+        """Start the job and return at once.
+
+        Args:
+            job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+            bounded: Process what is there now, take a last checkpoint, and end.
+            start_from: A retained checkpoint instead of the latest: number, "chk-7", path, or time.
+            fresh: Start empty although there are checkpoints.
+            allow_non_restored_state: Drop state that no operator claims.
+            epoch_interval: Least time between the starts of two epochs.
+        """
+        name = check_job_name(job_name or "turnback-job")
+        program = self.plan()
+        for warning in program.warnings:
+            _LOG.warning("job %r: %s", name, warning)
+        spec = self._spec(
+            name, bounded, start_from, fresh, allow_non_restored_state, epoch_interval
+        )
+        return JobClient(JobRunner(self.spark, program, spec)).start()
+
+    def _spec(
+        self,
+        name: str,
+        bounded: bool,
+        start_from: str | int | PathLike[str] | None,
+        fresh: bool,
+        allow_non_restored_state: bool,
+        epoch_interval: Duration,
+    ) -> JobSpec:
+        settings = self._settings.settings
+        if fresh and start_from is not None:
+            raise ConfigurationError("fresh=True and start_from exclude each other")
+        if start_from is not None and not isinstance(start_from, int):
+            start_from = fspath(start_from)
+        storage = self._storage or settings.storage or CheckpointStorage.FILESYSTEM
+        inline = storage is CheckpointStorage.JOBMANAGER
+        restart = choose_restart(self._restart, self._configuration, settings.enabled)
+        return JobSpec(
+            name=name,
+            root="memory://jobs" if inline else self._job_root(settings),
+            settings=settings,
+            restart=restart.create(),
+            backend=self._backend,
+            inline=inline,
+            bounded=bounded,
+            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
+            start_from=start_from,
+            fresh=fresh,
+            allow_non_restored_state=allow_non_restored_state,
+            storage_options=self._storage_options,
+            local_dir=self._configuration.get("state.backend.local-dir"),
+        )
+
+    def _job_root(self, settings: CheckpointSettings) -> str:
+        root = self._root or settings.directory
+        if root is None:
+            root = os.environ.get("TURNBACK_ROOT") or str(Path.home() / ".turnback" / "jobs")
+        return root if "://" in root else str(Path(root).absolute())
+
+
+def _positive(what: str, number: int) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
+    return number

@@ -1,0 +1,243 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from turnback.api.callables import (
+    CallableFilter,
+    CallableFlatMap,
+    CallableMap,
+    CallableReduce,
+    as_function,
+    name_of,
+    returned_type,
+)
+from turnback.core import RowTypeInfo, TypeInfo, as_type, check_uid
+from turnback.core.errors import PlanError
+from turnback.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+)
+from turnback.graph import KeySpec, Node, NodeKind, StreamGraph
+from turnback.sinks import PrintSink, Sink
+
+
+class _Named:
+    """What every operator can be given: a uid, a name, a parallelism."""
+
+    def __init__(self, graph: StreamGraph, node: Node) -> None:
+        self._graph = graph
+        self._node = node
+
+    def uid(self, uid: str) -> Self:
+        """Set the operator's identity: by it its state is found again, whatever else changes."""
+        self._node.uid = check_uid(uid)
+        return self
+
+    def name(self, name: str) -> Self:
+        """Set what people see."""
+        if not isinstance(name, str) or not name:
+            raise PlanError(f"a name must be a non-empty string, got {name!r}")
+        self._node.name = name
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Set the number of instances of this operator."""
+        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+            raise PlanError(f"parallelism must be a whole number above 0, got {parallelism!r}")
+        if self._node.kind is NodeKind.SOURCE:
+            raise PlanError("the parallelism of a source is Spark's; set it on what follows")
+        self._node.parallelism = parallelism
+        return self
+
+
+class DataStreamSink(_Named):
+    """The end of a stream."""
+
+
+class DataStream(_Named):
+    """A stream of elements. Its methods record what to do; nothing runs before `execute`."""
+
+    def map(self, func: MapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        """Turn each element into another."""
+        function = as_function(func, MapFunction, CallableMap, "map")
+        return self._add(NodeKind.MAP, func, function, self._output(output_type, func, "map"))
+
+    def flat_map(
+        self, func: FlatMapFunction | Callable[[Any], Any], output_type: Any = None
+    ) -> DataStream:
+        """Turn each element into any number of others."""
+        function = as_function(func, FlatMapFunction, CallableFlatMap, "flat_map")
+        type = self._output(output_type, None, "flat_map")
+        return self._add(NodeKind.FLAT_MAP, func, function, type)
+
+    def filter(self, func: FilterFunction | Callable[[Any], bool]) -> DataStream:
+        """Keep the elements for which the function is true."""
+        function = as_function(func, FilterFunction, CallableFilter, "filter")
+        return self._add(NodeKind.FILTER, func, function, self.type)
+
+    def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
+        """Turn Arrow record batches into others, without a Python object per element.
+
+        The function gets a `pyarrow.RecordBatch` and returns one, a table, or several of them.
+        Batch boundaries mean nothing and may change from run to run.
+        """
+        if not callable(func):
+            raise PlanError(f"map_batches takes a function, got {type(func).__name__}")
+        wanted = self.type if output_type is None else as_type(output_type)
+        return self._add(NodeKind.MAP_BATCHES, func, func, wanted)
+
+    def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
+        """Turn each element into any number of others, with a context."""
+        if isinstance(func, KeyedProcessFunction):
+            raise PlanError(
+                f"{type(func).__name__} is a KeyedProcessFunction; put key_by(...) before process"
+            )
+        function = as_function(func, ProcessFunction, _refuse_plain, "process")
+        type_ = self._output(output_type, None, "process")
+        return self._add(NodeKind.PROCESS, func, function, type_)
+
+    def key_by(
+        self, *key: str | KeySelector | Callable[[Any], Any], key_type: Any = None
+    ) -> KeyedStream:
+        """Give every element a key: one or more column names, or a function.
+
+        Args:
+            *key: Column names, a `KeySelector`, or a function of the element.
+            key_type: Type of what a key function returns; its annotation is used when left out.
+        """
+        parts: list[Any] = list(key)
+        if len(parts) == 2 and not isinstance(parts[0], str):
+            key_type = parts.pop()  # PyFlink gives it by position
+        if len(parts) == 1 and not isinstance(parts[0], str):
+            return KeyedStream(self._graph, self._node, self._function_key(parts[0], key_type))
+        return KeyedStream(self._graph, self._node, self._column_key(tuple(parts)))
+
+    def union(self, *streams: DataStream) -> DataStream:
+        """All elements of this stream and of others of the same type."""
+        for other in streams:
+            if not isinstance(other, DataStream):
+                raise PlanError(f"union takes streams, got {type(other).__name__}")
+            if other._graph is not self._graph:
+                raise PlanError("union takes streams of the same environment")
+            if other.type != self.type:
+                raise PlanError(
+                    f"union takes streams of one type, got {self.type} and {other.type}; "
+                    f"map one of them first"
+                )
+        nodes = (self._node, *(s._node for s in streams))
+        node = self._graph.add(NodeKind.UNION, "union", self.type, nodes)
+        return DataStream(self._graph, node)
+
+    def sink_to(self, sink: Sink) -> DataStreamSink:
+        """Write the stream to a sink."""
+        if not isinstance(sink, Sink):
+            raise PlanError(
+                f"sink_to takes a sink such as FileSink(...), got {type(sink).__name__}"
+            )
+        node = self._graph.add(NodeKind.SINK, name_of(sink), None, (self._node,), function=sink)
+        return DataStreamSink(self._graph, node)
+
+    def print(self, prefix: str = "") -> DataStreamSink:
+        """Print every element on the driver, once its checkpoint is complete."""
+        return self.sink_to(PrintSink(prefix)).name("print")
+
+    @property
+    def type(self) -> TypeInfo:
+        """The type of the elements."""
+        assert self._node.type is not None
+        return self._node.type
+
+    def _add(
+        self,
+        kind: NodeKind,
+        given: Any,
+        function: Any,
+        type: TypeInfo,
+        key: KeySpec | None = None,
+    ) -> DataStream:
+        node = self._graph.add(
+            kind, name_of(given), type, (self._node,), key=key, function=function
+        )
+        return DataStream(self._graph, node)
+
+    def _output(self, output_type: Any, annotated: Any, method: str) -> TypeInfo:
+        if output_type is None and annotated is not None:
+            target = annotated.map if isinstance(annotated, MapFunction) else annotated
+            output_type = returned_type(target)
+            output_type = None if output_type is Any else output_type
+        if output_type is None:
+            raise PlanError(
+                f"{method} needs output_type: a DDL string such as 'post string, n bigint', "
+                f"Types..., a NamedTuple or a dataclass"
+            )
+        return as_type(output_type)
+
+    def _column_key(self, columns: tuple[Any, ...]) -> KeySpec:
+        names = self.type.names if isinstance(self.type, RowTypeInfo) else ("value",)
+        types = self.type.types if isinstance(self.type, RowTypeInfo) else (self.type,)
+        if not columns:
+            raise PlanError("key_by needs at least one column name, or a function")
+        for column in columns:
+            if column not in names:
+                raise PlanError(f"key_by: there is no column {column!r}; there are {list(names)}")
+        return KeySpec(tuple(columns), None, tuple(types[names.index(c)] for c in columns))
+
+    def _function_key(self, function: Any, key_type: Any) -> KeySpec:
+        if not callable(function) and not isinstance(function, KeySelector):
+            raise PlanError(
+                f"key_by takes column names or a function, got {type(function).__name__}"
+            )
+        declared = key_type if key_type is not None else returned_type(function)
+        if declared is None or declared is Any:
+            raise PlanError(
+                "key_by with a function needs key_type=..., or a return annotation on the "
+                "function; or name columns instead"
+            )
+        call = function.get_key if isinstance(function, KeySelector) else function
+        return KeySpec((), call, (as_type(declared),))
+
+
+class KeyedStream(DataStream):
+    """A stream whose elements have a key, so that functions on it have state per key."""
+
+    def __init__(self, graph: StreamGraph, node: Node, key: KeySpec) -> None:
+        super().__init__(graph, node)
+        self._key = key
+
+    def process(  # type: ignore[override]
+        self, func: KeyedProcessFunction, output_type: Any = None
+    ) -> DataStream:
+        """Turn each element into any number of others, with state per key."""
+        function = as_function(func, KeyedProcessFunction, _refuse_plain, "process")
+        type_ = self._output(output_type, None, "process")
+        return self._add(NodeKind.KEYED_PROCESS, func, function, type_, self._key)
+
+    def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
+        """Combine the elements of each key; gives the combination after every element."""
+        function = as_function(func, ReduceFunction, CallableReduce, "reduce")
+        return self._add(NodeKind.REDUCE, func, function, self.type, self._key)
+
+    def uid(self, uid: str) -> Self:
+        """Refused: key_by is no operator."""
+        raise PlanError("key_by is no operator; give the uid to what follows it")
+
+    def name(self, name: str) -> Self:
+        """Refused: key_by is no operator."""
+        raise PlanError("key_by is no operator; give the name to what follows it")
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Refused: key_by is no operator."""
+        raise PlanError("key_by is no operator; set the parallelism of what follows it")
+
+
+def _refuse_plain(function: Any) -> Any:
+    raise PlanError(
+        f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction; "
+        f"{name_of(function)!r} is a plain function: use flat_map"
+    )

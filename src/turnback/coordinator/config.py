@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from turnback.core.duration import parse_duration
+from turnback.core.errors import ConfigurationError
+
+Duration = int | str | timedelta
+_MINIMUM_MS = 10
+
+
+class CheckpointingMode(Enum):
+    """What a failure may do to the output."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class ExternalizedCheckpointRetention(Enum):
+    """What becomes of the checkpoints when the job is cancelled."""
+
+    RETAIN_ON_CANCELLATION = "retain-on-cancellation"
+    DELETE_ON_CANCELLATION = "delete-on-cancellation"
+
+
+class CheckpointStorage(Enum):
+    """Where the bytes of a checkpoint go."""
+
+    JOBMANAGER = "jobmanager"
+    FILESYSTEM = "filesystem"
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """When and how checkpoints are taken.
+
+    Attributes:
+        interval_ms: Time between two checkpoints; `None` switches them off.
+        mode: Exactly-once, or at-least-once for lower latency.
+        timeout_ms: A checkpoint that takes longer is discarded.
+        min_pause_ms: Least time from the end of one to the start of the next.
+        max_concurrent: How many may be under way at once; 1 when `min_pause_ms` is set.
+        tolerable_failures: How many may fail in a row before the job fails.
+        num_retained: How many complete checkpoints are kept.
+        retention: What becomes of them when the job is cancelled.
+        incremental: Kept for programs that set it; checkpoints always are.
+        storage: Where state goes; `None` lets the state backend say.
+        directory: Root of the job directories.
+    """
+
+    interval_ms: int | None = None
+    mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
+    timeout_ms: int = 600_000
+    min_pause_ms: int = 0
+    max_concurrent: int = 1
+    tolerable_failures: int = 0
+    num_retained: int = 1
+    retention: ExternalizedCheckpointRetention = (
+        ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+    )
+    incremental: bool = True
+    storage: CheckpointStorage | None = None
+    directory: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.interval_ms is not None:
+            _at_least("interval", self.interval_ms, _MINIMUM_MS, " ms; leave it out for none")
+        _at_least("timeout", self.timeout_ms, _MINIMUM_MS, " ms")
+        _at_least("min-pause", self.min_pause_ms, 0, " ms")
+        _at_least("max-concurrent-checkpoints", self.max_concurrent, 1)
+        _at_least("tolerable-failed-checkpoints", self.tolerable_failures, 0)
+        _at_least("num-retained", self.num_retained, 1)
+        if self.min_pause_ms > 0:
+            object.__setattr__(self, "max_concurrent", 1)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether checkpoints are taken at all."""
+        return self.interval_ms is not None
+
+    @property
+    def commits_every_epoch(self) -> bool:
+        """Whether sinks commit at the end of each epoch, without waiting for a checkpoint."""
+        return not self.enabled or self.mode is CheckpointingMode.AT_LEAST_ONCE
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> CheckpointSettings:
+        """Read the settings from configuration keys; keys of other parts are ignored.
+
+        Raises:
+            ConfigurationError: A value cannot be used, or two spellings of a key disagree.
+        """
+        found: dict[str, Any] = {}
+        origin: dict[str, str] = {}
+        for key, (field, parse) in _KEYS.items():
+            if key not in configuration:
+                continue
+            value = parse(key, configuration[key])
+            if field in found and found[field] != value:
+                raise ConfigurationError(f"{key} and {origin[field]} disagree: keep one of them")
+            found[field], origin[field] = value, key
+        return cls(**found)
+
+
+def _at_least(option: str, value: int, least: int, unit: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigurationError(
+            f"execution.checkpointing.{option} is {value!r}: it must be at least {least}{unit}"
+        )
+
+
+def _duration(key: str, value: Duration) -> int:
+    return parse_duration(value, key)
+
+
+def _count(key: str, value: Any) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise ConfigurationError(f"{key} is {value!r}: it must be a whole number") from None
+
+
+def _flag(key: str, value: Any) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigurationError(f"{key} is {value!r}: it must be true or false")
+    return text == "true"
+
+
+def _text(_key: str, value: Any) -> str:
+    return str(value)
+
+
+def _choice(choices: type[Enum]) -> Callable[[str, Any], Enum]:
+    def parse(key: str, value: Any) -> Enum:
+        if isinstance(value, choices):
+            return value
+        wanted = str(value).strip().lower().replace("_", "-")
+        for choice in choices:
+            if choice.value == wanted:
+                return choice
+        allowed = ", ".join(str(choice.value) for choice in choices)
+        raise ConfigurationError(f"{key} is {value!r}: it must be one of {allowed}")
+
+    return parse
+
+
+_KEYS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+    "execution.checkpointing.interval": ("interval_ms", _duration),
+    "execution.checkpointing.mode": ("mode", _choice(CheckpointingMode)),
+    "execution.checkpointing.timeout": ("timeout_ms", _duration),
+    "execution.checkpointing.min-pause": ("min_pause_ms", _duration),
+    "execution.checkpointing.max-concurrent-checkpoints": ("max_concurrent", _count),
+    "execution.checkpointing.tolerable-failed-checkpoints": ("tolerable_failures", _count),
+    "execution.checkpointing.num-retained": ("num_retained", _count),
+    "state.checkpoints.num-retained": ("num_retained", _count),
+    "execution.checkpointing.externalized-checkpoint-retention": (
+        "retention",
+        _choice(ExternalizedCheckpointRetention),
+    ),
+    "execution.checkpointing.incremental": ("incremental", _flag),
+    "state.backend.incremental": ("incremental", _flag),
+    "execution.checkpointing.storage": ("storage", _choice(CheckpointStorage)),
+    "state.checkpoint-storage": ("storage", _choice(CheckpointStorage)),
+    "execution.checkpointing.dir": ("directory", _text),
+    "state.checkpoints.dir": ("directory", _text),
+}
+
+CHECKPOINT_KEYS = tuple(_KEYS)
+"""Every configuration key that is read here."""

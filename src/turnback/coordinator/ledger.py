@@ -1,0 +1,167 @@
+from concurrent.futures import Future
+
+from turnback.coordinator.completed import CompletedCheckpoint
+from turnback.coordinator.config import CheckpointSettings
+from turnback.coordinator.cut import EpochCut
+from turnback.coordinator.decider import Situation
+from turnback.coordinator.manifest import Manifest
+from turnback.coordinator.pending import PendingCheckpoint, Phase
+from turnback.coordinator.transactions import OpenTransactions
+from turnback.core.errors import CheckpointError
+
+Waiting = Future[CompletedCheckpoint]
+
+
+class Ledger:
+    """What the coordinator knows: the newest cut, checkpoints under way, requests, failures.
+
+    Pure bookkeeping without clock, storage or threads; the coordinator guards it with its lock.
+    Times are milliseconds of the monotonic clock.
+
+    Args:
+        settings: When and how checkpoints are taken.
+        started: When the attempt started.
+    """
+
+    def __init__(self, settings: CheckpointSettings, started: int) -> None:
+        self._settings = settings
+        self._started = started
+        self.open = OpenTransactions()
+        self.newest: EpochCut | None = None
+        self.last: CompletedCheckpoint | None = None
+        self.completed = 0
+        self.in_flight: list[PendingCheckpoint] = []
+        self.requests: list[tuple[str, Waiting]] = []
+        self.failures_in_a_row = 0
+        self.manifested_epoch = -1
+        """No manifest holds transactions of a later epoch, not even one of unknown outcome."""
+        self._live: frozenset[str] = frozenset()
+        self._held: list[PendingCheckpoint] = []
+        self._uncertain: set[str] = set()
+        self._covered_epoch = -1
+        self._known_files: dict[str, int] = {}
+        self._last_trigger: int | None = None
+        self._last_end: int | None = None
+
+    def confirm(self, cut: EpochCut) -> frozenset[str]:
+        """Take a confirmed epoch; return the files that are not live any more."""
+        if self.newest is not None and cut.epoch <= self.newest.epoch:
+            raise CheckpointError(
+                f"epoch {cut.epoch} was confirmed after epoch {self.newest.epoch}"
+            )
+        self.open.add(cut.epoch, cut.transactions)
+        self.newest = cut
+        before, self._live = self._live, cut.paths()
+        return before - self._live
+
+    def situation(self) -> Situation:
+        """Return what the decision depends on."""
+        return Situation(
+            started=self._started,
+            in_flight=len(self.in_flight),
+            changed=self._changed(),
+            requested=self._requested(),
+            last_trigger=self._last_trigger,
+            last_end=self._last_end,
+        )
+
+    def begin(self, kind: str, now: int) -> PendingCheckpoint:
+        """Make a pending checkpoint of the newest cut; it answers all requests so far."""
+        assert self.newest is not None
+        waiting = [future for _, future in self.requests]
+        self.requests.clear()
+        transactions = self.open.upto(self.newest.epoch)
+        pending = PendingCheckpoint(kind, self.newest, transactions, now, waiting)
+        self.in_flight.append(pending)
+        self._held.append(pending)
+        self._last_trigger = now
+        return pending
+
+    def answer_requests(self) -> None:
+        """Answer requests with the last checkpoint, if that covers the newest epoch already."""
+        if self.last is None or self.in_flight or self._changed():
+            return
+        for _, future in self.requests:
+            future.set_result(self.last)
+        self.requests.clear()
+
+    def overdue(self, now: int) -> list[PendingCheckpoint]:
+        """Return the checkpoints that have taken too long."""
+        return [p for p in self.in_flight if now - p.triggered >= self._settings.timeout_ms]
+
+    def next_deadline(self) -> int | None:
+        """Return when the oldest checkpoint under way will have taken too long."""
+        deadlines = (p.triggered + self._settings.timeout_ms for p in self.in_flight)
+        return min(deadlines, default=None)
+
+    def start_writing(self, pending: PendingCheckpoint, now: int) -> bool:
+        """Return whether the manifest is still wanted; from now on it may become durable."""
+        if pending.discarded:
+            return False
+        pending.phase = Phase.WRITING
+        pending.write_began = now
+        self.manifested_epoch = max(self.manifested_epoch, pending.epoch)
+        return True
+
+    def written(self, pending: PendingCheckpoint, manifest: Manifest, now: int) -> bool:
+        """Note that the manifest is durable; return whether the checkpoint is still wanted."""
+        pending.phase = Phase.COMMITTING
+        pending.write_ended = now
+        pending.number = manifest.number
+        self._release(pending)
+        self._uncertain.clear()
+        return not pending.discarded
+
+    def write_failed(self, pending: PendingCheckpoint) -> None:
+        """Note that the manifest may or may not be durable; the next append will tell."""
+        self._uncertain |= pending.paths
+        self._release(pending)
+
+    def complete(
+        self, pending: PendingCheckpoint, manifest: Manifest, now: int
+    ) -> CompletedCheckpoint:
+        """Note that everything up to the checkpoint is durable and committed."""
+        completed = pending.complete(manifest, now, self._known_files)
+        self._known_files = manifest.files()
+        self._covered_epoch = max(self._covered_epoch, manifest.epoch)
+        self.last = completed
+        self.completed += 1
+        if not pending.discarded:
+            self.failures_in_a_row = 0
+            self._end(pending, now)
+        return completed
+
+    def discard(self, pending: PendingCheckpoint, now: int) -> None:
+        """Give a checkpoint up; its transactions stay open."""
+        pending.discarded = True
+        if pending.phase is Phase.QUEUED:
+            self._release(pending)
+        self._end(pending, now)
+
+    def fail(self, pending: PendingCheckpoint, now: int) -> int:
+        """Give a checkpoint up because it failed; return how many have in a row."""
+        self.discard(pending, now)
+        self.failures_in_a_row += 1
+        return self.failures_in_a_row
+
+    def in_use(self) -> set[str]:
+        """Return the files that the running epoch or a checkpoint under way needs."""
+        return set(self._uncertain).union(self._live, *(p.paths for p in self._held))
+
+    def _end(self, pending: PendingCheckpoint, now: int) -> None:
+        self.in_flight.remove(pending)
+        self._last_end = now
+
+    def _release(self, pending: PendingCheckpoint) -> None:
+        pending.release()
+        self._held.remove(pending)
+
+    def _changed(self) -> bool:
+        if self.newest is None:
+            return False
+        under_way = (pending.epoch for pending in self.in_flight)
+        return self.newest.epoch > max(under_way, default=self._covered_epoch)
+
+    def _requested(self) -> str | None:
+        kinds = [kind for kind, _ in self.requests]
+        return "final" if "final" in kinds else next(iter(kinds), None)

@@ -1,0 +1,309 @@
+"""The linear log of checkpoints: the only commit point, and the fence between attempts.
+
+Slots are numbered without gaps and written with put-if-absent. A new attempt puts a fence into
+the first free slot, which is the slot its predecessor would write next; fences are never deleted,
+so a predecessor that is still alive can never append again.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from turnback.coordinator.manifest import Fence, Manifest, Slot, decode, encode
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptFileError,
+    FencedError,
+    FormatVersionError,
+    NotFoundError,
+)
+from turnback.storage.base import Storage, claim
+from turnback.storage.envelope import seal, unseal
+
+DIRECTORY = "checkpoints"
+COMMITTED = f"{DIRECTORY}/committed.json"
+_SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
+_COMMITTED_KIND = "committed"
+_COMMITTED_FORMAT = 1
+
+
+Unreadable = CorruptFileError | FormatVersionError
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a look at the whole log found: checkpoints, and why others cannot be read."""
+
+    manifests: tuple[Manifest, ...]
+    unreadable: dict[int, Unreadable]
+
+
+class _Committed(msgspec.Struct, frozen=True):
+    number: int
+
+
+def slot_path(number: int) -> str:
+    """Return the path of a slot inside the job directory."""
+    return f"{DIRECTORY}/chk-{number}.json"
+
+
+class CheckpointLog:
+    """The checkpoints of one job; `storage` is the job's own directory.
+
+    Reading needs no preparation. To append, take a fence first; one object belongs to one
+    attempt, and appends come from one thread at a time.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        """Use the log below `storage`; nothing is read yet."""
+        self._storage = storage
+        self._fence: Fence | None = None
+        self._next = 0
+
+    @property
+    def uri(self) -> str:
+        """Where the job directory is."""
+        return self._storage.uri
+
+    @property
+    def next_number(self) -> int:
+        """The slot this attempt writes next."""
+        return self._next
+
+    # -- reading
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all slots, ascending."""
+        found = (_SLOT.fullmatch(path) for path in self._storage.list(DIRECTORY))
+        return sorted(int(match[1]) for match in found if match)
+
+    def get(self, number: int) -> Slot:
+        """Read a slot.
+
+        Raises:
+            CheckpointNotFoundError: There is no such slot.
+            CorruptFileError: It is damaged.
+        """
+        path = slot_path(number)
+        try:
+            data = self._storage.get(path)
+        except NotFoundError:
+            raise CheckpointNotFoundError(f"there is no {path} in {self.uri}") from None
+        slot = decode(data, f"{self.uri}/{path}")
+        if slot.number != number:
+            raise CorruptFileError(
+                f"{self.uri}/{path} holds checkpoint {slot.number}: it was copied or renamed"
+            )
+        return slot
+
+    def entries(self) -> list[Slot]:
+        """Return all slots in order, fences included."""
+        return [self.get(number) for number in self.numbers()]
+
+    def latest(self) -> Manifest | None:
+        """Return the newest checkpoint, `None` if there is none.
+
+        Raises:
+            CorruptFileError: A slot above it is damaged. An older checkpoint is never given
+                instead, because sinks may have committed what the damaged one holds.
+        """
+        return next(self._newest_first(), None)
+
+    def find(self, before_ms: int) -> Manifest | None:
+        """Return the checkpoint with the highest number created at or before a time."""
+        return next((m for m in self._newest_first() if m.created_ms <= before_ms), None)
+
+    def scan(self) -> Scan:
+        """Return all readable checkpoints in order, and what cannot be read."""
+        manifests: list[Manifest] = []
+        unreadable: dict[int, Unreadable] = {}
+        for number in self._manifest_numbers():
+            try:
+                slot = self.get(number)
+            except CheckpointNotFoundError:
+                continue
+            except (CorruptFileError, FormatVersionError) as error:
+                unreadable[number] = error
+                continue
+            if isinstance(slot, Manifest):
+                manifests.append(slot)
+        return Scan(tuple(manifests), unreadable)
+
+    # -- writing
+
+    def fence(
+        self, *, job: str, job_id: str, created_ms: int, host: str, pid: int, nonce: str
+    ) -> Fence:
+        """Start an attempt: take the first free slot and with it the right to append.
+
+        Raises:
+            FencedError: Another driver of this job started at the same moment and won.
+            CorruptFileError: The newest slot is damaged, so the next attempt is not known.
+        """
+        while True:
+            manifests = self._manifest_numbers()
+            numbers = self.numbers()
+            top = self.get(numbers[-1]) if numbers else None
+            fence = Fence(
+                job=job,
+                job_id=job_id,
+                number=top.number + 1 if top else 1,
+                attempt=top.attempt + 1 if top else 1,
+                created_ms=created_ms,
+                host=host,
+                pid=pid,
+                nonce=nonce,
+                manifests=tuple(manifests),
+            )
+            try:
+                claim(self._storage, slot_path(fence.number), encode(fence))
+            except AlreadyExistsError:
+                self._explain_lost_start(fence)
+                continue
+            self._fence = fence
+            self._next = fence.number + 1
+            return fence
+
+    def append(self, manifest: Manifest) -> tuple[Manifest, ...]:
+        """Make a checkpoint durable in the next slot.
+
+        A write of this attempt whose outcome was never learnt may turn up in that slot. It is a
+        complete checkpoint like any other; the given one is then written behind it.
+
+        Returns:
+            Every manifest found or made durable, in order; the last is the given one, with the
+            number it really has.
+
+        Raises:
+            FencedError: A newer attempt has taken over.
+            StorageError: It is not known whether it was written; append again to find out.
+        """
+        late = self._put_next(manifest)
+        return (*late, msgspec.structs.replace(manifest, number=self._next - 1))
+
+    def end(self) -> tuple[Manifest, ...]:
+        """Give up the right to append: no write still on its way can become a checkpoint.
+
+        Needed before the newest checkpoint is removed, or its number would be free again.
+
+        Returns:
+            Manifests of this attempt whose outcome was not known until now.
+        """
+        own = self._own_fence()
+        last = msgspec.structs.replace(own, manifests=(), ended=True)
+        late = self._put_next(last)
+        self._fence = None
+        return late
+
+    def check_fence(self) -> None:
+        """Raise `FencedError` if a newer attempt has taken over."""
+        own = self._own_fence()
+        try:
+            self._storage.get(slot_path(self._next))
+        except NotFoundError:
+            return
+        self._own_late_write(own)
+
+    def remove(self, number: int) -> None:
+        """Remove a checkpoint; a missing one is fine, a fence is refused."""
+        try:
+            slot = self.get(number)
+        except CheckpointNotFoundError:
+            return
+        if isinstance(slot, Fence):
+            raise CheckpointError(f"{slot_path(number)} in {self.uri} is a fence: it has to stay")
+        self._storage.delete(slot_path(number))
+
+    # -- which sink work is done
+
+    def record_commit(self, number: int) -> None:
+        """Record that the sinks have committed everything up to checkpoint `number`."""
+        # A zombie may get here with an old number, which must not turn the record back.
+        if number > self.committed():
+            body = msgspec.json.encode(_Committed(number))
+            self._storage.put(COMMITTED, seal(_COMMITTED_KIND, _COMMITTED_FORMAT, body))
+
+    def committed(self) -> int:
+        """Return the highest checkpoint whose sink work is known to be committed, or 0."""
+        try:
+            data = self._storage.get(COMMITTED)
+        except NotFoundError:
+            return 0
+        name = f"{self.uri}/{COMMITTED}"
+        _, body = unseal(_COMMITTED_KIND, _COMMITTED_FORMAT, data, name)
+        return msgspec.json.decode(body, type=_Committed).number
+
+    # -- internals
+
+    def _put_next(self, slot: Slot) -> tuple[Manifest, ...]:
+        own = self._own_fence()
+        late: list[Manifest] = []
+        while True:
+            slot = msgspec.structs.replace(slot, number=self._next)
+            try:
+                claim(self._storage, slot_path(self._next), encode(slot))
+            except AlreadyExistsError:
+                late.append(self._own_late_write(own))
+                self._next += 1
+                continue
+            self._next += 1
+            return tuple(late)
+
+    def _newest_first(self) -> Iterator[Manifest]:
+        for number in reversed(self._manifest_numbers()):
+            try:
+                slot = self.get(number)
+            except CheckpointNotFoundError:
+                continue
+            if isinstance(slot, Manifest):
+                yield slot
+
+    def _manifest_numbers(self) -> list[int]:
+        """Return the slots that hold manifests, or cannot be read, ascending.
+
+        The newest fence knows what is below it, so the cost does not grow with the number of
+        attempts the job has had.
+        """
+        numbers = self.numbers()
+        found: list[int] = []
+        for number in reversed(numbers):
+            try:
+                slot = self.get(number)
+            except CheckpointNotFoundError:
+                continue
+            except (CorruptFileError, FormatVersionError):
+                found.append(number)
+                continue
+            if isinstance(slot, Fence):
+                found.extend(set(slot.manifests).intersection(numbers))
+                break
+            found.append(number)
+        return sorted(found)
+
+    def _own_fence(self) -> Fence:
+        if self._fence is None:
+            raise CheckpointError(f"the checkpoint log of {self.uri} was opened for reading only")
+        return self._fence
+
+    def _explain_lost_start(self, mine: Fence) -> None:
+        taken = self.get(mine.number)
+        if isinstance(taken, Fence):
+            raise FencedError(
+                f"job {mine.job!r}: another driver (pid {taken.pid} on {taken.host}) started at "
+                f"the same moment and won attempt {taken.attempt}. This one has written nothing; "
+                "leave it stopped"
+            )
+
+    def _own_late_write(self, own: Fence) -> Manifest:
+        taken = self.get(self._next)
+        if isinstance(taken, Manifest) and taken.attempt == own.attempt:
+            return taken
+        raise FencedError(
+            f"job {own.job!r}: attempt {own.attempt} (pid {own.pid} on {own.host}) may commit "
+            f"nothing any more, attempt {taken.attempt} has taken over at chk-{taken.number}. "
+            "Stop this driver"
+        )

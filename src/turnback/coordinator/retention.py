@@ -1,0 +1,132 @@
+import logging
+import re
+import threading
+from collections.abc import Callable, Collection
+
+from turnback.coordinator.log import CheckpointLog
+from turnback.coordinator.manifest import Manifest
+from turnback.core.errors import StorageError
+from turnback.core.faults import reach
+from turnback.storage.base import Storage
+
+_LOG = logging.getLogger(__name__)
+# Only what an attempt of this job wrote is ever deleted, whatever a manifest may reference.
+_OURS = re.compile(r"(?:state|offsets)/([0-9]+)/.+")
+
+
+def attempt_of(path: str) -> int | None:
+    """Return the attempt that wrote a state or offset file, `None` for any other file."""
+    match = _OURS.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+class Retention:
+    """Keeps the newest checkpoints, and every file one of them still references.
+
+    A checkpoint goes in two steps: its manifest, then the files nobody else references. A crash in
+    between leaves files without a manifest, never a manifest without files; `sweep` finds them.
+
+    Args:
+        log: The checkpoints.
+        storage: The job directory.
+        keep: How many checkpoints are kept.
+    """
+
+    def __init__(self, log: CheckpointLog, storage: Storage, keep: int) -> None:
+        self._log = log
+        self._storage = storage
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._retained: dict[int, frozenset[str]] = {}
+        self._doomed: set[str] = set()
+        self._certain = True
+
+    def load(self) -> None:
+        """Learn which checkpoints there are."""
+        scan = self._log.scan()
+        with self._lock:
+            self._retained = {m.number: frozenset(m.files()) for m in scan.manifests}
+        self._certain = not scan.unreadable
+        for error in scan.unreadable.values():
+            _LOG.warning("a checkpoint cannot be read, so old files are left alone: %s", error)
+
+    def add(self, manifest: Manifest) -> None:
+        """Take a new checkpoint into account."""
+        with self._lock:
+            self._retained[manifest.number] = frozenset(manifest.files())
+
+    def retire(self, paths: Collection[str]) -> None:
+        """Delete these files as soon as nobody references them."""
+        with self._lock:
+            self._doomed.update(paths)
+
+    def numbers(self) -> list[int]:
+        """Return the checkpoints that are kept."""
+        with self._lock:
+            return sorted(self._retained)
+
+    def clean(self, in_use: Callable[[], Collection[str]]) -> None:
+        """Drop surplus checkpoints, then the files that nobody references any more.
+
+        Args:
+            in_use: Gives the files that the running epoch and pending checkpoints need.
+
+        Raises:
+            FencedError: A newer attempt has taken over; nothing was touched.
+        """
+        surplus = self.numbers()[: -self._keep]
+        with self._lock:
+            if not surplus and not self._doomed:
+                return
+        self._log.check_fence()
+        self._drop(surplus)
+        self._delete_doomed(in_use)
+
+    def sweep(self, attempt: int, in_use: Callable[[], Collection[str]]) -> None:
+        """Delete what attempts before this one left behind without a checkpoint that needs it."""
+        if not self._certain:
+            return
+        self._log.check_fence()
+        self._retire_written(lambda writer: writer < attempt)
+        self._delete_doomed(in_use)
+
+    def delete_all(self) -> None:
+        """End the attempt and drop every checkpoint, with all state files of the job."""
+        for late in self._log.end():
+            self.add(late)
+        self._drop(self.numbers())
+        if self._certain and not self.numbers():
+            self._retire_written(lambda attempt: True)
+        self._delete_doomed(lambda: ())
+
+    def _retire_written(self, by: Callable[[int], bool]) -> None:
+        for directory in ("state", "offsets"):
+            found = self._storage.list(directory)
+            self.retire([p for p in found if (n := attempt_of(p)) is not None and by(n)])
+
+    def _drop(self, numbers: Collection[int]) -> None:
+        for number in numbers:
+            try:
+                self._log.remove(number)
+            except StorageError as error:
+                _LOG.warning("chk-%d could not be dropped, trying again later: %s", number, error)
+                return
+            with self._lock:
+                self._doomed |= self._retained.pop(number)
+
+    def _delete_doomed(self, in_use: Callable[[], Collection[str]]) -> None:
+        needed = set(in_use())
+        with self._lock:
+            # What a checkpoint references comes back when that checkpoint is dropped.
+            self._doomed.difference_update(*self._retained.values())
+            doomed = sorted(self._doomed - needed)
+        for path in doomed:
+            reach("during-cleanup")
+            if attempt_of(path) is not None:
+                try:
+                    self._storage.delete(path)
+                except StorageError as error:
+                    _LOG.warning("%s could not be deleted, trying again later: %s", path, error)
+                    continue
+            with self._lock:
+                self._doomed.discard(path)

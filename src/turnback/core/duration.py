@@ -1,0 +1,140 @@
+"""Durations and sizes as they are written in a configuration file."""
+
+import re
+from datetime import timedelta
+from decimal import Decimal
+
+from turnback.core.errors import ConfigurationError
+
+_DURATION_UNITS = {
+    "ns": Decimal("0.000001"),
+    "nano": Decimal("0.000001"),
+    "nanosecond": Decimal("0.000001"),
+    "us": Decimal("0.001"),
+    "µs": Decimal("0.001"),
+    "micro": Decimal("0.001"),
+    "microsecond": Decimal("0.001"),
+    "ms": Decimal(1),
+    "milli": Decimal(1),
+    "millisecond": Decimal(1),
+    "s": Decimal(1_000),
+    "sec": Decimal(1_000),
+    "second": Decimal(1_000),
+    "m": Decimal(60_000),
+    "min": Decimal(60_000),
+    "minute": Decimal(60_000),
+    "h": Decimal(3_600_000),
+    "hour": Decimal(3_600_000),
+    "d": Decimal(86_400_000),
+    "day": Decimal(86_400_000),
+}
+_SIZE_UNITS = {
+    "b": 1,
+    "byte": 1,
+    "k": 1 << 10,
+    "kb": 1 << 10,
+    "kib": 1 << 10,
+    "kibibyte": 1 << 10,
+    "m": 1 << 20,
+    "mb": 1 << 20,
+    "mib": 1 << 20,
+    "mebibyte": 1 << 20,
+    "g": 1 << 30,
+    "gb": 1 << 30,
+    "gib": 1 << 30,
+    "gibibyte": 1 << 30,
+    "t": 1 << 40,
+    "tb": 1 << 40,
+    "tib": 1 << 40,
+    "tebibyte": 1 << 40,
+}
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([^\W\d_]*)\s*")
+_MAX = 2**63 - 1
+_STEPS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
+
+
+def parse_duration(value: int | str | timedelta, name: str = "duration") -> int:
+    """Return a duration in whole milliseconds.
+
+    Args:
+        value: Milliseconds, a `timedelta`, or text such as ``"10 s"``, ``"5 min"``, ``"1 h"``;
+            text without a unit is milliseconds, as in Flink.
+        name: The option this is the value of, for the error message.
+
+    Raises:
+        ConfigurationError: It is no duration, negative, or finer than a millisecond.
+    """
+    if isinstance(value, timedelta):
+        whole, rest = divmod(value, timedelta(milliseconds=1))
+        return _checked(Decimal(whole) + (Decimal("0.5") if rest else 0), value, name)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _checked(Decimal(value), value, name)
+    if isinstance(value, str):
+        amount, unit = _split(value)
+        factor = _DURATION_UNITS.get(_singular(unit) if unit else "ms")
+        if amount is not None and factor is not None:
+            return _checked(amount * factor, value, name)
+    raise ConfigurationError(
+        f"{name}: {value!r} is not a duration; write milliseconds, or a number and a unit "
+        "(ms, s, min, h, d), for example '10 s'"
+    )
+
+
+def parse_size(value: int | str, name: str = "size") -> int:
+    """Return a size in bytes.
+
+    Args:
+        value: Bytes, or text such as ``"64 mb"``; units count in steps of 1024, as in Flink.
+        name: The option this is the value of, for the error message.
+
+    Raises:
+        ConfigurationError: It is no size, negative, or not a whole number of bytes.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX:
+        return value
+    if isinstance(value, str):
+        amount, unit = _split(value)
+        factor = _SIZE_UNITS.get(_singular(unit) if unit else "b")
+        if amount is not None and factor is not None:
+            size = amount * factor
+            if size == int(size) and size <= _MAX:
+                return int(size)
+    raise ConfigurationError(
+        f"{name}: {value!r} is not a size; write bytes, or a number and a unit (b, kb, mb, gb, tb),"
+        " for example '64 mb'"
+    )
+
+
+def format_duration(ms: int) -> str:
+    """Return milliseconds as people write them: ``"1 h 30 min"``, ``"1.5 s"``, ``"250 ms"``."""
+    if ms < 0:
+        return "-" + format_duration(-ms)
+    if 1_000 <= ms < 60_000:
+        return f"{ms / 1000:g} s"
+    parts = []
+    for unit, step in _STEPS:
+        count, ms = divmod(ms, step)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts) or "0 ms"
+
+
+def _split(text: str) -> tuple[Decimal | None, str]:
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        return None, ""
+    return Decimal(match[1]), match[2].lower()
+
+
+def _singular(unit: str) -> str:
+    return unit[:-1] if len(unit) > 2 and unit.endswith("s") else unit
+
+
+def _checked(ms: Decimal, value: object, name: str) -> int:
+    if ms < 0:
+        raise ConfigurationError(f"{name}: {value!r} is negative")
+    if ms != int(ms):
+        raise ConfigurationError(f"{name}: {value!r} is not a whole number of milliseconds")
+    if ms > _MAX:
+        raise ConfigurationError(f"{name}: {value!r} is more than 64 bits can hold")
+    return int(ms)

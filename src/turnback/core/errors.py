@@ -1,0 +1,113 @@
+"""Every error Turnback raises.
+
+TurnbackError
+├── ConfigurationError          an option, a path or a duration that cannot be used
+├── PlanError                   the program is wrong; found before anything runs
+│   └── UnsupportedTypeError    a type that has no serializer
+├── ElementTypeError            an element does not fit the declared type of its stream
+│   └── NullKeyError            a key is null
+├── StorageError                the storage said no, or did not answer
+│   ├── NotFoundError
+│   ├── AlreadyExistsError
+│   ├── CorruptFileError        length or checksum differ; nothing of the file was used
+│   └── FormatVersionError      written by a newer version
+├── StateError
+│   └── IncompatibleStateError  stored state does not fit the program
+├── CheckpointError
+│   ├── CheckpointNotFoundError
+│   ├── CheckpointTimeoutError  discarded, it took too long
+│   └── FencedError             a newer attempt of the job has taken over
+├── EpochConflictError          two attempts of one task were read; the epoch is replayed
+├── SinkError
+├── UserFunctionError           the user's code raised
+├── JobInUseError               another live driver runs this job
+└── JobFailedError              the job ended and will not be restarted
+"""
+
+
+class TurnbackError(Exception):
+    """Root of all errors raised by Turnback."""
+
+
+class ConfigurationError(TurnbackError, ValueError):
+    """An option, a path or a duration that cannot be used."""
+
+
+class PlanError(TurnbackError, ValueError):
+    """The program is wrong; found before anything runs."""
+
+
+class UnsupportedTypeError(PlanError, TypeError):
+    """A type that has no serializer."""
+
+
+class ElementTypeError(TurnbackError, TypeError):
+    """An element does not fit the declared type of its stream."""
+
+
+class NullKeyError(ElementTypeError):
+    """A key is null."""
+
+
+class StorageError(TurnbackError):
+    """The storage refused, failed, or did not answer."""
+
+
+class NotFoundError(StorageError):
+    """No file at this path."""
+
+
+class AlreadyExistsError(StorageError):
+    """A file is already at this path."""
+
+
+class CorruptFileError(StorageError):
+    """Length or checksum differ from what was recorded; nothing of the file was used."""
+
+
+class FormatVersionError(StorageError):
+    """The file was written in a format this version cannot read."""
+
+
+class StateError(TurnbackError):
+    """State was used in a way that cannot work."""
+
+
+class IncompatibleStateError(StateError):
+    """Stored state does not fit the program."""
+
+
+class CheckpointError(TurnbackError):
+    """A checkpoint could not be taken or read."""
+
+
+class CheckpointNotFoundError(CheckpointError):
+    """No such checkpoint."""
+
+
+class CheckpointTimeoutError(CheckpointError):
+    """The checkpoint took longer than its timeout and was discarded."""
+
+
+class FencedError(CheckpointError):
+    """A newer attempt of the job has taken over; this one may commit nothing."""
+
+
+class EpochConflictError(TurnbackError):
+    """Two attempts of one task were read downstream; the epoch has to be replayed."""
+
+
+class SinkError(TurnbackError):
+    """A sink could not write, commit or recover."""
+
+
+class UserFunctionError(TurnbackError):
+    """The user's code raised."""
+
+
+class JobInUseError(TurnbackError):
+    """Another live driver runs this job."""
+
+
+class JobFailedError(TurnbackError):
+    """The job ended and will not be restarted."""

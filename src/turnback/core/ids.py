@@ -1,0 +1,94 @@
+"""Names users choose, and the file names made from them."""
+
+import re
+import unicodedata
+from hashlib import blake2b
+from urllib.parse import unquote_to_bytes
+
+from turnback.core.errors import ConfigurationError, PlanError, TurnbackError
+
+_MAX_NAME = 200
+# File systems allow 255 bytes; some room is left for what others add to a segment.
+_MAX_SEGMENT = 180
+_KEPT = 140
+_UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
+_CUT = re.compile(r"%.?$")
+
+
+def check_uid(uid: str) -> str:
+    """Return the operator uid, or say why it cannot be one.
+
+    Raises:
+        PlanError: It is not text, empty, too long, or holds control characters.
+    """
+    return _check("uid", uid, PlanError)
+
+
+def check_job_name(name: str) -> str:
+    """Return the job name, or say why it cannot be one.
+
+    Raises:
+        ConfigurationError: It is not text, empty, too long, or holds control characters.
+    """
+    return _check("job name", name, ConfigurationError)
+
+
+def check_state_name(name: str) -> str:
+    """Return the state name, or say why it cannot be one.
+
+    Raises:
+        PlanError: It is not text, empty, too long, or holds control characters.
+    """
+    return _check("state name", name, PlanError)
+
+
+def _check(what: str, name: str, error: type[TurnbackError]) -> str:
+    if not isinstance(name, str):
+        raise error(f"a {what} must be a string, got {name!r}")
+    if not name.strip():
+        raise error(f"a {what} must not be empty, got {name!r}")
+    if len(name) > _MAX_NAME:
+        raise error(
+            f"the {what} {name[:40]!r}... has {len(name)} characters, {_MAX_NAME} are allowed"
+        )
+    for char in name:
+        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
+            raise error(
+                f"the {what} {name!r} holds {char!r}, which cannot be printed; leave it out"
+            )
+    return name
+
+
+def path_segment(name: str) -> str:
+    """Return a file name for any name: one segment, never hidden, different for different names.
+
+    Everything but ``[A-Za-z0-9._-]`` is percent-encoded, and so are leading dots;
+    `segment_name` reads it back. A name that would be too long for a file system keeps its
+    beginning, followed by ``~`` and a hash: still unique, but readable in one direction only.
+    """
+    if not name:
+        raise ConfigurationError("an empty name cannot become a file name")
+    raw = name.encode("utf-8", "surrogatepass")
+    dots = len(raw) - len(raw.lstrip(b"."))
+    rest = _UNSAFE.sub(lambda m: b"%%%02X" % m[0][0], raw[dots:])
+    segment = "%2E" * dots + rest.decode("ascii")
+    if len(segment) <= _MAX_SEGMENT:
+        return segment
+    digest = blake2b(raw, digest_size=16).hexdigest()
+    return f"{_CUT.sub('', segment[:_KEPT])}~{digest}"
+
+
+def segment_name(segment: str) -> str:
+    """Return the name that `path_segment` made the segment from.
+
+    Raises:
+        ConfigurationError: The segment holds only the beginning of a long name, or is not ours.
+    """
+    if "~" not in segment:
+        try:
+            name = unquote_to_bytes(segment).decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            name = ""
+        if name and path_segment(name) == segment:
+            return name
+    raise ConfigurationError(f"{segment!r} does not hold a whole name")

@@ -1,0 +1,212 @@
+"""State descriptors: the name and the type of a state, by which it is found again."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+
+from turnback.core import TypeInfo, as_type, check_state_name, serializer_for
+from turnback.core.errors import StateError, UnsupportedTypeError
+from turnback.core.types import MapTypeInfo
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class StateNotBoundError(StateError, AttributeError):
+    """A declared state was used before the runtime has bound it."""
+
+
+class StateDescriptor:
+    """Names and types one state of a function.
+
+    As a class attribute of a function it also declares the state: the runtime replaces it, per
+    instance, by the state's handle. Immutable; equal descriptors describe the same stored state.
+
+    Attributes:
+        name: Unique among the states of one operator; restore finds the state by it.
+        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
+        type: Type of the value, of a list's elements, of a map's values or of the accumulator.
+        key_type: Type of a map's keys, else None.
+    """
+
+    __slots__ = ("attribute", "key_type", "name", "type")
+
+    kind: ClassVar[str]
+    name: str
+    type: TypeInfo
+    key_type: TypeInfo | None
+    attribute: str | None
+
+    def __init__(self, name: str, type: Any, key_type: Any = None) -> None:
+        check_state_name(name)
+        set_ = object.__setattr__
+        set_(self, "name", name)
+        set_(self, "type", _typed(name, type))
+        set_(self, "key_type", None if key_type is None else _typed(name, key_type))
+        set_(self, "attribute", None)
+
+    def check(self) -> None:
+        """Raise `UnsupportedTypeError`, naming the state, if its values could not be stored."""
+        for each in (self.type, self.key_type):
+            if each is None:
+                continue
+            try:
+                serializer_for(each)
+            except UnsupportedTypeError as e:
+                raise UnsupportedTypeError(f"state {self.name!r}: {e}") from None
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        object.__setattr__(self, "attribute", name)
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> Any: ...
+    def __get__(self, instance: object | None, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        # Not a data descriptor: once the handle is in the instance's __dict__ this is not reached.
+        raise StateNotBoundError(
+            f"state {self.name!r} of {instance.__class__.__name__} is not there yet: use it from "
+            f"open() on, in a function of a keyed stream, not while the function is constructed"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{self.__class__.__name__} is immutable")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{self.__class__.__name__} is immutable")
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self.kind, self.name, self.type, self.key_type)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StateDescriptor):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        slots = [s for cls in type(self).__mro__ for s in getattr(cls, "__slots__", ())]
+        return {s: getattr(self, s) for s in slots if not s.startswith("__")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        types = [str(t) for t in (self.key_type, self.type) if t is not None]
+        return f"{type(self).__name__}({self.name!r}, {', '.join(types)})"
+
+
+class ValueStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key.
+
+    Args:
+        name: Name of the state.
+        type: Type of the value: anything `Types` makes, a Python type or a DDL string.
+    """
+
+    __slots__ = ()
+    kind = "value"
+
+    def __init__(self, name: str, type: Any) -> None:
+        super().__init__(name, type)
+
+
+class ListStateDescriptor(StateDescriptor, Generic[T]):
+    """A list per key, stored per element.
+
+    Args:
+        name: Name of the state.
+        type: Type of the elements.
+    """
+
+    __slots__ = ()
+    kind = "list"
+
+    def __init__(self, name: str, type: Any) -> None:
+        super().__init__(name, type)
+
+
+class MapStateDescriptor(StateDescriptor, Generic[K, V]):
+    """A map per key, stored per entry.
+
+    Args:
+        name: Name of the state.
+        key_type: Type of the map's keys.
+        value_type: Type of the map's values.
+    """
+
+    __slots__ = ()
+    kind = "map"
+
+    def __init__(self, name: str, key_type: Any, value_type: Any) -> None:
+        super().__init__(name, value_type, key_type)
+        try:
+            MapTypeInfo(_typed(name, key_type), self.type)
+        except UnsupportedTypeError as e:
+            raise UnsupportedTypeError(f"state {name!r}: {e}") from None
+
+
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key, into which every added element is reduced.
+
+    Args:
+        name: Name of the state.
+        reduce_function: A `ReduceFunction`, or a callable of two values.
+        type: Type of the value.
+    """
+
+    __slots__ = ("reduce_function",)
+    kind = "reducing"
+    reduce_function: Any
+
+    def __init__(self, name: str, reduce_function: Any, type: Any) -> None:
+        super().__init__(name, type)
+        if not callable(getattr(reduce_function, "reduce", reduce_function)):
+            raise StateError(
+                f"state {name!r}: expected a ReduceFunction or a callable of two values, "
+                f"got {reduce_function!r}"
+            )
+        object.__setattr__(self, "reduce_function", reduce_function)
+
+
+class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
+    """One accumulator per key, to which every added element is aggregated.
+
+    Args:
+        name: Name of the state.
+        aggregate_function: An `AggregateFunction`.
+        accumulator_type: Type of its accumulator, which is what is stored.
+    """
+
+    __slots__ = ("aggregate_function",)
+    kind = "aggregating"
+    aggregate_function: Any
+
+    def __init__(self, name: str, aggregate_function: Any, accumulator_type: Any) -> None:
+        super().__init__(name, accumulator_type)
+        missing = [
+            m
+            for m in ("create_accumulator", "add", "get_result")
+            if not callable(getattr(aggregate_function, m, None))
+        ]
+        if missing:
+            raise StateError(
+                f"state {name!r}: expected an AggregateFunction, got {aggregate_function!r} "
+                f"without {', '.join(missing)}"
+            )
+        object.__setattr__(self, "aggregate_function", aggregate_function)
+
+
+def _typed(name: str, spec: Any) -> TypeInfo:
+    try:
+        return as_type(spec)
+    except UnsupportedTypeError as e:
+        raise UnsupportedTypeError(f"state {name!r}: {e}") from None

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from turnback.coordinator import CheckpointSettings, RestartStrategy
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """How a program is to be run.
+
+    Attributes:
+        name: The job's name, which is its identity.
+        root: Where job directories are.
+        settings: When and how checkpoints are taken.
+        restart: What to do after a failure.
+        backend: Name of the local state store.
+        inline: Whether state lives in the driver's memory (jobmanager storage).
+        bounded: Whether to end when everything that is there now has been processed.
+        epoch_interval_ms: Time between the starts of two epochs; 0 for as fast as possible.
+        start_from: Which snapshot to start from; None for the latest of this job.
+        fresh: Whether to start empty although there are checkpoints.
+        allow_non_restored_state: Whether state that no operator claims may be dropped.
+        storage_options: Credentials and endpoints of object stores.
+        local_dir: Where local stores live; None for the machine's default.
+    """
+
+    name: str
+    root: str
+    settings: CheckpointSettings
+    restart: RestartStrategy
+    backend: str = "hashmap"
+    inline: bool = False
+    bounded: bool = False
+    epoch_interval_ms: int = 0
+    start_from: str | int | None = None
+    fresh: bool = False
+    allow_non_restored_state: bool = False
+    storage_options: dict[str, str] = field(default_factory=dict)
+    local_dir: str | None = None
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """What is known of one epoch afterwards.
+
+    Attributes:
+        number: The epoch.
+        records: Elements the sources gave.
+        seconds: How long it took, without waiting for the next input.
+        found: How often a task's state was at home, caught up or rebuilt.
+    """
+
+    number: int
+    records: int
+    seconds: float
+    found: dict[str, int]
+
+
+@dataclass
+class JobReport:
+    """What a job did, for whoever started it.
+
+    Attributes:
+        job_name: Its name.
+        job_id: Its unique id.
+        job_dir: Its directory.
+        attempts: How many lives it had in this process.
+        restored_from: Name of the checkpoint the first of them started from, if any.
+        epochs: The newest epochs.
+        checkpoints: Number of complete checkpoints taken by this process.
+        last_checkpoint: Number of the newest one.
+        found: How often tasks found their state at home, caught up, or rebuilt it.
+        warnings: What the planner had to say.
+    """
+
+    job_name: str
+    job_id: str = ""
+    job_dir: str = ""
+    attempts: int = 0
+    restored_from: str | None = None
+    epochs: deque[EpochStats] = field(default_factory=lambda: deque(maxlen=10_000))
+    checkpoints: int = 0
+    last_checkpoint: int | None = None
+    found: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()

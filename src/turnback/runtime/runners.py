@@ -1,0 +1,279 @@
+"""How each kind of operator turns a batch of elements into the next one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from turnback.core import Batch, RowTypeInfo, TypeInfo
+from turnback.core.batch import stream_columns, stream_schema
+from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.functions import ValueStateDescriptor
+from turnback.graph import KeySpec, NodeKind
+from turnback.planner import Operator
+from turnback.runtime.context import KeyedContext, PlainContext
+from turnback.runtime.failure import user_error
+from turnback.state import KeyedStateBackend
+
+KeyReader = Callable[[Batch], list[Any]]
+
+
+class Runner(ABC):
+    """Runs one operator in one worker."""
+
+    def __init__(self, operator: Operator) -> None:
+        self.operator = operator
+        self.read = 0
+        self.written = 0
+
+    def run(self, batch: Batch) -> Batch | None:
+        """Process a batch; None when nothing comes out."""
+        self.read += len(batch)
+        out = self.process(batch)
+        if out is not None:
+            self.written += len(out)
+        return out
+
+    @abstractmethod
+    def process(self, batch: Batch) -> Batch | None:
+        """Do the operator's work."""
+
+    def output(self, rows: list[Any]) -> Batch | None:
+        """The batch of what came out."""
+        type = self.operator.type
+        return Batch(type, rows) if rows and type is not None else None
+
+    def failed(self, error: Exception, element: Any, **about: Any) -> Exception:
+        """The error to raise when the user's function raised on an element."""
+        op = self.operator
+        return user_error(error, op.uid, op.name, **about, element=element)
+
+
+class SourceRunner(Runner):
+    """Passes elements on as they come from Spark."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Pass on."""
+        return batch
+
+
+class MapRunner(Runner):
+    """One element in, one out."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Map all elements."""
+        function, row = self.operator.function.map, None
+        out: list[Any] = []
+        append = out.append
+        try:
+            for row in batch.rows:
+                append(function(row))
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
+
+
+class FlatMapRunner(Runner):
+    """One element in, any number out."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Map all elements."""
+        function, row = self.operator.function.flat_map, None
+        out: list[Any] = []
+        extend = out.extend
+        try:
+            for row in batch.rows:
+                result = function(row)
+                if result is not None:
+                    extend(result)
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
+
+
+class FilterRunner(Runner):
+    """Keeps some elements."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Filter all elements."""
+        function, row = self.operator.function.filter, None
+        out: list[Any] = []
+        append = out.append
+        try:
+            for row in batch.rows:
+                if function(row):
+                    append(row)
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
+
+
+class MapBatchesRunner(Runner):
+    """Arrow in, Arrow out, without a Python object per element."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Map the whole batch."""
+        try:
+            result = self.operator.function(batch.arrow)
+        except Exception as e:
+            op = self.operator
+            raise user_error(e, op.uid, op.name, batch_of=f"{len(batch)} elements") from e
+        parts = [result] if isinstance(result, pa.RecordBatch | pa.Table) else result
+        return self._conform(parts)
+
+    def _conform(self, parts: Iterable[Any]) -> Batch | None:
+        type = self.operator.type
+        assert type is not None
+        schema = stream_schema(type)
+        tables = []
+        for part in parts:
+            table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
+            if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
+                got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
+                raise ElementTypeError(
+                    f"operator {self.operator.uid!r}: map_batches must give Arrow batches or "
+                    f"tables with the columns {schema.names}, got {got}"
+                )
+            tables.append(table.select(schema.names).cast(schema))
+        if not tables or not sum(t.num_rows for t in tables):
+            return None
+        (combined,) = pa.concat_tables(tables).combine_chunks().to_batches()
+        return Batch(type, combined)
+
+
+class ProcessRunner(FlatMapRunner):
+    """Any number out, with a context."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Process all elements."""
+        function, row, ctx = self.operator.function.process_element, None, PlainContext()
+        out: list[Any] = []
+        extend = out.extend
+        try:
+            for row in batch.rows:
+                result = function(row, ctx)
+                if result is not None:
+                    extend(result)
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
+
+
+class KeyedRunner(Runner):
+    """Base of the operators with state per key."""
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
+        super().__init__(operator)
+        assert operator.key is not None
+        assert operator.input_type is not None
+        self.backend = backend
+        self.keys = key_reader(operator.key, operator.input_type, operator.uid)
+
+
+class KeyedProcessRunner(KeyedRunner):
+    """A `KeyedProcessFunction`."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Process all elements, each under its key."""
+        backend, row = self.backend, None
+        function, ctx = self.operator.function.process_element, KeyedContext(backend)
+        out: list[Any] = []
+        extend = out.extend
+        keys = self.keys(batch)
+        try:
+            for backend.key, row in zip(keys, batch.rows, strict=True):
+                result = function(row, ctx)
+                if result is not None:
+                    extend(result)
+        except Exception as e:
+            raise self.failed(e, row, key=backend.key) from e
+        return self.output(out)
+
+
+class ReduceRunner(KeyedRunner):
+    """A rolling reduce: gives the reduced value after every element."""
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
+        super().__init__(operator, backend)
+        assert operator.type is not None
+        self.state = backend.register(ValueStateDescriptor("reduced", operator.type))
+
+    def process(self, batch: Batch) -> Batch | None:
+        """Reduce all elements, each under its key."""
+        backend, state, row = self.backend, self.state, None
+        function = self.operator.function.reduce
+        out: list[Any] = []
+        append = out.append
+        keys = self.keys(batch)
+        try:
+            for backend.key, row in zip(keys, batch.rows, strict=True):
+                before = state.value()
+                after = row if before is None else function(before, row)
+                state.update(after)
+                append(after)
+        except Exception as e:
+            raise self.failed(e, row, key=backend.key) from e
+        return self.output(out)
+
+
+def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
+    """A function that gives the keys of a batch's elements, and refuses null ones."""
+    if key.function is not None:
+        return _function_reader(key.function, uid)
+    names = [name for name, _ in stream_columns(type)]
+    indexes = [names.index(column) for column in key.columns]
+    if not isinstance(type, RowTypeInfo):
+        return lambda batch: _not_null(list(batch.rows), uid, key)
+    if len(indexes) == 1:
+        (index,) = indexes
+        return lambda batch: _not_null([row[index] for row in batch.rows], uid, key)
+
+    def read(batch: Batch) -> list[Any]:
+        columns = [_not_null([row[i] for row in batch.rows], uid, key) for i in indexes]
+        return list(zip(*columns, strict=True))
+
+    return read
+
+
+def _function_reader(function: Callable[[Any], Any], uid: str) -> KeyReader:
+    def read(batch: Batch) -> list[Any]:
+        row, keys = None, []
+        try:
+            for row in batch.rows:
+                keys.append(function(row))
+        except Exception as e:
+            raise user_error(e, uid, "key function", element=row) from e
+        return keys
+
+    return read
+
+
+def _not_null(values: list[Any], uid: str, key: KeySpec) -> list[Any]:
+    if None in values:
+        raise NullKeyError(
+            f"operator {uid!r}: the key {list(key.columns)} of an element is null; filter such "
+            f"elements out or give them a key before key_by"
+        )
+    return values
+
+
+def make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner:
+    """The runner for an operator other than a sink."""
+    if backend is not None:
+        return (ReduceRunner if operator.kind is NodeKind.REDUCE else KeyedProcessRunner)(
+            operator, backend
+        )
+    return _PLAIN[operator.kind](operator)
+
+
+_PLAIN: dict[NodeKind, Callable[[Operator], Runner]] = {
+    NodeKind.SOURCE: SourceRunner,
+    NodeKind.MAP: MapRunner,
+    NodeKind.FLAT_MAP: FlatMapRunner,
+    NodeKind.FILTER: FilterRunner,
+    NodeKind.MAP_BATCHES: MapBatchesRunner,
+    NodeKind.PROCESS: ProcessRunner,
+}

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from functools import lru_cache
+from pathlib import Path
+
+from turnback.core import path_segment
+from turnback.core.errors import StateError
+from turnback.runtime.message import Order, StorageRef, TaskName
+from turnback.runtime.program import LevelProgram
+from turnback.state import (
+    DeltaBuilder,
+    Home,
+    KeyedStateBackend,
+    StateFile,
+    StateSchema,
+    open_home,
+)
+from turnback.storage import Storage, digest, open_storage
+
+MAX_INLINE = 5 * 1024 * 1024
+
+
+@lru_cache(maxsize=8)
+def _opened(uri: str, options: tuple[tuple[str, str], ...]) -> Storage:
+    return open_storage(uri, dict(options))
+
+
+def storage_of(ref: StorageRef) -> Storage:
+    """The storage behind a reference, opened once per process."""
+    return _opened(ref.uri, tuple(sorted(ref.options.items())))
+
+
+def read_state(ref: StorageRef, file: StateFile) -> bytes:
+    """The bytes of a state file, wherever they are."""
+    return file.inline if file.inline is not None else storage_of(ref).get(file.path)
+
+
+def local_root(backend: str, local_dir: str | None, job_id: str) -> Path:
+    """Where a job's local stores are on this machine."""
+    if local_dir is None:
+        shared = Path("/dev/shm")  # memory, seen by all workers of the machine
+        in_memory = backend == "hashmap" and shared.is_dir() and os.access(shared, os.W_OK)
+        local_dir = str(shared) if in_memory else tempfile.gettempdir()
+    return Path(local_dir) / f"turnback-{os.getuid()}" / path_segment(job_id)
+
+
+class LocalState:
+    """The keyed state of one task in one epoch: opened at the last confirmed one, then drained."""
+
+    def __init__(
+        self,
+        program: LevelProgram,
+        order: Order,
+        name: TaskName,
+        backends: list[KeyedStateBackend],
+    ) -> None:
+        self._program = program
+        self._order = order
+        self._name = name
+        self._backends = backends
+        self._home: Home | None = None
+
+    @property
+    def found(self) -> str:
+        """Whether the state was at home, caught up or rebuilt; empty without state."""
+        return self._home.found if self._home else ""
+
+    def schemas(self) -> tuple[StateSchema, ...]:
+        """The states the operators have registered."""
+        return tuple(schema for backend in self._backends for schema in backend.schemas())
+
+    def open(self) -> None:
+        """Bring the local store to the last confirmed epoch."""
+        schemas = self.schemas()
+        if not schemas:
+            return
+        order, partition = self._order, self._name.partition
+        root = local_root(order.backend, order.local_dir, order.job_id)
+        directory = root / f"{self._program.level.index}-{partition}"
+        self._home = open_home(
+            order.backend,
+            directory,
+            order.files.get(partition, ()),
+            lambda file: read_state(order.storage, file),
+            schemas,
+            self._program.groups(partition),
+        )
+        for backend in self._backends:
+            backend.begin(self._home.store, order.epoch)
+
+    def snapshot(self) -> StateFile | None:
+        """Write what changed; durable when this returns."""
+        if self._home is None:
+            return None
+        order = self._order
+        builder = DeltaBuilder(order.epoch)
+        for backend in self._backends:
+            backend.drain(builder)
+        delta = builder.build()
+        if delta is None:
+            return None
+        name = self._name
+        path = (
+            f"state/{order.attempt}/{self._program.level.index}-{name.partition}"
+            f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
+        )
+        inline = None
+        if order.storage.inline:
+            inline = _small(delta.data, order.job)
+        else:
+            storage_of(order.storage).put(path, delta.data)
+        return StateFile(
+            path=path,
+            length=len(delta.data),
+            digest=digest(delta.data),
+            rows=delta.rows,
+            first_epoch=order.epoch,
+            last_epoch=order.epoch,
+            first_group=delta.first_group,
+            last_group=delta.last_group,
+            operators=delta.operators,
+            inline=inline,
+            lineage=((order.attempt, order.epoch),),
+        )
+
+    def close(self) -> None:
+        """Give the local store back."""
+        if self._home is not None:
+            self._home.close()
+
+
+def _small(data: bytes, job: str) -> bytes:
+    if len(data) > MAX_INLINE:
+        raise StateError(
+            f"job {job!r}: a task changed {len(data)} bytes of state in one epoch, above the "
+            f"{MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem storage"
+        )
+    return data

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from turnback.coordinator import (
+    CheckpointCoordinator,
+    CheckpointLog,
+    Committer,
+    Fence,
+    History,
+    JobDirectory,
+    Manifest,
+)
+from turnback.core import Clock
+from turnback.core.faults import reach
+from turnback.graph import NodeKind
+from turnback.planner import Plan
+from turnback.runtime.job import EpochStats, JobSpec
+from turnback.runtime.match import check_plan
+from turnback.runtime.message import StorageRef
+from turnback.runtime.positions import Positions
+from turnback.runtime.spark.epochs import Epochs
+from turnback.runtime.spark.scratch import Scratch
+from turnback.runtime.spark.sources import leaf_names, united
+from turnback.sinks import CommitterContext
+
+_LOG = logging.getLogger(__name__)
+
+
+class Attempt:
+    """One life of a job, from a snapshot to its end or its failure.
+
+    Every start is this one operation. Recovery, a chosen checkpoint and a fresh start differ only
+    in the snapshot that is given.
+
+    Args:
+        spark: The session.
+        plan: The program.
+        spec: How to run it.
+        directory: The job's directory.
+        log: Its checkpoints; already fenced.
+        fence: The fence that was taken.
+        snapshot: What to start from; None to start empty.
+        history: What happened.
+        clock: Where time comes from.
+        on_epoch: Called after every epoch.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        spec: JobSpec,
+        directory: JobDirectory,
+        log: CheckpointLog,
+        fence: Fence,
+        snapshot: Manifest | None,
+        history: History,
+        clock: Clock,
+        on_epoch: Callable[[EpochStats], None],
+    ) -> None:
+        self._plan = plan
+        self._spec = spec
+        self._snapshot = snapshot
+        self._failure: BaseException | None = None
+        self._stopping = False
+        self._wake = threading.Event()
+        self._positions = Positions(directory.storage, fence.attempt)
+        self._scratch = Scratch(leaf_names(plan))
+        self._committers = self._make_committers(fence)
+        self.coordinator = CheckpointCoordinator(
+            fence,
+            log,
+            directory.storage,
+            spec.settings,
+            self._committers,
+            max_parallelism=plan.max_parallelism,
+            parent=snapshot.number if snapshot else None,
+            history=history,
+            clock=clock,
+            on_failure=lambda _: self._wake.set(),
+        )
+        storage = StorageRef(directory.storage.uri, dict(spec.storage_options), spec.inline)
+        self._epochs = Epochs(
+            spark,
+            plan,
+            spec,
+            fence.job_id,
+            fence.attempt,
+            storage,
+            snapshot,
+            self._positions,
+            self._scratch,
+            self.coordinator,
+            on_epoch,
+        )
+
+    def run(self) -> None:
+        """Start from the snapshot and process epochs until the input ends or `stop` is called.
+
+        Raises:
+            TurnbackError: Why this attempt failed.
+        """
+        try:
+            # 1. source positions and state: what the snapshot says
+            self._restore()
+            # 2. sinks: commit what the snapshot promised, roll back what was left behind
+            self._settle_sinks()
+            self.coordinator.start()
+            reach("before-first-epoch")
+            # 3. epochs, with checkpoints beside them
+            self._drive()
+            if not self._stopping:
+                self.coordinator.final()
+        finally:
+            self._epochs.close()
+            self.coordinator.close(cancelled=self._stopping)
+            self._scratch.remove()
+
+    def stop(self) -> None:
+        """End this attempt from another thread, as a cancellation."""
+        self._stopping = True
+        self._wake.set()
+
+    def _make_committers(self, fence: Fence) -> dict[str, Committer]:
+        return {
+            op.uid: op.function.committer(
+                CommitterContext(
+                    job=fence.job,
+                    job_id=fence.job_id,
+                    uid=op.uid,
+                    attempt=fence.attempt,
+                    type=op.input_type,
+                )
+            )
+            for op in self._plan.operators()
+            if op.kind is NodeKind.SINK
+        }
+
+    def _restore(self) -> None:
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        check_plan(snapshot, self._plan, allow_unclaimed=self._spec.allow_non_restored_state)
+        mine = {k: v for k, v in snapshot.sources.items() if k in self._scratch.leaves}
+        gone = sorted(set(snapshot.sources) - set(mine))
+        if gone:
+            _LOG.warning("%s has positions of sources the program lacks: %s", snapshot.name, gone)
+        logs = self._positions.restore(mine)
+        self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
+
+    def _settle_sinks(self) -> None:
+        pending = dict(self._snapshot.transactions) if self._snapshot else {}
+        for uid, committer in self._committers.items():
+            committer.recover(pending.pop(uid, ()))
+            reach("during-recovery")
+        for uid in pending:
+            _LOG.warning("the program has no sink %r any more; its last output is not settled", uid)
+
+    def _drive(self) -> None:
+        writer = united(self._plan).writeStream.foreachBatch(self._on_batch)
+        writer = writer.option("checkpointLocation", self._scratch.path.as_uri())
+        if self._spec.bounded:
+            writer = writer.trigger(availableNow=True)
+        elif self._spec.epoch_interval_ms:
+            writer = writer.trigger(processingTime=f"{self._spec.epoch_interval_ms} milliseconds")
+        query = writer.start()
+        try:
+            self._await(query)
+        finally:
+            query.stop()
+
+    def _await(self, query: StreamingQuery) -> None:
+        """Wait for the end of the query; whatever failed first is what is raised."""
+        try:
+            ended: bool | None = False
+            while not ended and not self._wake.is_set():
+                ended = query.awaitTermination(0.2)  # type: ignore[arg-type]
+        except StreamingQueryException as e:
+            raise (self._failure or e) from None
+        self.coordinator.raise_failure()
+
+    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
+        if self._wake.is_set():
+            return
+        try:
+            self._epochs.run(batch, batch_id)
+        except Exception as e:
+            self._failure = self._failure or e
+            raise

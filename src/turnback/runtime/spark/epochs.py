@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from turnback.coordinator import CheckpointCoordinator, EpochCut, Manifest, OperatorInfo
+from turnback.core.errors import EpochConflictError
+from turnback.graph import NodeKind
+from turnback.planner import Plan
+from turnback.runtime.chains import Chains
+from turnback.runtime.job import EpochStats, JobSpec
+from turnback.runtime.match import check_states
+from turnback.runtime.message import Order, StorageRef
+from turnback.runtime.positions import Positions
+from turnback.runtime.spark.epoch import EpochAcks, run_epoch
+from turnback.runtime.spark.frames import EpochFrames
+from turnback.runtime.spark.merger import Merger
+from turnback.runtime.spark.scratch import Scratch
+from turnback.state import StateSchema
+
+_LOG = logging.getLogger(__name__)
+_TRIES = 3
+
+
+class Epochs:
+    """Runs the epochs of one attempt, one after the other."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        plan: Plan,
+        spec: JobSpec,
+        job_id: str,
+        attempt: int,
+        storage: StorageRef,
+        snapshot: Manifest | None,
+        positions: Positions,
+        scratch: Scratch,
+        coordinator: CheckpointCoordinator,
+        on_epoch: Callable[[EpochStats], None],
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._spec = spec
+        self._job_id = job_id
+        self._attempt = attempt
+        self._storage = storage
+        self._positions = positions
+        self._scratch = scratch
+        self._coordinator = coordinator
+        self._on_epoch = on_epoch
+        self._frames = EpochFrames(spark, plan)
+        self._chains = Chains(self._frames.programs, plan.max_parallelism)
+        self._merger = Merger(spark, self._frames.programs, storage, attempt)
+        self._epoch = snapshot.epoch if snapshot else 0
+        self._unclaimed = snapshot
+        self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
+        self._operators = tuple(
+            OperatorInfo(op.uid, op.name, op.kind.value, op.parallelism) for op in plan.operators()
+        )
+        if snapshot is not None:
+            self._chains.restore(snapshot.state)
+
+    def run(self, batch: DataFrame, batch_id: int) -> None:
+        """Run one epoch over one input batch and hand it to the coordinator."""
+        started = time.perf_counter()
+        epoch = self._epoch + 1
+        acks = self._acknowledged(batch, epoch)
+        self._take_schemas(acks)
+        for ack in acks.acks:
+            if ack.state is not None:
+                self._chains.confirm(ack.level, ack.name.partition, ack.state)
+        offsets = self._scratch.offsets(batch_id)
+        sources = self._positions.advance(offsets, self._scratch.log_entries)
+        self._merger.tend(self._chains)
+        cut = EpochCut(
+            epoch=epoch,
+            sources=sources,
+            state=self._chains.live(),
+            schemas=self._schemas,
+            operators=self._operators,
+            transactions=acks.transactions(),
+        )
+        self._coordinator.epoch_confirmed(cut)
+        self._epoch = epoch
+        self._on_epoch(
+            EpochStats(epoch, self._read(acks), time.perf_counter() - started, acks.found())
+        )
+
+    def close(self) -> None:
+        """Start nothing more."""
+        self._merger.close()
+
+    def _acknowledged(self, batch: DataFrame, epoch: int) -> EpochAcks:
+        """Run the Spark job, again if downstream tasks have read two attempts of one task."""
+        orders = [self._order(epoch, p.level.index) for p in self._frames.programs]
+        self._spark.sparkContext.setJobDescription(f"{self._spec.name}: epoch {epoch}")
+        for left in reversed(range(_TRIES)):
+            try:
+                return run_epoch(self._frames.build(batch, orders), self._plan.levels)
+            except EpochConflictError as e:
+                if not left:
+                    raise
+                _LOG.warning("epoch %d is replayed: %s", epoch, e)
+        raise AssertionError("the loop returns or raises")
+
+    def _order(self, epoch: int, level: int) -> Order:
+        return Order(
+            job=self._spec.name,
+            job_id=self._job_id,
+            attempt=self._attempt,
+            epoch=epoch,
+            backend=self._spec.backend,
+            local_dir=self._spec.local_dir,
+            storage=self._storage,
+            files=self._chains.of_level(level),
+        )
+
+    def _take_schemas(self, acks: EpochAcks) -> None:
+        """Learn which states the program has; refuse to drop any of the snapshot's."""
+        found = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
+        if self._unclaimed is not None:
+            if not self._spec.allow_non_restored_state:
+                check_states(self._unclaimed, found.values())
+            self._unclaimed = None
+        self._schemas = tuple(found.values())
+
+    def _read(self, acks: EpochAcks) -> int:
+        """How many elements came from the sources."""
+        records = acks.records()
+        if not self._plan.native:
+            sources = (op for op in self._plan.operators() if op.kind is NodeKind.SOURCE)
+            return sum(records.get(op.uid, (0, 0))[0] for op in sources)
+        # Spark feeds the first shuffle: count with the first consumer of each source.
+        first = [w.consumers[0] for w in self._plan.wires if w.first_level < 0]
+        uids = {op.uid for op in self._plan.operators() if op.id in first}
+        return sum(records.get(uid, (0, 0))[0] for uid in uids)

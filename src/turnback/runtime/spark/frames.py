@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everyone's name for it
+
+from turnback.core.batch import stream_columns
+from turnback.core.errors import PlanError
+from turnback.planner import Plan, Routing, Wire
+from turnback.runtime.hop import TO, WIRE, Hop
+from turnback.runtime.message import INJECTED, Order, encode_barrier
+from turnback.runtime.program import LevelProgram, level_programs
+from turnback.runtime.spark.sources import control, nulls
+from turnback.runtime.spark.worker import LevelTask
+
+
+class EpochFrames:
+    """Turns the input of an epoch into the DataFrame whose rows are the acknowledgements."""
+
+    def __init__(self, spark: SparkSession, plan: Plan) -> None:
+        self.programs = level_programs(plan)
+        self._plan = plan
+        self._blobs = [_pickled(p) for p in self.programs]
+        self._ddl = [p.output.ddl() for p in self.programs]
+        self._injected = self._injector(spark)
+        self._routes = [self._route(p) for p in self.programs]
+
+    def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
+        """Level after level, with a shuffle before each but one that reads the sources."""
+        frame = batch.union(self._injected)
+        for program, blob, ddl, route, order in zip(
+            self.programs, self._blobs, self._ddl, self._routes, orders, strict=True
+        ):
+            if not program.reads_sources:
+                assert program.level.parallelism is not None
+                assert route is not None
+                frame = frame.repartitionById(program.level.parallelism, route)
+            task = LevelTask(blob, program.level.index, program.reads_sources, order)
+            # Spark insists on a function; the name is what its UI shows.
+            frame = frame.mapInArrow(task.__call__, ddl)
+        return frame
+
+    def _injector(self, spark: SparkSession) -> DataFrame:
+        """The coordinator's barriers: one row per task of the first shuffle.
+
+        Before a level that reads the sources there is one row in one last partition. The task
+        that finds it learns from its own number how many tasks there are.
+        """
+        first = self.programs[0]
+        rows = (first.level.parallelism or 1) if self._plan.native else 1
+        columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
+        return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+
+    def _route(self, program: LevelProgram) -> Column | None:
+        """The partition of every row: given, or computed from its key columns."""
+        if program.reads_sources:
+            return None
+        into, maximum = program.level.index, program.max_parallelism
+        cases = [
+            f"WHEN {wire.id} THEN {_key_partition(wire, program.input, maximum)}"
+            for wire in program.input.wires
+            if wire.routing(into) is Routing.KEY_COLUMNS
+        ]
+        if not cases:
+            return F.col(TO)
+        return F.expr(f"coalesce({TO}, CASE {WIRE} {' '.join(cases)} END)")
+
+
+def _key_partition(wire: Wire, hop: Hop, max_parallelism: int) -> str:
+    assert wire.key is not None
+    names = [name for name, _ in stream_columns(wire.type)]
+    span = hop.spans[wire.id]
+    columns = [hop.fields[span.start + names.index(c)][0] for c in wire.key.columns]
+    quoted = ", ".join(f"`{c.replace('`', '``')}`" for c in columns)
+    group = f"pmod(xxhash64({quoted}), {max_parallelism})"
+    return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
+
+
+def _pickled(program: LevelProgram) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
+    except (pickle.PicklingError, TypeError) as e:
+        names = ", ".join(repr(op.uid) for op in program.level.operators)
+        raise PlanError(
+            f"one of the operators {names} cannot be sent to the workers: {e}. Open connections, "
+            f"files and the like in open(), not in the constructor"
+        ) from e

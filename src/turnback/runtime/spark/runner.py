@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import getpid
+
+from pyspark.sql import SparkSession
+
+from turnback.coordinator import (
+    HEARTBEAT_S,
+    AttemptStarted,
+    CheckpointLog,
+    Fence,
+    History,
+    JobDirectory,
+    JobEnded,
+    JobInfo,
+    JobState,
+    Manifest,
+    Restarting,
+    resolve,
+    resume_point,
+)
+from turnback.core import Clock, SystemClock
+from turnback.core.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    FormatVersionError,
+    IncompatibleStateError,
+    JobFailedError,
+    JobInUseError,
+    PlanError,
+    TurnbackError,
+)
+from turnback.core.faults import reach
+from turnback.planner import Plan
+from turnback.runtime.job import EpochStats, JobReport, JobSpec
+from turnback.runtime.spark.attempt import Attempt
+
+_LOG = logging.getLogger(__name__)
+_FINAL = (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    FencedError,
+    FormatVersionError,
+    IncompatibleStateError,
+    JobInUseError,
+    PlanError,
+)
+"""Errors that no restart mends."""
+
+
+class JobRunner:
+    """Runs a job: attempt after attempt, as the restart strategy says."""
+
+    def __init__(
+        self, spark: SparkSession, plan: Plan, spec: JobSpec, clock: Clock | None = None
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._spec = spec
+        self._clock = clock or SystemClock()
+        self._directory = JobDirectory.locate(
+            spec.root, spec.name, dict(spec.storage_options), self._clock
+        )
+        self._attempt: Attempt | None = None
+        self._restarts = 0
+        self._cancelled = threading.Event()
+        self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
+        self.report.warnings = plan.warnings
+
+    def run(self) -> JobReport:
+        """Run until the input ends, the job is cancelled, or no restart is left.
+
+        Raises:
+            JobFailedError: It failed for good; the cause is chained and told.
+        """
+        self._directory.require_free()
+        info = self._directory.renew() if self._spec.fresh else self._directory.open()
+        self.report.job_id = info.job_id
+        strategy = self._spec.restart
+        with self._heartbeat():
+            while True:
+                history, cause = self._live(info)
+                if cause is None:
+                    return self._ended(info, history)
+                delay = None if isinstance(cause, _FINAL) else strategy.on_failure(self._now())
+                if delay is None or self._cancelled.is_set():
+                    raise self._failed(info, history, cause)
+                self._wait(info, history, cause, delay)
+
+    def cancel(self) -> None:
+        """End the job from another thread; its checkpoints stay or go as configured."""
+        self._cancelled.set()
+        if self._attempt is not None:
+            self._attempt.stop()
+
+    # -- one attempt
+
+    def _live(self, info: JobInfo) -> tuple[History | None, BaseException | None]:
+        """Run one attempt; returns why it failed, or None."""
+        history = None
+        try:
+            log = CheckpointLog(self._directory.storage)
+            self._say(JobState.CREATED, info)
+            fence = self._fence(log, info)
+            reach("after-fence")
+            history = History(self._directory.storage, fence.attempt, self._clock)
+            snapshot = self._snapshot(log)
+            self._begin(info, fence, snapshot, history)
+            self._attempt = Attempt(
+                self._spark,
+                self._plan,
+                self._spec,
+                self._directory,
+                log,
+                fence,
+                snapshot,
+                history,
+                self._clock,
+                self._epoch_done,
+            )
+            if self._cancelled.is_set():
+                self._attempt.stop()
+            self._attempt.run()
+        except Exception as e:  # noqa: BLE001 - whatever it is, the restart strategy decides
+            return history, e
+        finally:
+            self._take_stock()
+        return history, None
+
+    def _fence(self, log: CheckpointLog, info: JobInfo) -> Fence:
+        return log.fence(
+            job=info.job,
+            job_id=info.job_id,
+            created_ms=self._clock.now_ms(),
+            host=socket.gethostname(),
+            pid=getpid(),
+            nonce=uuid.uuid4().hex,
+        )
+
+    def _snapshot(self, log: CheckpointLog) -> Manifest | None:
+        """What to start from: what the user chose, the first time; then the newest there is."""
+        if self._spec.start_from is not None and not self.report.attempts:
+            return resolve(log, self._spec.start_from)
+        point = resume_point(log, self._directory)
+        return point.manifest if point else None
+
+    def _begin(
+        self, info: JobInfo, fence: Fence, snapshot: Manifest | None, history: History
+    ) -> None:
+        self._directory.record_attempt(
+            fence.attempt, checkpoint=snapshot.number if snapshot else None
+        )
+        name = snapshot.name if snapshot else None
+        history.record(AttemptStarted(name, snapshot.epoch if snapshot else None))
+        if not self.report.attempts:
+            self.report.restored_from = name
+        self.report.attempts += 1
+        self._say(JobState.RUNNING, info, attempt=fence.attempt)
+
+    def _epoch_done(self, stats: EpochStats) -> None:
+        self.report.epochs.append(stats)
+        for how, times in stats.found.items():
+            self.report.found[how] = self.report.found.get(how, 0) + times
+
+    def _take_stock(self) -> None:
+        if self._attempt is not None:
+            last = self._attempt.coordinator.last
+            self.report.checkpoints += self._attempt.coordinator.completed
+            if last is not None:
+                self.report.last_checkpoint = last.number
+            self._attempt = None
+
+    # -- between and after attempts
+
+    def _wait(
+        self, info: JobInfo, history: History | None, cause: BaseException, delay_ms: int
+    ) -> None:
+        self._restarts += 1
+        told = _told(cause)
+        _LOG.warning("job %r restarts in %d ms: %s", info.job, delay_ms, told)
+        if history is not None:
+            history.record(Restarting(told, delay_ms))
+        self._say(JobState.RESTARTING, info, restarts=self._restarts, cause=told)
+        self._cancelled.wait(delay_ms / 1000)
+
+    def _ended(self, info: JobInfo, history: History | None) -> JobReport:
+        state = JobState.CANCELED if self._cancelled.is_set() else JobState.FINISHED
+        if history is not None:
+            history.record(JobEnded(state.value))
+        self._say(state, info)
+        return self.report
+
+    def _failed(
+        self, info: JobInfo, history: History | None, cause: BaseException
+    ) -> BaseException:
+        told = _told(cause)
+        if history is not None:
+            history.record(JobEnded(JobState.FAILED.value, told))
+        if not isinstance(cause, FencedError | JobInUseError):
+            self._say(JobState.FAILED, info, cause=told)
+        if isinstance(cause, _FINAL):
+            return cause
+        times = f" after {self._restarts} restarts" if self._restarts else ""
+        error = JobFailedError(f"job {info.job!r} failed{times}: {told}")
+        error.__cause__ = cause if not isinstance(cause, TurnbackError) else None
+        return error
+
+    def _say(self, state: JobState, info: JobInfo, **fields: object) -> None:
+        self._directory.say(state, info.job_id, **fields)
+
+    @contextmanager
+    def _heartbeat(self) -> Iterator[None]:
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(HEARTBEAT_S):
+                newest = self.report.epochs[-1].number if self.report.epochs else None
+                self._directory.beat(epoch=newest)
+
+        thread = threading.Thread(target=beat, name="turnback-heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _now(self) -> int:
+        return round(self._clock.monotonic() * 1000)
+
+
+def _told(error: BaseException) -> str:
+    """An error in a few lines: Spark's stack traces stay out."""
+    text = str(error)
+    if isinstance(error, TurnbackError):
+        return text
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]
+    return f"{type(error).__name__}: " + "\n".join(lines[:20])

@@ -1,0 +1,94 @@
+"""Spark's checkpoint directory: scratch, local to the driver, one per attempt.
+
+It is seeded from a snapshot's positions as batch 0, and read after every batch to learn the new
+ones. It is never the truth: the manifest is.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from turnback.core.errors import CheckpointError
+
+_BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+_NOTHING = "-"
+
+
+class Scratch:
+    """One attempt's Spark checkpoint directory."""
+
+    def __init__(self, leaves: Sequence[str]) -> None:
+        self.leaves = tuple(leaves)
+        self.path = Path(tempfile.mkdtemp(prefix="turnback-spark-"))
+
+    def seed(self, offsets: Mapping[str, str | None], logs: Mapping[str, Sequence[str]]) -> None:
+        """Make Spark go on from positions.
+
+        Args:
+            offsets: Spark's offset of each leaf; a leaf without one starts at its beginning.
+            logs: For leaves that keep a list of files seen, the entries of that list.
+        """
+        if all(offsets.get(leaf) is None for leaf in self.leaves):
+            return  # a fresh start
+        (self.path / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        lines = ["v1", _BATCH]
+        for i, leaf in enumerate(self.leaves):
+            offset = offsets.get(leaf)
+            if offset is not None and leaf in logs:
+                self._seed_log(i, logs[leaf])
+                offset = json.dumps({"logOffset": 0})
+            lines.append(_NOTHING if offset is None else offset)
+        self._write("offsets/0", "\n".join(lines))
+        self._write("commits/0", _COMMIT)
+
+    def offsets(self, batch: int) -> dict[str, str | None]:
+        """The position of every leaf after a batch, as Spark wrote it before running the batch."""
+        lines = (self.path / "offsets" / str(batch)).read_text().split("\n")
+        found = lines[2:]
+        if lines[0] != "v1" or len(found) != len(self.leaves):
+            raise CheckpointError(
+                f"Spark's offset log for batch {batch} has {len(found)} positions in format "
+                f"{lines[0]!r}, expected {len(self.leaves)} in 'v1'"
+            )
+        return {
+            leaf: None if line == _NOTHING else line
+            for leaf, line in zip(self.leaves, found, strict=True)
+        }
+
+    def log_entries(self, leaf: str, after: int, upto: int) -> list[str] | None:
+        """Entries of a leaf's list of files seen; None when it keeps no such list."""
+        directory = self.path / "sources" / str(self.leaves.index(leaf))
+        if not directory.is_dir():
+            return None
+        entries: list[str] = []
+        for number in range(after + 1, upto + 1):
+            entries += self._entries_of(directory, number)
+        return entries
+
+    def remove(self) -> None:
+        """Throw the directory away."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def _entries_of(self, directory: Path, number: int) -> list[str]:
+        plain, compact = directory / str(number), directory / f"{number}.compact"
+        if plain.is_file():
+            return plain.read_text().split("\n")[1:]
+        if not compact.is_file():
+            return []  # Spark writes no entry for a batch in which this source had nothing
+        lines = compact.read_text().split("\n")[1:]
+        return [line for line in lines if json.loads(line)["batchId"] == number]
+
+    def _seed_log(self, index: int, entries: Sequence[str]) -> None:
+        rewritten = [json.dumps({**json.loads(entry), "batchId": 0}) for entry in entries]
+        self._write(f"sources/{index}/0", "\n".join(["v1", *rewritten]))
+
+    def _write(self, name: str, text: str) -> None:
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from turnback.runtime.spark.java import check_java
+
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(master: str | None = None, **options: str) -> SparkSession:
+    """The running session, or a new one with defaults that suit streaming jobs.
+
+    Args:
+        master: Spark's master; by default what spark-submit says, else all cores of this machine.
+        **options: Further Spark settings, dots written as double underscores.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    check_java()
+    # Workers must run the driver's interpreter, or pickled functions do not load.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("turnback")
+    submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    master = master or (None if submitted else os.environ.get("SPARK_MASTER", "local[*]"))
+    for key, value in (_defaults(master) | _dotted(options)).items():
+        builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(master)
+    return builder.getOrCreate()
+
+
+def _defaults(master: str | None) -> dict[str, str]:
+    if master is None:
+        return {}
+    settings = {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def _dotted(options: dict[str, str]) -> dict[str, str]:
+    return {key.replace("__", "."): value for key, value in options.items()}

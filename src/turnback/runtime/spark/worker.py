@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import atexit
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from turnback.core.errors import TurnbackError
+from turnback.runtime.failure import marked
+from turnback.runtime.level import LevelInstance
+from turnback.runtime.message import Order, TaskName
+
+_KEPT = 64
+_instances: OrderedDict[tuple[str, int, int, int], LevelInstance] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class LevelTask:
+    """What Spark calls in each task of a level.
+
+    Attributes:
+        blob: The pickled `LevelProgram`, the same bytes in every epoch.
+        level: Index of the level.
+        shared: Whether one instance serves all partitions (a level without state).
+        order: What to do in this epoch.
+    """
+
+    blob: bytes
+    level: int
+    shared: bool
+    order: Order
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the epoch's share of this partition."""
+        context = TaskContext.get()
+        assert context is not None
+        name = TaskName(context.partitionId(), context.taskAttemptId())
+        partition = -1 if self.shared else name.partition
+        key = (self.order.job_id, self.order.attempt, self.level, partition)
+        try:
+            yield from self._instance(key, name.partition).run(self.order, name, batches)
+        except TurnbackError as e:
+            # Whatever the function holds may be half done: the next try starts from a new one.
+            _instances.pop(key, None)
+            raise marked(e) from e
+        except BaseException:
+            _instances.pop(key, None)
+            raise
+
+    def _instance(self, key: tuple[str, int, int, int], partition: int) -> LevelInstance:
+        instance = _instances.get(key)
+        if instance is None:
+            instance = _instances[key] = LevelInstance(pickle.loads(self.blob), partition)
+            _evict(key)
+        _instances.move_to_end(key)
+        return instance
+
+
+def _evict(newest: tuple[str, int, int, int]) -> None:
+    job, attempt = newest[:2]
+    for key in [k for k in _instances if k[0] == job and k[1] < attempt]:
+        _instances.pop(key).close()
+    while len(_instances) > _KEPT:
+        _instances.popitem(last=False)[1].close()
+
+
+@atexit.register
+def _close_all() -> None:
+    while _instances:
+        _instances.popitem()[1].close()

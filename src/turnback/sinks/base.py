@@ -1,0 +1,128 @@
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from turnback.core.batch import Batch
+from turnback.core.types import TypeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class WriterContext:
+    """Who writes: one attempt of one task, in one epoch.
+
+    Attributes:
+        job: Name of the job.
+        job_id: Identity of the job's lineage; a fresh start of the same name has another.
+        uid: The sink operator's uid.
+        attempt: Fencing number of this life of the job; grows with every (re)start.
+        epoch: The epoch being run.
+        partition: Index of the task within its level. Of all attempts at one epoch and
+            partition, at most one transaction is ever committed.
+        task_attempt_id: Spark's id of this very attempt of the task.
+        type: Type of the stream's elements.
+    """
+
+    job: str
+    job_id: str
+    uid: str
+    attempt: int
+    epoch: int
+    partition: int
+    task_attempt_id: int
+    type: TypeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class CommitterContext:
+    """Who commits: the driver, in one attempt of the job.
+
+    Attributes:
+        job: Name of the job.
+        job_id: Identity of the job's lineage.
+        uid: The sink operator's uid.
+        attempt: Fencing number of this life of the job.
+        type: Type of the stream's elements, where the driver knows it.
+    """
+
+    job: str
+    job_id: str
+    uid: str
+    attempt: int
+    type: TypeInfo | None = None
+
+
+class Committer(Protocol):
+    """Settles the transactions of one sink, on the driver.
+
+    The methods are called one at a time, but not always from the same thread.
+    """
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        """Make transactions visible.
+
+        Called after the manifest that holds them is durable. Idempotent: after a failure the
+        same transactions come again, some or all of them already committed.
+
+        Raises:
+            SinkError: Not all are committed; the caller tries all of them again later.
+        """
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        """Roll transactions back that no manifest holds; those already gone are fine."""
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        """Settle what earlier attempts left, before the first epoch of this one.
+
+        Commits `pending` (the restored manifest's transactions) and rolls back everything else
+        that dead attempts of this job prepared or began.
+        """
+
+
+class SinkWriter(ABC):
+    """Writes the elements of one task and epoch, in the task.
+
+    Used once: any number of `write`, then `prepare` or `abort`.
+    """
+
+    @abstractmethod
+    def write(self, batch: Batch) -> None:
+        """Write elements; nothing may become visible to readers yet."""
+
+    @abstractmethod
+    def prepare(self) -> bytes | None:
+        """Make everything written durable and say how to commit it.
+
+        Returns:
+            The transaction, to be handed to a `Committer` on the driver by this or a later
+            process, or None when nothing was written.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Remove everything written. Safe to call at any time, also twice or after a failure.
+
+        Not guaranteed to be called: the process may be killed instead.
+        """
+
+
+class Sink(ABC):
+    """What `stream.sink_to(sink)` takes.
+
+    A sink is pickled to the tasks, so it holds configuration and no connections. Several
+    attempts of one task may write at the same time (retries, speculation); only the transaction
+    that reaches the driver is committed, and every other must stay invisible.
+    """
+
+    @abstractmethod
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        """Start the output of one task and epoch. Called in the task, once per attempt of it."""
+
+    @abstractmethod
+    def committer(self, ctx: CommitterContext) -> Committer:
+        """Settle transactions. Called on the driver, once at the start of each attempt.
+
+        Raises:
+            ConfigurationError: The sink cannot be used as configured.
+            SinkError: The target cannot be reached or written.
+        """

@@ -1,0 +1,275 @@
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from turnback.core.batch import Batch
+from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
+from turnback.sinks.base import Committer, CommitterContext, Sink, SinkWriter, WriterContext
+from turnback.sinks.handle import name_sink, open_handle, seal_handle
+
+_KIND, _VERSION = "two-phase", 1
+
+T = TypeVar("T")
+
+
+class TwoPhaseCommitSink(Sink, Generic[T]):
+    """Template for exactly-once output into any system with transactions that can be prepared.
+
+    Subclasses describe one transaction, of type `T`; when and where each step happens is settled
+    here:
+
+    1. in the task, `begin` at the first element of an epoch, then `write` for every element;
+    2. in the task, at the end of the epoch, `pre_commit`: durable and ready, but not visible;
+    3. what `pre_commit` returned is stored in the checkpoint;
+    4. on the driver, when the checkpoint is complete, `commit`.
+
+    After a failure the driver calls `recover_and_commit` for every transaction in the restored
+    checkpoint and `recover_and_abort` for everything else that `dangling` finds.
+
+    What is *not* guaranteed: that `abort` runs (the process may be killed at any point), that
+    `commit` runs once, that it runs in the process that began the transaction or even on the same
+    machine, that the transactions of an epoch are committed together, or that only one attempt of
+    a task writes at a time. A transaction that never reached a checkpoint is never committed.
+
+    The sink is pickled to the tasks. Connections belong on `self`, opened in `begin` (in tasks)
+    or when first needed (on the driver), and left out of `__getstate__`; one instance may be asked
+    for several transactions at a time.
+
+    Attributes:
+        transaction_type: The type `T`, for `msgspec` to store and read transactions: a
+            `msgspec.Struct`, dataclass, str, tuple[...] and so on. It outlives the job's code, so
+            change it only in ways that older stored transactions can still be read.
+    """
+
+    transaction_type: ClassVar[Any] = None
+
+    @abstractmethod
+    def begin(self, ctx: WriterContext) -> T:
+        """Start a transaction nobody else has.
+
+        Called in the task, once per attempt of the task and epoch, at the first element. Make its
+        name unique with the context's attempt, epoch, partition and task attempt id.
+        """
+
+    @abstractmethod
+    def write(self, txn: T, element: Any) -> None:
+        """Add one element to the transaction. Called in the task, for each element in order."""
+
+    def write_batch(self, txn: T, batch: Batch) -> None:
+        """Add many elements; calls `write` for each. Override it to write them in bulk."""
+        write = self.write
+        for element in batch.rows:
+            write(txn, element)
+
+    @abstractmethod
+    def pre_commit(self, txn: T) -> T:
+        """Make everything written durable and ready to commit, but not visible.
+
+        Called in the task, at most once per transaction, after the last `write`. After it returns
+        `commit` must be possible from any process, for as long as the job may be down.
+
+        Returns:
+            What `commit` or `abort` will be given; usually `txn`.
+        """
+
+    @abstractmethod
+    def commit(self, txn: T) -> None:
+        """Make the transaction visible.
+
+        Called on the driver after the checkpoint that holds it is durable. Idempotent: it is
+        called again, perhaps by another process, whenever it is not known to have succeeded. An
+        exception means "not known", and the transaction is kept and tried again. It must never
+        return without effect for a transaction that was lost: raise instead.
+        """
+
+    @abstractmethod
+    def abort(self, txn: T) -> None:
+        """Roll back a transaction, prepared or not.
+
+        Called in the task when it fails or is cancelled, or on the driver for prepared ones that
+        will not be committed. May not be called at all, and may be called twice; a transaction
+        that is gone is fine.
+        """
+
+    def recover_and_commit(self, txn: T) -> None:
+        """Commit a transaction of the restored checkpoint; calls `commit`.
+
+        Called on the driver at the start of an attempt, before its first epoch. The transaction
+        may have been committed already.
+        """
+        self.commit(txn)
+
+    def recover_and_abort(self, txn: T) -> None:
+        """Roll back a transaction that `dangling` found; calls `abort`.
+
+        Called on the driver at the start of an attempt, after all `recover_and_commit`.
+        """
+        self.abort(txn)
+
+    def dangling(self, ctx: CommitterContext) -> Iterable[T]:
+        """Find what dead attempts of this job's sink left behind, prepared or open; none here.
+
+        Called on the driver at the start of an attempt, after all `recover_and_commit`. It has to
+        leave the transactions of other jobs and sinks alone. Those just committed are skipped if
+        they are listed again and compare equal.
+        """
+        return ()
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        """Write one transaction."""
+        return _TwoPhaseWriter(self, ctx)
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        """Settle transactions through this sink's methods."""
+        _decoder(self)
+        return _TwoPhaseCommitter(self, ctx)
+
+
+class _Steps(Generic[T]):
+    """Calls into the user's sink, with errors that name the step."""
+
+    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
+        self.sink = sink
+        self.name = name_sink(ctx.job, ctx.uid)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except TurnbackError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"{self.name}: {type(self.sink).__name__}.{what} failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class _TwoPhaseWriter(SinkWriter, Generic[T]):
+    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
+        self._steps = _Steps(sink, ctx)
+        self._sink, self._ctx = sink, ctx
+        self._decoder = _decoder(sink)
+        self._txn: list[T] = []  # at most one; T may be anything, None included
+        self._done = False
+
+    def write(self, batch: Batch) -> None:
+        self._check_open()
+        if not len(batch):
+            return
+        with self._abort_on_failure():
+            if not self._txn:
+                with self._steps.step("begin"):
+                    self._txn.append(self._sink.begin(self._ctx))
+            with self._steps.step("write"):
+                self._sink.write_batch(self._txn[0], batch)
+
+    def prepare(self) -> bytes | None:
+        self._check_open()
+        self._done = True
+        if not self._txn:
+            return None
+        with self._abort_on_failure(), self._steps.step("pre_commit"):
+            self._txn[0] = self._sink.pre_commit(self._txn[0])
+        with self._abort_on_failure():
+            return _encode(self._txn[0], self._decoder, self._steps.name)
+
+    def abort(self) -> None:
+        self._done = True
+        if self._txn:
+            txn = self._txn.pop()
+            with self._steps.step("abort"):
+                self._sink.abort(txn)
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise SinkError(
+                f"{self._steps.name}: this writer has failed, or was prepared or aborted already"
+            )
+
+    @contextmanager
+    def _abort_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            try:
+                self.abort()
+            except SinkError as second:
+                error.add_note(f"and then: {second}")
+            raise
+
+
+class _TwoPhaseCommitter(Generic[T]):
+    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: CommitterContext) -> None:
+        self._steps = _Steps(sink, ctx)
+        self._sink, self._ctx = sink, ctx
+        self._decoder = _decoder(sink)
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        for txn in self._decode(transactions):
+            with self._steps.step("commit"):
+                self._sink.commit(txn)
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        for txn in self._decode(transactions):
+            with self._steps.step("abort"):
+                self._sink.abort(txn)
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        committed = self._decode(pending)
+        for txn in committed:
+            with self._steps.step("recover_and_commit"):
+                self._sink.recover_and_commit(txn)
+        with self._steps.step("dangling"):
+            dangling = list(self._sink.dangling(self._ctx))
+        for txn in dangling:
+            if txn not in committed:
+                with self._steps.step("recover_and_abort"):
+                    self._sink.recover_and_abort(txn)
+
+    def _decode(self, transactions: Sequence[bytes]) -> list[T]:
+        decoded = []
+        for data in transactions:
+            body = open_handle(_KIND, _VERSION, data, self._steps.name)
+            try:
+                decoded.append(self._decoder.decode(body))
+            except msgspec.MsgspecError as error:
+                raise SinkError(
+                    f"{self._steps.name}: a prepared transaction does not fit "
+                    f"{type(self._sink).__name__}.transaction_type any more: {error}"
+                ) from error
+        return decoded
+
+
+def _decoder(sink: TwoPhaseCommitSink[T]) -> "msgspec.msgpack.Decoder[T]":
+    kind, name = type(sink).transaction_type, type(sink).__name__
+    if kind is None:
+        raise ConfigurationError(
+            f"{name}.transaction_type is not set; it has to be the type of what begin() returns"
+        )
+    try:
+        # msgspec takes any class for a custom type, and fails only at the first value.
+        if not isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.CustomType):
+            return msgspec.msgpack.Decoder(kind)
+        reason = f"msgspec does not know {kind!r}"
+    except TypeError as error:
+        reason = str(error)
+    raise ConfigurationError(
+        f"{name}.transaction_type cannot be stored: {reason}; use a msgspec.Struct, a dataclass "
+        "or a plain type"
+    )
+
+
+def _encode(txn: T, decoder: "msgspec.msgpack.Decoder[T]", name: str) -> bytes:
+    """Encode a transaction, and make sure now that it can be read later."""
+    try:
+        body = msgspec.msgpack.encode(txn)
+        decoder.decode(body)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise SinkError(
+            f"{name}: pre_commit returned {txn!r:.80}, which does not fit transaction_type: {error}"
+        ) from error
+    return seal_handle(_KIND, _VERSION, body)

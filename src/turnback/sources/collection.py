@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from turnback.core import Batch, Row, RowTypeInfo, TypeInfo, as_type
+from turnback.core.errors import PlanError
+
+_NAME = "turnback-collection"
+_LARGEST = 64 * 1024 * 1024
+
+
+def collection_frame(
+    spark: SparkSession, elements: Sequence[Any], type_info: Any
+) -> tuple[DataFrame, TypeInfo]:
+    """A streaming DataFrame over a list, and the type of its elements.
+
+    The data travels inside the query; the position is the number of elements read. A list that has
+    grown since the last run goes on where it was.
+    """
+    type = _type_of(elements) if type_info is None else as_type(type_info)
+    data = _encoded(Batch(type, list(elements)).arrow)
+    spark.dataSource.register(CollectionSource)
+    columns = (
+        zip(type.names, type.types, strict=True)
+        if isinstance(type, RowTypeInfo)
+        else [("value", type)]
+    )
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
+    reader = spark.readStream.format(_NAME).schema(ddl).option("data", data)
+    return reader.load(), type
+
+
+def _type_of(elements: Sequence[Any]) -> TypeInfo:
+    if not elements:
+        raise PlanError("from_collection: the list is empty, so its type must be given")
+    first = elements[0]
+    if isinstance(first, dict):
+        names, values = list(first), list(first.values())
+    elif isinstance(first, Row) and hasattr(first, "as_dict") and _named(first):
+        names, values = list(first.as_dict()), list(first)
+    elif type(first) is tuple or isinstance(first, Row):
+        names, values = [f"f{i}" for i in range(len(first))], list(first)
+    else:
+        return as_type(type(first))
+    return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))
+
+
+def _named(row: Row) -> bool:
+    try:
+        row.as_dict()
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def _encoded(batch: pa.RecordBatch) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue()
+    if data.size > _LARGEST:
+        raise PlanError(
+            f"from_collection: {data.size} bytes are too many to travel inside the query; "
+            f"write them to files and use from_files"
+        )
+    return base64.b64encode(data).decode()
+
+
+class CollectionSource(DataSource):
+    """A list as a Spark streaming source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return _NAME
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of one query."""
+        return CollectionReader(self.options["data"])
+
+
+class CollectionReader(DataSourceStreamReader):
+    """Reads a list; the offset is the number of elements read."""
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The beginning of the list."""
+        return {"index": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The end of the list."""
+        return {"index": self._table().num_rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """One partition with everything between two positions."""
+        return [InputPartition((start["index"], end["index"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The elements of a partition."""
+        start, end = partition.value
+        yield from self._table().slice(start, end - start).to_batches()
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing to give back."""
+
+    def _table(self) -> pa.Table:
+        with pa.ipc.open_stream(base64.b64decode(self._data)) as reader:
+            return reader.read_all()

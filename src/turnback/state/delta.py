@@ -1,0 +1,235 @@
+"""State files, format 1: an Arrow IPC file whose rows are changes of keyed state.
+
+Columns: state (index into the states in the schema's metadata), group, key, sub, value. For
+single-valued states sub is null, and a null value means removed. For lists and maps sub is the
+list position or the map key: both null means that everything before is cleared, a null value that
+this entry is removed. Rows are sorted by group; a clear stands before the puts of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import ipc
+
+from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.state.file import StateFile
+from turnback.state.schema import StateSchema
+from turnback.storage.digest import digest
+
+FORMAT = 1
+BATCH_ROWS = 1 << 16
+BATCH_BYTES = 64 << 20
+
+_FORMAT_KEY = b"turnback.state.format"
+_STATES_KEY = b"turnback.state.states"
+_OPTIONS = ipc.IpcWriteOptions(compression="zstd")
+
+COLUMNS = pa.schema(
+    [
+        pa.field("state", pa.int16(), nullable=False),
+        pa.field("group", pa.int32(), nullable=False),
+        pa.field("key", pa.binary(), nullable=False),
+        pa.field("sub", pa.binary()),
+        pa.field("value", pa.binary()),
+    ]
+)
+
+
+class BuiltDelta(NamedTuple):
+    """The bytes of a state file and what its `StateFile` says of them."""
+
+    data: bytes
+    rows: int
+    first_group: int
+    last_group: int
+    operators: tuple[str, ...]
+
+    def file(
+        self, path: str, epoch: int, attempt: int | None = None, *, inline: bool = False
+    ) -> StateFile:
+        """What a manifest says of the delta of one epoch.
+
+        Args:
+            path: Where the caller stores the bytes.
+            epoch: The epoch it was drained in.
+            attempt: The attempt of the job that ran it; lets an older local store be caught up
+                instead of rebuilt.
+            inline: Whether the bytes travel in the message.
+        """
+        return StateFile(
+            path=path,
+            length=len(self.data),
+            digest=digest(self.data),
+            rows=self.rows,
+            first_epoch=epoch,
+            last_epoch=epoch,
+            first_group=self.first_group,
+            last_group=self.last_group,
+            operators=self.operators,
+            inline=self.data if inline else None,
+            lineage=() if attempt is None else ((attempt, epoch),),
+        )
+
+
+class Delta:
+    """A state file that has been read: its states, and its rows batch by batch."""
+
+    def __init__(self, schemas: list[StateSchema], reader: ipc.RecordBatchFileReader, name: str):
+        self.schemas = schemas
+        self._reader = reader
+        self._name = name
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return int(self._reader.num_record_batches)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, a batch at a time."""
+        for i in range(self._reader.num_record_batches):
+            try:
+                yield self._reader.get_batch(i)
+            except (pa.ArrowException, OSError) as e:
+                raise CorruptFileError(f"state file {self._name} cannot be read: {e}") from e
+
+
+def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch]) -> bytes:
+    """The bytes of a state file."""
+    schema = COLUMNS.with_metadata(
+        {_FORMAT_KEY: str(FORMAT).encode(), _STATES_KEY: msgspec.json.encode(list(schemas))}
+    )
+    out = pa.BufferOutputStream()
+    with ipc.new_file(out, schema, options=_OPTIONS) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
+    """Read a state file whose length and digest have been checked.
+
+    Args:
+        data: The bytes.
+        name: What to call the file in an error.
+    """
+    try:
+        reader = ipc.open_file(pa.py_buffer(data))
+        metadata = reader.schema.metadata or {}
+        version = int(metadata[_FORMAT_KEY])
+    except (pa.ArrowException, OSError, KeyError, ValueError) as e:
+        raise CorruptFileError(f"{name} is not a state file: {e}") from e
+    if version > FORMAT:
+        raise FormatVersionError(
+            f"state file {name} has format {version}, this version reads up to {FORMAT}; "
+            f"use the version of Turnback that wrote it, or a newer one"
+        )
+    try:
+        schemas = msgspec.json.decode(metadata[_STATES_KEY], type=list[StateSchema])
+    except (KeyError, msgspec.DecodeError) as e:
+        raise CorruptFileError(f"state file {name} does not say what is in it: {e}") from e
+    if not reader.schema.equals(COLUMNS):
+        raise CorruptFileError(f"state file {name} has the columns {reader.schema.names}")
+    return Delta(schemas, reader, name)
+
+
+class DeltaBuilder:
+    """Collects what changed in one epoch, from all backends of a task."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self._schemas: list[StateSchema] = []
+        self._counts: list[int] = []
+        self._groups: list[int] = []
+        self._keys: list[bytes] = []
+        self._subs: list[bytes | None] = []
+        self._values: list[bytes | None] = []
+
+    def add(
+        self,
+        schema: StateSchema,
+        groups: list[int],
+        keys: list[bytes],
+        subs: list[bytes | None] | None,
+        values: list[bytes | None],
+    ) -> None:
+        """Add the changes of one state; clears before puts. `subs` is None when all are null."""
+        if not keys:
+            return
+        self._schemas.append(schema)
+        self._counts.append(len(keys))
+        self._groups += groups
+        self._keys += keys
+        self._subs += [None] * len(keys) if subs is None else subs
+        self._values += values
+
+    def build(self) -> BuiltDelta | None:
+        """The state file of the epoch; None when nothing changed."""
+        rows = len(self._keys)
+        if not rows:
+            return None
+        groups = np.array(self._groups, np.int32)
+        states = np.repeat(np.arange(len(self._counts), dtype=np.int16), self._counts)
+        order = np.argsort(groups, kind="stable")
+        groups, states = groups[order], states[order]
+        index = order.tolist()
+        keys = [self._keys[i] for i in index]
+        subs = [self._subs[i] for i in index]
+        values = [self._values[i] for i in index]
+        batches = [
+            pa.record_batch(
+                [
+                    pa.array(states[a:b]),
+                    pa.array(groups[a:b]),
+                    pa.array(keys[a:b], pa.binary()),
+                    pa.array(subs[a:b], pa.binary()),
+                    pa.array(values[a:b], pa.binary()),
+                ],
+                schema=COLUMNS,
+            )
+            for a, b in _cuts(_sizes(keys, subs, values))
+        ]
+        return BuiltDelta(
+            write_delta(self._schemas, batches),
+            rows,
+            int(groups[0]),
+            int(groups[-1]),
+            tuple(sorted({s.uid for s in self._schemas})),
+        )
+
+
+def bounded_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The rows of a table, with the columns of a state file, in batches of bounded size."""
+    columns = [table.column(i).combine_chunks() for i in range(table.num_columns)]
+    sizes = np.zeros(len(table), np.int64)
+    for column in columns[2:]:
+        sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    for start, end in _cuts(sizes):
+        cut = [c.slice(start, end - start) for c in columns]
+        yield pa.record_batch(
+            [c.cast(f.type) for c, f in zip(cut, COLUMNS, strict=True)], schema=COLUMNS
+        )
+
+
+def _sizes(*columns: list[bytes] | list[bytes | None]) -> npt.NDArray[np.int64]:
+    sizes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        sizes += np.array([0 if x is None else len(x) for x in column], np.int64)
+    return sizes
+
+
+def _cuts(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Cut rows of these sizes into batches of bounded size."""
+    total = np.cumsum(sizes)
+    start, rows = 0, len(sizes)
+    while start < rows:
+        before = int(total[start - 1]) if start else 0
+        end = int(np.searchsorted(total, before + BATCH_BYTES, side="right"))
+        end = min(max(end, start + 1), start + BATCH_ROWS, rows)
+        yield start, end
+        start = end

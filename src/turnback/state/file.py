@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+
+class StateFile(msgspec.Struct, frozen=True):
+    """One immutable file of keyed state, as a manifest refers to it.
+
+    Of a file only the rows in its key groups count: after a rescale several partitions share one
+    file, each with its own `clip` of it.
+
+    Attributes:
+        path: Where it is, relative to the job's storage; never used twice.
+        length: Bytes.
+        digest: Of those bytes.
+        rows: Number of rows in it, an upper bound when clipped.
+        first_epoch: Oldest epoch whose changes are in it.
+        last_epoch: Newest one.
+        first_group: Smallest key group that counts.
+        last_group: Greatest one.
+        operators: The uids that have rows in it.
+        complete: It holds everything up to `last_epoch` and no tombstones.
+        inline: The bytes themselves, when they travel in the message.
+        lineage: Which attempts wrote it: (attempt, last epoch written by it), oldest first.
+    """
+
+    path: str
+    length: int
+    digest: str
+    rows: int
+    first_epoch: int
+    last_epoch: int
+    first_group: int
+    last_group: int
+    operators: tuple[str, ...]
+    complete: bool = False
+    inline: bytes | None = None
+    lineage: tuple[tuple[int, int], ...] = ()
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether any of the key groups first..last are in the file."""
+        return self.first_group <= last and first <= self.last_group
+
+    def clip(self, first: int, last: int) -> StateFile | None:
+        """The same file with only the key groups first..last; None when it has none of them."""
+        if not self.overlaps(first, last):
+            return None
+        return msgspec.structs.replace(
+            self,
+            first_group=max(first, self.first_group),
+            last_group=min(last, self.last_group),
+        )
+
+    def attempt_at(self, epoch: int) -> int | None:
+        """The attempt that wrote an epoch; None if the file does not cover it or does not know."""
+        if self.first_epoch <= epoch <= self.last_epoch:
+            for attempt, last in self.lineage:
+                if epoch <= last:
+                    return attempt
+        return None
+
+
+def in_order(files: Iterable[StateFile]) -> list[StateFile]:
+    """The files in the order in which they are applied."""
+    return sorted(files, key=lambda f: (f.last_epoch, f.first_epoch))
+
+
+def joined_lineage(files: Iterable[StateFile]) -> tuple[tuple[int, int], ...]:
+    """The lineage of files merged into one."""
+    last: dict[int, int] = {}
+    for file in files:
+        for attempt, epoch in file.lineage:
+            last[attempt] = max(epoch, last.get(attempt, epoch))
+    return tuple(sorted(last.items(), key=lambda item: item[1]))

@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+import xxhash
+
+from turnback.core.errors import ConfigurationError, StateError
+from turnback.state.apply import Applier
+from turnback.state.delta import read_delta
+from turnback.state.file import StateFile, in_order
+from turnback.state.hashmap import HashMapStore
+from turnback.state.layout import state_prefix
+from turnback.state.lock import DirectoryLock, sweep_private, take_private
+from turnback.state.rocksdb import RocksOptions, RocksStore
+from turnback.state.schema import StateSchema
+from turnback.state.store import Changes
+from turnback.storage.digest import check
+
+Found = Literal["home", "caught-up", "rebuilt"]
+Read = Callable[[StateFile], bytes]
+Progress = Callable[[int, int], None]
+
+Store = RocksStore | HashMapStore
+
+STORE_FORMAT = 1
+_UNFINISHED = -1
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """What a local store says of itself; written with every batch.
+
+    Attributes:
+        version: Last epoch applied; negative while a file is being applied in parts.
+        attempt: The attempt that wrote that epoch, if known.
+        path: The file it came from.
+        scope: Fingerprint of key groups, states and formats the store was filled for.
+    """
+
+    version: int
+    attempt: int | None
+    path: str
+    scope: str
+
+
+class Home:
+    """A local store brought to the newest confirmed epoch, and locked.
+
+    Attributes:
+        store: Where the keyed state is read from.
+        found: How: as it was left, after applying some files, or from nothing.
+        version: The last epoch in it; -1 when there is no state yet.
+        directory: Where it is.
+    """
+
+    def __init__(self, store: Store, directory: Path, lock: DirectoryLock) -> None:
+        self.store = store
+        self.found: Found = "home"
+        self.version = -1
+        self.directory = directory
+        self._lock: DirectoryLock | None = lock
+
+    def close(self) -> None:
+        """Close the store and let others have it."""
+        if self._lock is None:
+            return
+        lock, self._lock = self._lock, None
+        try:
+            self.store.close()
+        finally:
+            if self.store.broken or lock.private:
+                shutil.rmtree(self.directory, ignore_errors=True)
+            lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_home(
+    kind: str,
+    directory: Path,
+    files: Sequence[StateFile],
+    read: Read,
+    schemas: Sequence[StateSchema],
+    groups: tuple[int, int],
+    progress: Progress | None = None,
+    options: RocksOptions | None = None,
+) -> Home:
+    """Open the local store of a partition and bring it to the last epoch of its files.
+
+    Args:
+        kind: ``hashmap`` or ``rocksdb``.
+        directory: Where the store lives between epochs. When another process has it locked, a
+            private store beside it is used instead, and removed on close.
+        files: All confirmed state files that hold any of the partition's key groups.
+        read: Gives the bytes of a file that does not carry them inline.
+        schemas: The states of the program; rows of any other state are left out.
+        groups: First and last key group of the partition.
+        progress: Called with rows applied and rows to apply, when there is anything to apply.
+        options: Of the RocksDB store.
+
+    Raises:
+        CorruptFileError: A file is not what the manifest says; nothing is served.
+        IncompatibleStateError: A stored state does not fit the program.
+    """
+    directory = Path(directory)
+    scope = _scope(kind, schemas, groups)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    lock = DirectoryLock.take(directory)
+    if lock is None:
+        lock = take_private(directory)
+    else:
+        sweep_private(directory)
+    home = None
+    try:
+        home = _opened(kind, lock, options)
+        todo = _outstanding(_marker_of(home.store), files, scope)
+        if todo is None:
+            _wipe(home, kind, options)
+            todo = in_order(files)
+            home.found = "rebuilt" if todo else "home"
+        elif todo:
+            home.found = "caught-up"
+        _apply(home, todo, read, schemas, groups, scope, progress)
+    except BaseException:
+        if home is not None:
+            home.close()
+        else:
+            lock.release()
+        raise
+    return home
+
+
+def _outstanding(
+    marker: Marker | None, files: Sequence[StateFile], scope: str
+) -> list[StateFile] | None:
+    """The files a store has yet to see; None when it has to be rebuilt."""
+    if marker is None or marker.scope != scope or marker.version == _UNFINISHED:
+        return None
+    if not any(_same_line(marker, file) for file in files):
+        return None
+    todo = in_order(file for file in files if file.last_epoch > marker.version)
+    # A complete file has no tombstones: what it lacks would live on in an older store.
+    return None if any(file.complete for file in todo) else todo
+
+
+def _same_line(marker: Marker, file: StateFile) -> bool:
+    """Whether a file proves that the store's last epoch is in this job's past."""
+    if file.last_epoch == marker.version and file.path == marker.path:
+        return True
+    return marker.attempt is not None and file.attempt_at(marker.version) == marker.attempt
+
+
+def _apply(
+    home: Home,
+    todo: list[StateFile],
+    read: Read,
+    schemas: Sequence[StateSchema],
+    groups: tuple[int, int],
+    scope: str,
+    progress: Progress | None,
+) -> None:
+    total = sum(file.rows for file in todo)
+    done = 0
+    store = home.store
+    for file in todo:
+        data = file.inline if file.inline is not None else read(file)
+        check(data, file.length, file.digest, file.path)
+        delta = read_delta(data, file.path)
+        first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
+        applier = Applier(delta.schemas, schemas, first, last)
+        marker = Marker(file.last_epoch, file.attempt_at(file.last_epoch), file.path, scope)
+        finished = msgspec.msgpack.encode(marker)
+        unfinished = msgspec.msgpack.encode(msgspec.structs.replace(marker, version=_UNFINISHED))
+        if not len(delta):
+            store.write(Changes([], [], []), finished)
+        for number, batch in enumerate(delta.batches(), 1):
+            changes = applier.changes(batch)
+            store.write(changes, finished if number == len(delta) else unfinished)
+            done += batch.num_rows
+            if progress is not None:
+                progress(done, total)
+    if todo:
+        store.settle()
+    marker_now = _marker_of(store)
+    home.version = -1 if marker_now is None else marker_now.version
+
+
+def _opened(kind: str, lock: DirectoryLock, options: RocksOptions | None) -> Home:
+    try:
+        store = _open_store(kind, lock.directory, options)
+    except StateError:
+        shutil.rmtree(lock.directory, ignore_errors=True)
+        store = _open_store(kind, lock.directory, options)
+    return Home(store, lock.directory, lock)
+
+
+def _wipe(home: Home, kind: str, options: RocksOptions | None) -> None:
+    if _is_empty(home.store):
+        return
+    home.store.close()
+    shutil.rmtree(home.directory, ignore_errors=True)
+    home.store = _open_store(kind, home.directory, options)
+
+
+def _is_empty(store: Store) -> bool:
+    try:
+        return next(store.scan(b""), None) is None
+    except StateError:
+        return False
+
+
+def _open_store(kind: str, directory: Path, options: RocksOptions | None) -> Store:
+    if kind == "rocksdb":
+        return RocksStore(directory, options)
+    if kind == "hashmap":
+        return HashMapStore(directory)
+    raise ConfigurationError(f"unknown state backend {kind!r}; known are hashmap and rocksdb")
+
+
+def _marker_of(store: Store) -> Marker | None:
+    try:
+        data = store.marker()
+        return None if data is None else msgspec.msgpack.decode(data, type=Marker)
+    except (StateError, msgspec.DecodeError):
+        return None
+
+
+def _scope(kind: str, schemas: Sequence[StateSchema], groups: tuple[int, int]) -> str:
+    prefixes: dict[bytes, StateSchema] = {}
+    for schema in schemas:
+        twin = prefixes.setdefault(state_prefix(*schema.id), schema)
+        if twin.id != schema.id:
+            raise StateError(f"the states {twin.id} and {schema.id} hash alike; rename one of them")
+    ordered = [prefixes[prefix] for prefix in sorted(prefixes)]
+    boot = _boot_id() if kind == "hashmap" else ""  # never synced, so not to be trusted after one
+    return xxhash.xxh3_128_hexdigest(
+        msgspec.json.encode([STORE_FORMAT, kind, boot, groups, ordered], order="deterministic")
+    )
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

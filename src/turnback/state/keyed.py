@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+from turnback.core import KeyCodec, Serializer, TypeInfo, serializer_for
+from turnback.core.errors import PlanError, StateError
+from turnback.functions.descriptors import StateDescriptor
+from turnback.state.aggregating import AggregatingState
+from turnback.state.context import KeyContext
+from turnback.state.delta import DeltaBuilder
+from turnback.state.layout import MAX_GROUPS
+from turnback.state.list import ListState
+from turnback.state.map import MapState
+from turnback.state.reducing import ReducingState
+from turnback.state.schema import StateSchema
+from turnback.state.store import LocalStore
+from turnback.state.value import ValueState
+
+Handle = (
+    ValueState[Any]
+    | ListState[Any]
+    | MapState[Any, Any]
+    | ReducingState[Any]
+    | AggregatingState[Any, Any]
+)
+
+
+class KeyedStateBackend(KeyContext):
+    """The keyed state of one operator in one task.
+
+    Handles are registered once and stay valid; `begin` puts another store behind them for each
+    epoch. Nothing is written to the store: changes are kept in memory until `drain`.
+
+    Args:
+        uid: The operator.
+        codec: Encodes its keys.
+        max_parallelism: Number of key groups.
+
+    Attributes:
+        key: The current key, set before each element.
+    """
+
+    __slots__ = ("_handles", "_running")
+
+    def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
+        if not 1 <= max_parallelism <= MAX_GROUPS:
+            raise StateError(f"max parallelism must be 1 to {MAX_GROUPS}, got {max_parallelism}")
+        super().__init__(uid, codec, max_parallelism)
+        self._handles: dict[str, Handle] = {}
+        self._running = False
+
+    def register(self, descriptor: StateDescriptor) -> Any:
+        """The handle of a state; the same one for the same name.
+
+        Raises:
+            StateError: The name is taken by another state, or it is too late for a new one.
+        """
+        schema = self._schema(descriptor)
+        handle = self._handles.get(descriptor.name)
+        if handle is None:
+            if self._running:
+                raise StateError(
+                    f"state {descriptor.name!r} of operator {self.uid!r} was asked for after "
+                    f"processing had begun; ask for it in open(), or declare it in the class"
+                )
+            handle = self._handles[descriptor.name] = self._handle(descriptor, schema)
+        elif handle.schema != schema:
+            raise StateError(
+                f"operator {self.uid!r} has two different states named {descriptor.name!r}: "
+                f"{handle.schema} and {schema}; rename one of them"
+            )
+        return handle
+
+    def schemas(self) -> list[StateSchema]:
+        """The states registered so far."""
+        return [handle.schema for handle in self._handles.values()]
+
+    def begin(self, store: LocalStore, epoch: int) -> None:
+        """Start an epoch over a store that holds the one before."""
+        self.use(store, epoch)
+        self._running = True
+        for handle in self._handles.values():
+            handle.begin()
+
+    def drain(self, builder: DeltaBuilder) -> None:
+        """Write everything changed since `begin`."""
+        for handle in self._handles.values():
+            handle.drain(builder)
+
+    def _schema(self, descriptor: StateDescriptor) -> StateSchema:
+        codec, sub = self._codec, descriptor.key_type
+        return StateSchema(
+            uid=self.uid,
+            name=descriptor.name,
+            kind=descriptor.kind,
+            key={"types": [t.describe() for t in codec.types], "columns": codec.by_columns},
+            value=descriptor.type.describe(),
+            sub=None if sub is None else sub.describe(),
+        )
+
+    def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
+        descriptor.check()
+        serializer = serializer_for(descriptor.type)
+        match descriptor.kind:
+            case "value":
+                return ValueState(self, schema, serializer)
+            case "list":
+                return ListState(self, schema, serializer)
+            case "map":
+                return MapState(self, schema, serializer, _sub_codec(descriptor.key_type))
+            case "reducing":
+                return ReducingState(self, schema, serializer, descriptor.reduce_function)
+            case "aggregating":
+                return AggregatingState(self, schema, serializer, descriptor.aggregate_function)
+        raise StateError(f"state {descriptor.name!r}: unknown kind {descriptor.kind!r}")
+
+
+def _sub_codec(type_: TypeInfo) -> Serializer | KeyCodec:
+    """What encodes map keys: like keys where possible, so that equal ones have equal bytes."""
+    try:
+        return KeyCodec((type_,), by_columns=False)
+    except PlanError:
+        return serializer_for(type_)

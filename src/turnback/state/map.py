@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+from turnback.core import KeyCodec, Serializer
+from turnback.state.context import KeyContext
+from turnback.state.delta import DeltaBuilder
+from turnback.state.encode import misfit
+from turnback.state.layout import component, split_sub, state_prefix, wrapped_size
+from turnback.state.schema import StateSchema
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _Absent:
+    """Stands in the overlay for an entry that is not there."""
+
+    __slots__ = ()
+
+
+_ABSENT: Any = _Absent()
+
+
+class _Entries:
+    """What is known of one key's map in this epoch, by encoded map key.
+
+    Encoded, so that two map keys are the same entry exactly when they are stored as the same one.
+
+    Attributes:
+        known: Entries seen or changed; `_ABSENT` where there is none.
+        dirty: Map keys whose entry was changed.
+        whole: The store has nothing that is not in `known`.
+        cleared: Everything stored is gone.
+    """
+
+    __slots__ = ("cleared", "dirty", "known", "whole")
+
+    def __init__(self) -> None:
+        self.known: dict[bytes, Any] = {}
+        self.dirty: dict[bytes, None] = {}
+        self.whole = False
+        self.cleared = False
+
+
+class MapState(Generic[K, V]):
+    """A map per key, stored per entry; a put reads and rewrites no other entry."""
+
+    __slots__ = (
+        "_context",
+        "_decode",
+        "_decode_sub",
+        "_encode",
+        "_encode_sub",
+        "_maps",
+        "_prefix",
+        "schema",
+    )
+
+    def __init__(
+        self,
+        context: KeyContext,
+        schema: StateSchema,
+        serializer: Serializer,
+        sub_codec: Serializer | KeyCodec,
+    ) -> None:
+        self.schema = schema
+        self._context = context
+        self._prefix = state_prefix(*schema.id)
+        self._encode = serializer.encode
+        self._decode = serializer.decode
+        self._encode_sub = sub_codec.encode
+        self._decode_sub = sub_codec.decode
+        self._maps: dict[Any, _Entries] = {}
+
+    def get(self, key: K) -> V | None:
+        """The value of an entry, None when there is none."""
+        value: V | None = self._find(key)
+        return None if value is _ABSENT else value
+
+    def put(self, key: K, value: V) -> None:
+        """Set an entry."""
+        sub = self._encode_sub(key)
+        try:
+            entries = self._maps[self._context.key]
+        except KeyError:
+            entries = self._new()
+        entries.known[sub] = value
+        entries.dirty[sub] = None
+
+    def put_all(self, values: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+        """Set several entries."""
+        for key, value in values.items() if isinstance(values, Mapping) else values:
+            self.put(key, value)
+
+    def remove(self, key: K) -> None:
+        """Remove an entry, if it is there."""
+        self.put(key, _ABSENT)
+
+    def contains(self, key: K) -> bool:
+        """Whether there is an entry."""
+        return self._find(key) is not _ABSENT
+
+    def items(self) -> list[tuple[K, V]]:
+        """All entries: stored ones in stored order, then new ones in the order of their puts."""
+        decode = self._decode_sub
+        return [(decode(sub), value) for sub, value in self._all()]
+
+    def keys(self) -> list[K]:
+        """The keys of all entries, in the order of `items`."""
+        decode = self._decode_sub
+        return [decode(sub) for sub, _ in self._all()]
+
+    def values(self) -> list[V]:
+        """The values of all entries, in the order of `items`."""
+        return [value for _, value in self._all()]
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry; reads no more than it needs to."""
+        entries = self._maps.get(self._context.key) or self._new()
+        known = entries.known
+        if any(value is not _ABSENT for value in known.values()):
+            return False
+        return entries.whole or all(sub in known for sub, _ in self._scan())
+
+    def clear(self) -> None:
+        """Remove all entries of the current key."""
+        entries = self._new()
+        entries.whole = entries.cleared = True
+
+    def __getitem__(self, key: K) -> V:
+        value = self._find(key)
+        if value is _ABSENT:
+            raise KeyError(key)
+        return value  # type: ignore[no-any-return]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        if self._find(key) is _ABSENT:
+            raise KeyError(key)
+        self.put(key, _ABSENT)
+
+    def __contains__(self, key: object) -> bool:
+        return self._find(key) is not _ABSENT
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+    def begin(self) -> None:
+        """Forget the epoch before."""
+        self._maps.clear()
+
+    def drain(self, builder: DeltaBuilder) -> None:
+        """Write what was cleared and every entry that was changed in this epoch."""
+        groups: list[int] = []
+        keys: list[bytes] = []
+        subs: list[bytes | None] = []
+        values: list[bytes | None] = []
+        for key, entries in self._maps.items():
+            dirty, known = entries.dirty, entries.known
+            size = len(dirty) + entries.cleared
+            if not size:
+                continue
+            group, encoded, _, _ = self._context.locate_all((key,))[0]
+            groups += [group] * size
+            keys += [encoded] * size
+            if entries.cleared:
+                subs.append(None)
+                values.append(None)
+            subs += dirty
+            values += [self._encoded(key, known[sub]) for sub in dirty]
+        builder.add(self.schema, groups, keys, subs, values)
+
+    def _new(self) -> _Entries:
+        entries = self._maps[self._context.key] = _Entries()
+        return entries
+
+    def _find(self, key: Any) -> Any:
+        sub = self._encode_sub(key)
+        try:
+            entries = self._maps[self._context.key]
+        except KeyError:
+            entries = self._new()
+        try:
+            return entries.known[sub]
+        except KeyError:
+            return self._read(entries, sub)
+
+    def _read(self, entries: _Entries, sub: bytes) -> Any:
+        value = _ABSENT
+        if not entries.whole:
+            context = self._context
+            key = context.key
+            _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
+            data = context.get(self._prefix + suffix + component(sub))
+            if data is not None:
+                wrapped += wrapped_size(sub)
+                value = self._decode(data[wrapped:] if wrapped else data)
+        entries.known[sub] = value
+        return value
+
+    def _scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """The stored entries of the current key, still encoded."""
+        context = self._context
+        key = context.key
+        _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
+        prefix = self._prefix + suffix
+        size = len(prefix)
+        for where, data in context.scan(prefix):
+            yield split_sub(where[size:], data[wrapped:])
+
+    def _all(self) -> list[tuple[bytes, Any]]:
+        entries = self._maps.get(self._context.key) or self._new()
+        if not entries.whole:
+            decode, known = self._decode, entries.known
+            stored = {
+                sub: known[sub] if sub in known else decode(data) for sub, data in self._scan()
+            }
+            for sub, value in known.items():
+                stored.setdefault(sub, value)
+            entries.known = stored
+            entries.whole = True
+        return [(sub, value) for sub, value in entries.known.items() if value is not _ABSENT]
+
+    def _encoded(self, key: Any, value: Any) -> bytes | None:
+        if value is _ABSENT:
+            return None
+        try:
+            return self._encode(value)
+        except Exception as e:
+            raise misfit(self.schema, key, value, e) from e

@@ -1,0 +1,95 @@
+"""The narrow interface through which everything durable is written and read."""
+
+import builtins
+from typing import Protocol
+
+from turnback.core.errors import AlreadyExistsError, StorageError
+
+TEMPORARY = ".turnback-tmp-"
+"""Prefix of files being written. No path may use it, and no listing shows it."""
+
+
+class Storage(Protocol):
+    """Whole files below one root, addressed by relative '/'-separated paths.
+
+    Several processes may use the same root at once. Every method raises `StorageError` when the
+    storage fails or does not answer; after such an error a write may or may not have happened.
+    A path that is absolute, has an empty, '.' or '..' segment, holds a NUL or leads through a
+    symbolic link is refused with `StorageError` before anything is touched.
+    """
+
+    uri: str
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write or replace a file; durable on return, and readers see the old or the new bytes."""
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """Write a file that must not be there yet; of racing writers exactly one succeeds.
+
+        Durable on return, and what an `AlreadyExistsError` reports is durable as well. To tell a
+        lost reply from a lost race use `claim`.
+
+        Raises:
+            AlreadyExistsError: A file is at this path; it was not changed.
+        """
+
+    def get(self, path: str) -> bytes:
+        """Read a whole file.
+
+        Raises:
+            NotFoundError: No file is at this path.
+        """
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """Return the sorted paths, relative to the root, of all files below a directory.
+
+        A directory that does not exist has no files. A failure is never reported as no files.
+        """
+
+    def delete(self, path: str) -> None:
+        """Remove a file for good; a missing one is fine."""
+
+
+def claim(storage: Storage, path: str, data: bytes) -> None:
+    """Put a file if absent, and recognise our own bytes when the reply of the write was lost.
+
+    The bytes must be unique to the caller (an attempt number, a nonce): two callers that claim
+    the same path with the same bytes both succeed.
+
+    Raises:
+        AlreadyExistsError: Other bytes are at this path.
+        StorageError: It is not known whether the write happened.
+    """
+    try:
+        try:
+            storage.put_if_absent(path, data)
+        except AlreadyExistsError:
+            raise
+        except StorageError:
+            # Asking once more settles what the first try did. Merely reading the bytes back
+            # would not: after a failed sync they can be read and still be lost.
+            storage.put_if_absent(path, data)
+    except AlreadyExistsError:
+        if storage.get(path) != data:
+            raise
+
+
+def split_path(path: str) -> builtins.list[str]:
+    """Return the segments of a path, or raise `StorageError` if it could leave the root."""
+    segments = path.split("/")
+    for segment in segments:
+        if segment in ("", ".", "..") or "\0" in segment or segment.startswith(TEMPORARY):
+            raise StorageError(
+                f"{path!r} is not a path inside the storage: give a relative path without empty, "
+                f"'.' or '..' segments, NUL, or names that start with {TEMPORARY!r}"
+            )
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise StorageError(f"{path!r} is not a path inside the storage: not Unicode") from None
+    return segments
+
+
+def split_prefix(prefix: str) -> builtins.list[str]:
+    """Return the segments of a directory to list; '' is the root, one trailing '/' is allowed."""
+    return split_path(prefix.removesuffix("/")) if prefix else []

@@ -1,0 +1,143 @@
+"""Directories below a root, entered segment by segment without following a link."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from turnback.core.errors import StorageError
+
+_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+# Directories whose entry in their parent this process knows to be on disk.
+_durable: set[tuple[str, int]] = set()
+
+
+@contextmanager
+def descend(root: str, segments: Sequence[str], *, create: bool = False) -> Iterator[int]:
+    """Open the directory `root/segments...` and yield its file descriptor.
+
+    Args:
+        root: An absolute path; links in it are the user's own and are followed.
+        segments: Names below the root; a link among them is refused.
+        create: Make what is missing, and let no directory on the way be lost in a power cut.
+
+    Raises:
+        StorageError: The root is there, but is no directory.
+        OSError: Anything else; ELOOP for a link.
+    """
+    folder = _open_root(root, create)
+    try:
+        path = root
+        for segment in segments:
+            path = f"{path}/{segment}"
+            child = _enter_or_create(folder, segment, path) if create else enter(folder, segment)
+            os.close(folder)
+            folder = child
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def enter(folder: int, name: str) -> int:
+    """Open the directory of this name in an open directory; a link is refused."""
+    try:
+        return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ENOTDIR:
+            entry_mode(folder, name)
+        raise
+
+
+def entry_mode(folder: int, name: str) -> int:
+    """Return the mode of an entry of an open directory, 0 if there is none; refuse a link."""
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return 0
+    if stat.S_ISLNK(mode):
+        raise link_refused(name)
+    return mode
+
+
+def link_refused(name: str) -> OSError:
+    """Return the error for a link inside the root."""
+    return OSError(errno.ELOOP, "a symbolic link, which is never followed inside a storage", name)
+
+
+def sync_directory(folder: int) -> None:
+    """Make the entries of an open directory durable."""
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        # Some network file systems cannot sync a directory, because its entries never wait.
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def _open_root(root: str, create: bool) -> int:
+    try:
+        try:
+            folder = os.open(root, _FLAGS)
+        except FileNotFoundError:
+            if Path(root).is_symlink():
+                raise StorageError(f"{root} is a link to a directory that is not there") from None
+            if not create:
+                raise
+            _make_directories(Path(root))
+            folder = os.open(root, _FLAGS)
+    except NotADirectoryError:
+        raise StorageError(f"{root} is not a directory; nothing can be stored below it") from None
+    if create and _is_new(folder, root):
+        # Someone else's parent directory may be closed to us; then it is not ours to sync either.
+        with suppress(PermissionError):
+            _sync_path(Path(root).parent)
+        _remember(folder, root)
+    return folder
+
+
+def _make_directories(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        _make_directories(path.parent)
+        path.mkdir(exist_ok=True)
+    _sync_path(path.parent)
+
+
+def _enter_or_create(folder: int, name: str, path: str) -> int:
+    try:
+        child = enter(folder, name)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
+        child = enter(folder, name)
+    try:
+        # Also when another process made it: that one may not have come to its sync yet.
+        if _is_new(child, path):
+            sync_directory(folder)
+            _remember(child, path)
+    except BaseException:
+        os.close(child)
+        raise
+    return child
+
+
+def _is_new(folder: int, path: str) -> bool:
+    return (path, os.fstat(folder).st_ino) not in _durable
+
+
+def _remember(folder: int, path: str) -> None:
+    if len(_durable) > 100_000:
+        _durable.clear()
+    _durable.add((path, os.fstat(folder).st_ino))
+
+
+def _sync_path(path: Path) -> None:
+    folder = os.open(path, _FLAGS)
+    try:
+        sync_directory(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,73 @@
+"""A one-line header that makes small durable files versioned and tamper-evident.
+
+The header is ASCII: ``turnback <kind> <version> <length> <digest>``. Its layout is the same in
+every version; the digest covers kind, version and length too, so that a damaged version number
+is never mistaken for a file of a newer Turnback.
+"""
+
+import re
+
+from turnback.core.errors import FormatVersionError
+from turnback.storage.digest import damaged, digest
+
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")
+_HEADER = re.compile(
+    rb"turnback ([a-z][a-z0-9-]{0,63}) ([1-9][0-9]{0,8}) (0|[1-9][0-9]{0,17}) (xxh3:[0-9a-f]{32})\n"
+)
+
+
+def seal(kind: str, version: int, body: bytes) -> bytes:
+    """Put a header before a body.
+
+    Args:
+        kind: What the file is; lower-case letters, digits and '-'.
+        version: The version of the body's format, from 1.
+        body: The content.
+    """
+    if not _KIND.fullmatch(kind) or not 0 < version < 10**9:
+        raise ValueError(f"cannot seal a file of kind {kind!r}, version {version}")
+    return f"turnback {kind} {version} {len(body)} {_sum(kind, version, body)}\n".encode() + body
+
+
+def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[int, bytes]:
+    """Check a sealed file and return its version and body.
+
+    Args:
+        kind: What the file has to be.
+        supported: The newest readable version, or the range of readable ones.
+        data: The whole file.
+        name: The file, for messages.
+
+    Raises:
+        CorruptFileError: Cut short, changed in any bit, or of another kind.
+        FormatVersionError: Intact, but of a version that cannot be read.
+    """
+    header = _HEADER.match(data)
+    if header is None:
+        raise damaged(name, "its header is missing or incomplete")
+    found, version = header[1].decode(), int(header[2])
+    body = data[header.end() :]
+    if len(body) != int(header[3]):
+        raise damaged(name, f"{len(body)} bytes follow the header, {int(header[3])} recorded")
+    expected = _sum(found, version, body)
+    if expected != header[4].decode():
+        raise damaged(name, f"checksum {expected} found, {header[4].decode()} recorded")
+    if found != kind:
+        raise damaged(name, f"it is a {found} file where a {kind} file belongs")
+    readable = range(1, supported + 1) if isinstance(supported, int) else supported
+    if version not in readable:
+        raise FormatVersionError(
+            f"{name} has {kind} format version {version}; this Turnback reads "
+            f"{_versions(readable)}. Use the version of Turnback that wrote it, or a newer one"
+        )
+    return version, body
+
+
+def _sum(kind: str, version: int, body: bytes) -> str:
+    return digest(b"%s %d %d\n%s" % (kind.encode(), version, len(body), body))
+
+
+def _versions(readable: range) -> str:
+    if len(readable) == 1:
+        return f"version {readable[0]}"
+    return f"versions {readable[0]} to {readable[-1]}" if readable else "none"

@@ -1,0 +1,261 @@
+"""Files below a directory of a local or mounted file system."""
+
+import builtins
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from turnback.core.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    NotFoundError,
+    StorageError,
+)
+from turnback.storage.base import TEMPORARY, split_path, split_prefix
+from turnback.storage.directory import (
+    descend,
+    enter,
+    entry_mode,
+    link_refused,
+    sync_directory,
+)
+
+_TRIES = 100
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+
+
+class LocalStorage:
+    """A directory; written through hidden temporary files, every write synced to disk.
+
+    The directory is created by the first write. Symbolic links on the way to it are followed,
+    links inside it are refused.
+    """
+
+    __slots__ = ("_root", "uri")
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        """Use a directory, which need not exist yet.
+
+        Raises:
+            ConfigurationError: A file is in the way.
+        """
+        path = Path(root).absolute()
+        self._root = str(path)
+        self.uri = f"file://{quote(self._root)}"
+        try:
+            usable = stat.S_ISDIR(path.stat().st_mode)
+        except NotADirectoryError:
+            usable = False
+        except (OSError, ValueError):
+            # Missing is fine. What cannot be looked at now fails when it is used.
+            usable = "\0" not in self._root
+        if not usable:
+            raise ConfigurationError(f"{path} cannot be used as storage: it is not a directory")
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Storage.put`."""
+        self._write(path, data, replace=True)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """See `Storage.put_if_absent`."""
+        self._write(path, data, replace=False)
+
+    def get(self, path: str) -> bytes:
+        """See `Storage.get`."""
+        *parents, name = split_path(path)
+        missing = NotFoundError(f"{path} is not in {self.uri}")
+        with self._failing("read", path):
+            try:
+                with descend(self._root, parents) as folder:
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    if not stat.S_ISREG(entry_mode(folder, name)):
+                        raise missing
+                    with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+                        return file.read()
+            except (FileNotFoundError, NotADirectoryError):
+                raise missing from None
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.list`."""
+        segments = split_prefix(prefix)
+        found: builtins.list[str] = []
+        with self._failing("list", prefix or "everything"), ExitStack() as stack:
+            try:
+                folder = stack.enter_context(descend(self._root, segments))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            _collect(folder, "".join(f"{segment}/" for segment in segments), found)
+        return sorted(found)
+
+    def delete(self, path: str) -> None:
+        """See `Storage.delete`; directories left empty go too."""
+        *parents, name = split_path(path)
+        with self._failing("delete", path):
+            try:
+                with descend(self._root, parents) as folder:
+                    if not stat.S_ISDIR(entry_mode(folder, name)):
+                        with suppress(FileNotFoundError):
+                            os.unlink(name, dir_fd=folder)
+                    # Callers delete in an order that matters, so each step has to last.
+                    sync_directory(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return
+            with suppress(OSError):
+                while parents:
+                    *parents, name = parents
+                    with descend(self._root, parents) as folder:
+                        os.rmdir(name, dir_fd=folder)
+
+    def remove_leftovers(self) -> int:
+        """Delete the temporary files of writers that were killed, and return how many.
+
+        Files still being written by a live process, here or on another machine that shares the
+        lock table, are left alone.
+        """
+        with self._failing("clean", "everything"):
+            try:
+                with descend(self._root, ()) as folder:
+                    return _remove_leftovers(folder)
+            except FileNotFoundError:
+                return 0
+
+    def _write(self, path: str, data: bytes, *, replace: bool) -> None:
+        *parents, name = split_path(path)
+        with self._failing("write", path):
+            for left in reversed(range(_TRIES)):
+                try:
+                    with descend(self._root, parents, create=True) as folder:
+                        published = _publish(folder, name, data, replace)
+                    break
+                except FileNotFoundError:
+                    # A delete in another process removed the directory as empty.
+                    if not left:
+                        raise
+        if not published:
+            raise AlreadyExistsError(f"{path} is already in {self.uri}")
+
+    @contextmanager
+    def _failing(self, action: str, path: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            what = f"{error.strerror or error} ({errno.errorcode.get(error.errno or 0, '?')})"
+            where = f" at {error.filename}" if isinstance(error.filename, str) else ""
+            raise StorageError(f"cannot {action} {path} in {self.uri}: {what}{where}") from error
+
+    def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
+        return LocalStorage, (self._root,)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._root!r})"
+
+
+def _publish(folder: int, name: str, data: bytes, replace: bool) -> bool:
+    """Write a file in full under a hidden name, then give it its own; False if that is taken."""
+    if stat.S_ISDIR(entry_mode(folder, name)):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = os.open(temporary, flags, 0o666, dir_fd=folder)
+    try:
+        # Tells remove_leftovers that the writer lives; without lock support it keeps the file.
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _write_all(file, data)
+        os.fsync(file)
+        if replace:
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            published = True
+        else:
+            published = _link(folder, temporary, name)
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=folder)
+        os.close(file)
+    # Also when the name was taken: what is reported as existing must not vanish.
+    sync_directory(folder)
+    return published
+
+
+def _write_all(file: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(file, rest) :]
+
+
+def _link(folder: int, temporary: str, name: str) -> bool:
+    try:
+        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        # NFS repeats a request whose reply was lost, and then finds our own link.
+        ours = os.stat(temporary, dir_fd=folder, follow_symlinks=False)
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return os.path.samestat(ours, there)
+    except OSError as error:
+        if error.errno in _NO_HARD_LINKS:
+            reason = "this file system has no hard links, which are needed to create a file once"
+            raise OSError(error.errno, reason) from error
+        raise
+    return True
+
+
+def _collect(folder: int, prefix: str, found: list[str]) -> None:
+    directories = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                raise link_refused(prefix + entry.name)
+            if entry.is_dir(follow_symlinks=False):
+                directories.append(entry.name)
+            elif entry.is_file(follow_symlinks=False) and not entry.name.startswith(TEMPORARY):
+                found.append(prefix + entry.name)
+    for name in directories:
+        with _subdirectory(folder, name) as child:
+            if child is not None:
+                _collect(child, f"{prefix}{name}/", found)
+
+
+def _remove_leftovers(folder: int) -> int:
+    removed = 0
+    for name in os.listdir(folder):
+        if name.startswith(TEMPORARY):
+            removed += _remove_if_dead(folder, name)
+        elif stat.S_ISDIR(entry_mode(folder, name)):
+            with _subdirectory(folder, name) as child:
+                if child is not None:
+                    removed += _remove_leftovers(child)
+    return removed
+
+
+def _remove_if_dead(folder: int, name: str) -> bool:
+    try:
+        file = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(name, dir_fd=folder)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+@contextmanager
+def _subdirectory(folder: int, name: str) -> Iterator[int | None]:
+    try:
+        child = enter(folder, name)
+    except FileNotFoundError:  # removed as empty a moment ago
+        yield None
+        return
+    try:
+        yield child
+    finally:
+        os.close(child)

@@ -1,0 +1,204 @@
+"""Objects below a prefix of an S3 bucket, through `obstore` (the extra 's3')."""
+
+import builtins
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from turnback.core.duration import parse_duration
+from turnback.core.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    NotFoundError,
+    StorageError,
+)
+from turnback.storage.base import split_path, split_prefix
+
+if TYPE_CHECKING:
+    from obstore.store import S3Store
+
+_STORE_OPTIONS = (
+    "access_key_id",
+    "secret_access_key",
+    "session_token",
+    "region",
+    "endpoint",
+    "virtual_hosted_style_request",
+    "skip_signature",
+    "server_side_encryption",
+    "sse_kms_key_id",
+)
+_CLIENT_OPTIONS = ("allow_http", "allow_invalid_certificates", "proxy_url")
+_TIMES = {"timeout": "2 min", "connect_timeout": "5 s", "retry_timeout": "3 min"}
+_OPTIONS = (*_STORE_OPTIONS, *_CLIENT_OPTIONS, *_TIMES, "max_retries")
+_PART = 16 * 1024 * 1024
+
+# The process whose first request started obstore's threads. They do not survive a fork, and a
+# child that used them all the same would hang, and its parent with it.
+_process: int | None = None
+
+
+class S3Storage:
+    """Objects below `s3://bucket/prefix`; creation is atomic through `If-None-Match`.
+
+    Settings come from the options and, where those are silent, from the usual environment
+    variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION,
+    AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, ...) or the machine's role. Options, all of them strings:
+
+    - access_key_id, secret_access_key, session_token, region, endpoint;
+    - allow_http: 'true' to permit an endpoint without TLS;
+    - virtual_hosted_style_request, skip_signature, server_side_encryption, sse_kms_key_id,
+      allow_invalid_certificates, proxy_url: as in obstore;
+    - timeout ('2 min'), connect_timeout ('5 s'): limits of one request;
+    - max_retries ('10'), retry_timeout ('3 min'): limits of repeating it.
+
+    Large files are uploaded in parts; let the bucket's life cycle remove incomplete uploads.
+    """
+
+    __slots__ = ("_options", "_store", "uri")
+
+    def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
+        """Use a bucket, which must exist; nothing is contacted yet.
+
+        Raises:
+            ConfigurationError: No bucket, an unknown or unusable option, obstore not installed.
+        """
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        prefix = prefix.strip("/")
+        self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
+        self._options = dict(options or {})
+        if not bucket:
+            raise ConfigurationError(f"{uri} names no bucket: write s3://BUCKET/PREFIX")
+        try:
+            split_prefix(prefix)
+        except StorageError as error:
+            raise ConfigurationError(f"{uri} cannot be used as storage: {error}") from None
+        if importlib.util.find_spec("obstore") is None:
+            raise ConfigurationError(f"{uri} needs obstore: pip install 'turnback[s3]'")
+        self._store = _open(bucket, prefix, self._options)
+
+    def put(self, path: str, data: bytes) -> None:
+        """See `Storage.put`."""
+        with self._request("write", path) as store:
+            store.put(path, data, chunk_size=_PART)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        """See `Storage.put_if_absent`."""
+        from obstore.exceptions import AlreadyExistsError as Conflict
+
+        with self._request("create", path) as store:
+            try:
+                store.put(path, data, mode="create")
+            except Conflict:
+                # Also the answer when S3 broke off two writes that met, and nothing is there:
+                # then the look-up fails, and the outcome counts as unknown.
+                store.head(path)
+            else:
+                return
+        raise AlreadyExistsError(f"{path} is already in {self.uri}")
+
+    def get(self, path: str) -> bytes:
+        """See `Storage.get`."""
+        with self._request("read", path) as store:
+            try:
+                return bytes(store.get(path).bytes())
+            except FileNotFoundError as error:
+                # obstore takes every 404 for a missing object, that of a missing bucket too.
+                if "<Code>NoSuchKey</Code>" not in str(error):
+                    raise
+        raise NotFoundError(f"{path} is not in {self.uri}")
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.list`."""
+        below = "/".join(split_prefix(prefix)) or None
+        with self._request("list", prefix) as store:
+            return sorted(entry["path"] for chunk in store.list(below) for entry in chunk)
+
+    def delete(self, path: str) -> None:
+        """See `Storage.delete`."""
+        with self._request("delete", path) as store:
+            try:
+                store.delete(path)
+            except FileNotFoundError as error:
+                if "<Code>NoSuchKey</Code>" not in str(error):
+                    raise
+
+    @contextmanager
+    def _request(self, action: str, path: str) -> Iterator["S3Store"]:
+        global _process
+        from obstore.exceptions import BaseError
+
+        if action != "list":
+            split_path(path)
+        if _process not in (None, os.getpid()):
+            raise StorageError(
+                f"cannot {action} {path} in {self.uri}: this process was forked from one that "
+                "had used S3 already; start processes with the 'spawn' method"
+            )
+        _process = os.getpid()
+        try:
+            yield self._store
+        except (BaseError, OSError, ValueError) as error:
+            what = path or "everything"
+            raise StorageError(f"cannot {action} {what} in {self.uri}: {_reason(error)}") from error
+
+    def __reduce__(self) -> tuple[type["S3Storage"], tuple[str, dict[str, str]]]:
+        return S3Storage, (self.uri, self._options)
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self.uri!r})"
+
+
+def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> "S3Store":
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store
+
+    _check_names(bucket, options)
+    _check_transport(bucket, options)
+    times = {
+        name: timedelta(milliseconds=parse_duration(options.get(name, default), name))
+        for name, default in _TIMES.items()
+    }
+    # One DELETE per object is understood by every provider, the bulk request is not.
+    config: Any = {"disable_bulk_delete": True}
+    config |= {name: options[name] for name in _STORE_OPTIONS if name in options}
+    client: Any = {name: options[name] for name in _CLIENT_OPTIONS if name in options}
+    client |= {name: times[name] for name in ("timeout", "connect_timeout")}
+    try:
+        retries = int(options.get("max_retries", 10))
+        retry: Any = {"max_retries": retries, "retry_timeout": times["retry_timeout"]}
+        return S3Store(
+            bucket, prefix=prefix or None, config=config, client_options=client, retry_config=retry
+        )
+    except (BaseError, OSError, ValueError, OverflowError) as error:
+        raise ConfigurationError(f"s3://{bucket} cannot be used: {_reason(error)}") from error
+
+
+def _check_names(bucket: str, options: Mapping[str, str]) -> None:
+    for name in options:
+        if name not in _OPTIONS:
+            close = get_close_matches(name, _OPTIONS, 1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise ConfigurationError(
+                f"s3://{bucket}: unknown option {name!r}{hint}; known are {', '.join(_OPTIONS)}"
+            )
+
+
+def _check_transport(bucket: str, options: Mapping[str, str]) -> None:
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    given = [options.get("endpoint"), *(os.environ.get(name) for name in names)]
+    endpoint = next((value for value in given if value), "")
+    allowed = options.get("allow_http", os.environ.get("AWS_ALLOW_HTTP", "false"))
+    if endpoint.startswith("http://") and allowed.lower() not in ("true", "1", "yes", "on"):
+        raise ConfigurationError(
+            f"s3://{bucket}: the endpoint {endpoint} has no TLS; set allow_http to 'true' if "
+            "that is meant"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("\n\nDebug source:")[0]

@@ -1,0 +1,1 @@
+"""Puts this directory on the path, for the support modules in it."""

@@ -1,0 +1,100 @@
+"""A job without Spark: epochs over partitions of keyed state, in files of one dict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from turnback.core import KeyCodec, Types, group_range
+from turnback.functions import StateDescriptor
+from turnback.state import DeltaBuilder, Home, KeyedStateBackend, Merge, StateFile, open_home
+
+Step = Callable[[dict[str, Any]], Any]
+
+
+class FakeJob:
+    """Runs steps on keyed state, epoch by epoch, and keeps what a manifest would."""
+
+    def __init__(
+        self,
+        kind: str,
+        root: Path,
+        descriptors: Iterable[StateDescriptor],
+        *,
+        parallelism: int = 1,
+        max_parallelism: int = 16,
+        key_type: Any = None,
+        uid: str = "op",
+    ) -> None:
+        self.kind, self.root, self.uid = kind, root, uid
+        self.descriptors = list(descriptors)
+        self.codec = KeyCodec((key_type or Types.STRING(),), by_columns=True)
+        self.parallelism, self.max_parallelism = parallelism, max_parallelism
+        self.blobs: dict[str, bytes] = {}
+        self.files: list[StateFile] = []
+        self.epoch, self.attempt, self.made = 0, 1, 0
+        self.found: list[str] = []
+
+    def backend(self) -> tuple[KeyedStateBackend, dict[str, Any]]:
+        backend = KeyedStateBackend(self.uid, self.codec, self.max_parallelism)
+        return backend, {d.name: backend.register(d) for d in self.descriptors}
+
+    def home(self, backend: KeyedStateBackend, partition: int = 0) -> Home:
+        groups = group_range(partition, self.parallelism, self.max_parallelism)
+        files = [f for f in self.files if f.overlaps(*groups)]
+        directory = self.root / f"{partition}-of-{self.parallelism}"
+        home = open_home(self.kind, directory, files, self.read, backend.schemas(), groups)
+        self.found.append(home.found)
+        return home
+
+    def run(self, steps: Iterable[tuple[Any, Step]], *, confirm: bool = True) -> list[Any]:
+        """One epoch: each step is run with its key current; returns what the steps returned."""
+        steps = list(steps)
+        results: dict[int, Any] = {}
+        self.epoch += 1
+        new = []
+        for partition in range(self.parallelism):
+            first, last = group_range(partition, self.parallelism, self.max_parallelism)
+            backend, handles = self.backend()
+            with self.home(backend, partition) as home:
+                backend.begin(home.store, self.epoch)
+                for i, (key, step) in enumerate(steps):
+                    if first <= self.codec.group(key, self.max_parallelism) <= last:
+                        backend.key = key
+                        results[i] = step(handles)
+                builder = DeltaBuilder(self.epoch)
+                backend.drain(builder)
+            built = builder.build()
+            if built is not None:
+                path = self.store(built.data)
+                new.append(built.file(path, self.epoch, self.attempt))
+        if confirm:
+            self.files += new
+        else:
+            self.epoch -= 1
+        return [results[i] for i in range(len(steps))]
+
+    def one(self, key: Any, step: Step) -> Any:
+        return self.run([(key, step)])[0]
+
+    def store(self, data: bytes) -> str:
+        self.made += 1
+        path = f"state/{self.attempt}/{self.made}"
+        self.blobs[path] = data
+        return path
+
+    def read(self, file: StateFile) -> bytes:
+        return self.blobs[file.path]
+
+    def merge(self, chosen: list[StateFile], final: bool) -> StateFile:
+        plan = Merge(tuple(chosen), final)
+        built = plan.run(self.read)
+        file = plan.file(self.store(built.data), built)
+        self.files = [f for f in self.files if f not in chosen] + [file]
+        return file
+
+    def rescale(self, parallelism: int) -> None:
+        self.parallelism = parallelism
+        ranges = [group_range(p, parallelism, self.max_parallelism) for p in range(parallelism)]
+        self.files = [c for f in self.files for r in ranges if (c := f.clip(*r))]

@@ -1,0 +1,35 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from turnback.core.types import TypeInfo, Types
+from turnback.sinks import CommitterContext, WriterContext
+
+POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
+
+
+@pytest.fixture
+def writer_ctx() -> Callable[..., WriterContext]:
+    def make(type: TypeInfo = POSTS, **changes: Any) -> WriterContext:
+        values: dict[str, Any] = {
+            "job": "likes",
+            "job_id": "id-1",
+            "uid": "out",
+            "attempt": 3,
+            "epoch": 7,
+            "partition": 0,
+            "task_attempt_id": 40,
+        }
+        return WriterContext(**{**values, **changes}, type=type)
+
+    return make
+
+
+@pytest.fixture
+def committer_ctx() -> Callable[..., CommitterContext]:
+    def make(**changes: Any) -> CommitterContext:
+        values: dict[str, Any] = {"job": "likes", "job_id": "id-1", "uid": "out", "attempt": 3}
+        return CommitterContext(**{**values, **changes})
+
+    return make

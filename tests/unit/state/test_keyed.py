@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+from turnback.core import KeyCodec, Types
+from turnback.core.errors import StateError
+from turnback.functions import ListStateDescriptor, ValueStateDescriptor
+from turnback.state import DeltaBuilder, KeyedStateBackend
+
+
+@pytest.fixture
+def backend():
+    return KeyedStateBackend("op", KeyCodec((Types.STRING(), Types.LONG()), True), 128)
+
+
+class EmptyStore:
+    def get(self, key):
+        return None
+
+    def scan(self, prefix):
+        return iter(())
+
+
+def test_one_name_is_one_handle(backend):
+    one = backend.register(ValueStateDescriptor("s", int))
+    assert backend.register(ValueStateDescriptor("s", Types.LONG())) is one
+
+
+@pytest.mark.parametrize("other", [ValueStateDescriptor("s", str), ListStateDescriptor("s", int)])
+def test_one_name_for_two_states_is_refused(backend, other):
+    backend.register(ValueStateDescriptor("s", int))
+    with pytest.raises(StateError, match="'op' has two different states named 's'"):
+        backend.register(other)
+
+
+def test_schemas_say_how_the_stream_is_keyed(backend):
+    backend.register(ValueStateDescriptor("s", int))
+    (schema,) = backend.schemas()
+    assert schema.id == ("op", "s")
+    assert schema.key == {"types": ["string", "long"], "columns": True}
+
+
+def test_state_cannot_be_added_once_processing_has_begun(backend):
+    handle = backend.register(ValueStateDescriptor("s", int))
+    backend.begin(EmptyStore(), 1)
+    assert backend.register(ValueStateDescriptor("s", int)) is handle
+    with pytest.raises(StateError, match=r"'late' of operator 'op'.*in open\(\)"):
+        backend.register(ValueStateDescriptor("late", int))
+
+
+def test_values_cannot_be_read_before_processing_has_begun(backend):
+    handle = backend.register(ValueStateDescriptor("s", int))
+    backend.key = ("a", 1)
+    with pytest.raises(StateError, match="before processing had begun"):
+        handle.value()
+
+
+def test_begin_forgets_what_the_epoch_before_did(backend):
+    handle = backend.register(ValueStateDescriptor("s", int))
+    backend.begin(EmptyStore(), 1)
+    backend.key = ("a", 1)
+    handle.update(5)
+    backend.begin(EmptyStore(), 2)
+    backend.key = ("a", 1)
+    assert handle.value() is None
+    builder = DeltaBuilder(2)
+    backend.drain(builder)
+    assert builder.build() is None
+
+
+def test_rows_land_in_the_group_of_their_key(backend):
+    handle = backend.register(ValueStateDescriptor("s", int))
+    backend.begin(EmptyStore(), 1)
+    backend.key = ("a", 1)
+    handle.update(5)
+    builder = DeltaBuilder(1)
+    backend.drain(builder)
+    group = KeyCodec((Types.STRING(), Types.LONG()), True).group(("a", 1), 128)
+    assert builder.build()[1:] == (1, group, group, ("op",))
+
+
+@pytest.mark.parametrize("groups", [0, 32769])
+def test_the_number_of_key_groups_is_bounded(groups):
+    with pytest.raises(StateError, match="1 to 32768"):
+        KeyedStateBackend("op", KeyCodec((Types.STRING(),), True), groups)

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import pytest
+from turnback.core import Types
+from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
+from turnback.functions import MapStateDescriptor
+
+MAP = MapStateDescriptor("map", str, int)
+
+
+def put(**entries):
+    return lambda h: h["map"].put_all(entries)
+
+
+def items(handles):
+    return dict(handles["map"].items())
+
+
+def test_entries_live_across_epochs(job):
+    j = job(MAP)
+    j.run([("a", put(x=1, y=2)), ("b", put(x=9))])
+    assert j.run([("a", put(y=3, z=4)), ("a", items)])[1] == {"x": 1, "y": 3, "z": 4}
+    assert j.run([("a", items), ("b", items), ("c", items)]) == [
+        {"x": 1, "y": 3, "z": 4},
+        {"x": 9},
+        {},
+    ]
+
+
+def test_removed_entries_stay_removed(job):
+    j = job(MAP)
+    j.one("a", put(x=1, y=2))
+    assert j.one("a", lambda h: (h["map"].remove("x"), h["map"].get("x"), items(h))[1:]) == (
+        None,
+        {"y": 2},
+    )
+    assert j.one("a", items) == {"y": 2}
+
+
+def test_clear_then_put_keeps_only_the_put(job):
+    j = job(MAP)
+    j.one("a", put(x=1, y=2))
+    j.one("a", lambda h: (put(w=0)(h), h["map"].clear(), put(y=5)(h)))
+    assert j.one("a", items) == {"y": 5}
+
+
+def test_it_is_a_mapping(job):
+    j = job(MAP)
+    j.one("a", put(x=1, y=2))
+
+    def step(h):
+        m = h["map"]
+        m["z"] = 3
+        del m["x"]
+        with pytest.raises(KeyError):
+            m["x"]
+        with pytest.raises(KeyError):
+            del m["x"]
+        return m["y"], "x" in m, "z" in m, m.contains("y"), list(m), m.keys(), m.values()
+
+    assert j.one("a", step) == (2, False, True, True, ["y", "z"], ["y", "z"], [2, 3])
+
+
+def test_is_empty_sees_store_and_changes(job):
+    j = job(MAP)
+    empty = lambda h: h["map"].is_empty()  # noqa: E731
+    assert j.one("a", empty) is True
+    j.one("a", put(x=1))
+    assert j.one("a", empty) is False
+    assert j.one("a", lambda h: (h["map"].remove("x"), empty(h))[1]) is True
+    assert j.one("a", empty) is True
+
+
+def test_a_put_reads_nothing(job):
+    j = job(MAP)
+    j.one("a", put(x=1))
+    backend, handles = j.backend()
+    with j.home(backend) as home:
+        backend.begin(home.store, 2)
+        backend.scan = backend.get = lambda key: pytest.fail("read the store")
+        backend.key = "a"
+        put(y=1)(handles)
+        handles["map"].remove("x")
+
+
+def test_changing_the_map_while_iterating_is_safe(job):
+    j = job(MAP)
+    j.one("a", put(x=1, y=2))
+
+    def step(h):
+        for key, value in h["map"].items():
+            h["map"].remove(key)
+            h["map"].put(key * 2, value)
+
+    j.one("a", step)
+    assert j.one("a", items) == {"xx": 1, "yy": 2}
+
+
+def test_a_none_value_is_an_entry(job):
+    j = job(MAP)
+    j.one("a", put(x=None))
+    assert j.one("a", lambda h: ("x" in h["map"], h["map"].get("x"), items(h))) == (
+        True,
+        None,
+        {"x": None},
+    )
+
+
+def test_equal_map_keys_are_one_entry_in_and_across_epochs(job):
+    j = job(MapStateDescriptor("map", Types.BIG_DEC(10, 2), int))
+    set_ = lambda text, n: lambda h: h["map"].put(Decimal(text), n)  # noqa: E731
+    j.run([("a", set_("1.0", 1)), ("a", set_("1.00", 2))])
+    j.run([("a", set_("1", 3))])
+    assert j.one("a", items) == {Decimal("1.00"): 3}
+
+
+def test_float_map_keys_are_told_apart_by_their_bits(job):
+    j = job(MapStateDescriptor("map", float, int))
+    j.one("a", lambda h: [h["map"].put(k, i) for i, k in enumerate([0.0, -0.0, math.nan])])
+    read = lambda h: [h["map"].get(k) for k in (0.0, -0.0, math.nan)]  # noqa: E731
+    assert j.one("a", read) == [0, 1, 2]
+
+
+def test_odd_map_keys_are_refused(job):
+    j = job(MAP)
+    with pytest.raises(NullKeyError):
+        j.one("a", lambda h: h["map"].put(None, 1))
+    with pytest.raises(ElementTypeError):
+        j.one("a", lambda h: h["map"].put(5, 1))
+    with pytest.raises(UnsupportedTypeError, match="'map'"):
+        MapStateDescriptor("map", list[int], int)

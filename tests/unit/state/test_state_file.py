@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import msgspec
+from turnback.state import StateFile, in_order, joined_lineage
+
+
+def file(first, last, lineage=(), groups=(0, 9)):
+    return StateFile("p", 1, "d", 1, first, last, *groups, ("op",), lineage=lineage)
+
+
+def test_it_travels_as_json_and_messagepack():
+    one = msgspec.structs.replace(file(1, 2, ((1, 2),)), inline=b"\0\xff")
+    for codec in (msgspec.json, msgspec.msgpack):
+        assert codec.decode(codec.encode(one), type=StateFile) == one
+
+
+def test_clip_keeps_only_the_common_groups():
+    one = file(1, 1, groups=(3, 7))
+    assert one.clip(0, 2) is None
+    assert one.clip(8, 9) is None
+    clipped = one.clip(5, 20)
+    assert (clipped.first_group, clipped.last_group, clipped.path) == (5, 7, "p")
+
+
+def test_attempt_at_knows_only_epochs_in_the_file():
+    one = file(3, 9, ((1, 4), (3, 9)))
+    assert [one.attempt_at(e) for e in (2, 3, 4, 5, 9, 10)] == [None, 1, 1, 3, 3, None]
+    assert file(3, 9).attempt_at(4) is None
+
+
+def test_lineages_join_without_growing_per_epoch():
+    files = [file(e, e, ((1 if e < 5 else 2, e),)) for e in range(1, 9)]
+    assert joined_lineage(files) == ((1, 4), (2, 8))
+    assert joined_lineage([file(1, 4, ((1, 4),)), file(5, 8, ((1, 4), (2, 8)))]) == ((1, 4), (2, 8))
+
+
+def test_order_is_by_last_then_first_epoch():
+    files = [file(9, 9), file(1, 9), file(5, 8)]
+    assert [(f.first_epoch, f.last_epoch) for f in in_order(files)] == [(5, 8), (1, 9), (9, 9)]

@@ -1,0 +1,53 @@
+import pickle
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from storage_contract import StorageContract
+
+from turnback.core.errors import AlreadyExistsError, ConfigurationError
+from turnback.storage import MemoryStorage, Storage, open_storage
+
+
+@pytest.fixture
+def storage() -> Storage:
+    return MemoryStorage(uuid.uuid4().hex)
+
+
+class TestMemoryStorage(StorageContract):
+    pass
+
+
+def test_one_name_is_one_set_of_files() -> None:
+    name = uuid.uuid4().hex
+    MemoryStorage(name).put("a", b"1")
+    assert open_storage(f"memory://{name}").get("a") == b"1"
+    assert MemoryStorage(name + "x").list() == []
+
+
+def test_a_stored_value_does_not_follow_the_buffer_it_came_from(storage: Storage) -> None:
+    buffer = bytearray(b"before")
+    storage.put("a", buffer)  # type: ignore[arg-type]
+    buffer[:] = b"after!"
+    assert storage.get("a") == b"before"
+
+
+def test_it_refuses_to_be_sent_to_another_process(storage: Storage) -> None:
+    with pytest.raises(ConfigurationError, match=r"memory://.*one process"):
+        pickle.dumps(storage)
+
+
+def test_one_of_many_threads_wins(storage: Storage) -> None:
+    def race(writer: int) -> int:
+        won = 0
+        for slot in range(200):
+            try:
+                storage.put_if_absent(f"s/{slot}", b"%d" % writer)
+                won += 1
+            except AlreadyExistsError:
+                pass
+        return won
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(race, range(8))) == 200
+    assert len(storage.list("s")) == 200

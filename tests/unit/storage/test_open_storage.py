@@ -1,0 +1,118 @@
+import pickle
+from pathlib import Path
+
+import pytest
+
+from turnback.core.errors import ConfigurationError
+from turnback.storage import LocalStorage, MemoryStorage, S3Storage, open_storage
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "{}/"])
+def test_forms_of_a_local_path(tmp_path: Path, form: str) -> None:
+    storage = open_storage(form.format(tmp_path / "root"))
+    assert isinstance(storage, LocalStorage)
+    storage.put("a", b"1")
+    assert (tmp_path / "root/a").read_bytes() == b"1"
+
+
+def test_a_path_object(tmp_path: Path) -> None:
+    open_storage(tmp_path / "ro%41ot").put("a", b"")
+    assert (tmp_path / "ro%41ot/a").exists()
+
+
+@pytest.mark.parametrize("name", ["plain", "sp ace", "per%41cent", "ünï", "a#b?c"])
+def test_a_uri_leads_back_to_the_same_place(tmp_path: Path, name: str) -> None:
+    storage = open_storage(tmp_path / name)
+    storage.put("a", b"1")
+    assert open_storage(storage.uri).get("a") == b"1"
+    assert open_storage(str(tmp_path / name)).get("a") == b"1"
+
+
+def test_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    open_storage("~/root").put("a", b"")
+    assert (tmp_path / "root/a").exists()
+
+
+def test_memory() -> None:
+    storage = open_storage("memory://tests")
+    assert isinstance(storage, MemoryStorage)
+    assert storage.uri == "memory://tests"
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("s3://bucket/a/b", "s3://bucket/a/b"),
+        ("s3a://bucket/a/", "s3://bucket/a"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+    ],
+)
+def test_s3(uri: str, expected: str) -> None:
+    storage = open_storage(uri, {"region": "eu-west-1", "timeout": "30 s", "max_retries": "2"})
+    assert isinstance(storage, S3Storage)
+    assert storage.uri == expected
+    assert pickle.loads(pickle.dumps(storage)).uri == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("", "empty"),
+        ("hdfs://host/path", r"unknown storage scheme 'hdfs'.*file://.*memory://.*s3://"),
+        ("file://host/path", "three slashes"),
+        ("memory://", "memory://NAME"),
+        ("s3://", "bucket"),
+        ("s3:///path", "bucket"),
+        ("s3://bucket/a/../b", "not a path"),
+        ("s3://bucket/a//b", "not a path"),
+        ("/tmp/a\0b", "not a directory"),
+    ],
+)
+def test_unusable_locations(uri: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        open_storage(uri)
+
+
+@pytest.mark.parametrize("path", ["file", "file/below", "file/far/below"])
+def test_a_file_is_no_storage(tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"file.* is not a directory"):
+        open_storage(tmp_path / path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"end_point": "http://x"}, r"'end_point' \(did you mean 'endpoint'\?\); known are"),
+        ({"zzz": "1"}, "unknown option 'zzz'"),
+        ({"endpoint": "http://127.0.0.1:1"}, "allow_http"),
+        ({"endpoint": "http://127.0.0.1:1", "allow_http": "false"}, "allow_http"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"max_retries": "many"}, "cannot be used"),
+        ({"virtual_hosted_style_request": "perhaps"}, "cannot be used"),
+    ],
+)
+def test_unusable_s3_options(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        open_storage("s3://bucket/x", options)
+
+
+def test_an_endpoint_without_tls_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="allow_http"):
+        open_storage("s3://bucket")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    open_storage("s3://bucket")
+
+
+def test_s3_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigurationError, match=r"turnback\[s3\]"):
+        open_storage("s3://bucket")
+
+
+def test_keys_are_not_shown() -> None:
+    options = {"access_key_id": "open", "secret_access_key": "hidden"}
+    assert "hidden" not in repr(open_storage("s3://bucket", options))
