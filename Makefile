@@ -17,7 +17,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 
 demo: env
-	@$(BIN)/python -m turnback.demo
+	@$(BIN)/python examples/demo.py
 
 check: env
 	$(BIN)/ruff check .

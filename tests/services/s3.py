@@ -75,7 +75,7 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
     port = free_port()
     endpoint = f"http://127.0.0.1:{port}"
     keys = {"ROOT_ACCESS_KEY": _ACCESS_KEY, "ROOT_SECRET_KEY": _SECRET_KEY}
-    arguments = ["--port", f"127.0.0.1:{port}", "--health", "/health", "posix", data]
+    arguments = ["--port", f"127.0.0.1:{port}", "--health", "/health", "posix", str(data)]
     with running(
         [program, *arguments],
         ready=lambda: _healthy(f"{endpoint}/health"),

@@ -119,6 +119,11 @@ class CheckpointCoordinator:
         """How many checkpoints of this attempt are complete."""
         return self._ledger.completed
 
+    @property
+    def failed(self) -> int:
+        """How many checkpoints of this attempt failed or took too long."""
+        return self._ledger.failed
+
     def start(self, *, thread: bool = True) -> CheckpointCoordinator:
         """Look at the checkpoints there are, clear up after older attempts, start the thread.
 
@@ -203,13 +208,7 @@ class CheckpointCoordinator:
 
     def abort_pending(self) -> None:
         """Discard the checkpoints that are not durable yet; that does not count as failure."""
-        with self._condition:
-            for pending in list(self._ledger.in_flight):
-                if pending.phase is not Phase.COMMITTING:
-                    self._ledger.discard(pending, self._now())
-                    error = CheckpointError(f"job {self._job!r}: the checkpoint was aborted")
-                    self._record(report.failed_event(pending, error))
-                    self._settle(pending, error)
+        self._abort(Phase.QUEUED, Phase.WRITING)
 
     def raise_failure(self) -> None:
         """Raise what makes the job fail, if anything does."""
@@ -227,7 +226,7 @@ class CheckpointCoordinator:
             if self._closed:
                 return
             self._closed = True
-            self.abort_pending()
+            self._abort(Phase.QUEUED)
             self._refuse_requests()
             self._condition.notify_all()
         if self._thread is not None:
@@ -302,6 +301,15 @@ class CheckpointCoordinator:
         """A newer attempt has taken over; called by the pipeline."""
         self._set_failure(error)
 
+    def _abort(self, *phases: Phase) -> None:
+        error = CheckpointError(f"job {self._job!r}: the checkpoint was aborted")
+        with self._condition:
+            for pending in list(self._ledger.in_flight):
+                if pending.phase in phases:
+                    self._ledger.discard(pending, self._now())
+                    self._record(report.failed_event(pending, error))
+                    self._settle(pending, error)
+
     def _settle(
         self, pending: PendingCheckpoint, outcome: CompletedCheckpoint | BaseException
     ) -> None:
@@ -332,7 +340,9 @@ class CheckpointCoordinator:
             return
         try:
             # What a manifest has promised is kept before the promise is deleted.
-            self._pipeline.commit_open(self._ledger.manifested_epoch)
+            promised = max((m.epoch for m in self._retention.end()), default=-1)
+            self._pipeline.commit_open(max(promised, self._ledger.durable_epoch))
+            self._steps.roll_back(self._ledger.open.upto(self._ledger.manifested_epoch))
             self._retention.delete_all()
         except TurnbackError as error:
             _LOG.warning("job %r: the checkpoints were not deleted: %s", self._job, error)

@@ -11,7 +11,9 @@ ops/, sinks/ requests to the driver; scratch space of sinks
 
 from __future__ import annotations
 
+import logging
 import re
+import threading
 import uuid
 from os import PathLike, fspath
 from typing import Any, TypeVar
@@ -37,6 +39,7 @@ from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.open import open_storage
 
+_LOG = logging.getLogger(__name__)
 JOB = "job.json"
 STATUS = "status.json"
 HEARTBEAT_S = 2.0
@@ -92,6 +95,7 @@ class JobDirectory:
         self._process = ProcessId.current()
         self._heartbeat = 0
         self._said: Status | None = None
+        self._saying = threading.RLock()
 
     @classmethod
     def locate(
@@ -201,36 +205,56 @@ class JobDirectory:
                 )
             return msgspec.json.decode(data, type=Status)
         except (msgspec.MsgspecError, AttributeError) as error:
-            raise CorruptFileError(f"{name} cannot be read: {error}") from error
+            raise CorruptFileError(
+                f"{name} is damaged: {error}. If no driver runs the job, delete this file"
+            ) from error
 
     def say(self, state: JobState, job_id: str, **fields: Any) -> Status:
-        """Write the status, as the driver of the job.
+        """Write the status, as the driver of the job. Thread-safe.
+
+        A driver that a newer attempt has replaced writes nothing any more.
 
         Args:
             state: Where the job is in its life.
             job_id: Its identity.
             **fields: Further fields of `Status`; those left out keep what was said before.
         """
-        before = self._said
-        kept = {name: getattr(before, name) for name in _KEPT} if before is not None else {}
-        self._heartbeat += 1
-        self._said = Status(
-            job=self.name,
-            job_id=job_id,
-            state=state,
-            process=self._process,
-            owner=self._owner,
-            heartbeat=self._heartbeat,
-            updated_ms=self._clock.now_ms(),
-            **(kept | fields),
-        )
-        self.storage.put(STATUS, msgspec.json.encode(self._said))
-        return self._said
+        with self._saying:
+            before = self._said
+            kept = {name: getattr(before, name) for name in _KEPT} if before is not None else {}
+            self._heartbeat += 1
+            self._said = Status(
+                job=self.name,
+                job_id=job_id,
+                state=state,
+                process=self._process,
+                owner=self._owner,
+                heartbeat=self._heartbeat,
+                updated_ms=self._clock.now_ms(),
+                **(kept | fields),
+            )
+            if before is None or not self._is_replaced(self._said):
+                self.storage.put(STATUS, msgspec.json.encode(self._said))
+            return self._said
 
     def beat(self, **fields: Any) -> None:
-        """Show that the driver lives, every `HEARTBEAT_S` seconds; a no-op before `say`."""
-        if self._said is not None:
-            self.say(self._said.state, self._said.job_id, **fields)
+        """Show that the driver lives, every `HEARTBEAT_S` seconds; nothing before `say`.
+
+        A beat that the storage refuses is left out: fencing protects the job, not the heartbeat.
+        """
+        with self._saying:
+            if self._said is None or self._said.state.is_terminal:
+                return
+            try:
+                self.say(self._said.state, self._said.job_id, **fields)
+            except StorageError as error:
+                _LOG.warning("job %r: a heartbeat was missed: %s", self.name, error)
+
+    def _is_replaced(self, mine: Status) -> bool:
+        there = self.status()
+        if there is None or there.owner == self._owner:
+            return False
+        return (there.attempt or 0) > (mine.attempt or 0)
 
     def in_use(self) -> Status | None:
         """Return the status of another live driver of this job, if there is one.

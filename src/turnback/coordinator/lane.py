@@ -17,7 +17,7 @@ class Lane(Protocol):
 
 
 class ThreadLane:
-    """A lane with one thread.
+    """A lane with one thread, started when there is something to do.
 
     The thread is a daemon: storage that never answers must not keep a finished driver alive.
 
@@ -26,23 +26,34 @@ class ThreadLane:
     """
 
     def __init__(self, name: str) -> None:
+        self._name = name
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=f"turnback-{name}", daemon=True)
-        self._thread.start()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
         """See `Lane.submit`."""
         self._jobs.put(job)
+        with self._lock:
+            if self._thread is None:
+                name = f"turnback-{self._name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
 
     def close(self, timeout_s: float) -> bool:
         """See `Lane.close`."""
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            return True
         self._jobs.put(None)
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        thread.join(timeout_s)
+        return not thread.is_alive()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
+            del job  # it may hold a whole cut while the lane waits for the next one
 
 
 class InlineLane:

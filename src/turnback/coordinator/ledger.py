@@ -29,12 +29,15 @@ class Ledger:
         self.open = OpenTransactions()
         self.newest: EpochCut | None = None
         self.last: CompletedCheckpoint | None = None
-        self.completed = 0
         self.in_flight: list[PendingCheckpoint] = []
         self.requests: list[tuple[str, Waiting]] = []
+        self.completed = 0
+        self.failed = 0
         self.failures_in_a_row = 0
         self.manifested_epoch = -1
         """No manifest holds transactions of a later epoch, not even one of unknown outcome."""
+        self.durable_epoch = -1
+        """A durable manifest holds the transactions of all epochs up to this one."""
         self._live: frozenset[str] = frozenset()
         self._held: list[PendingCheckpoint] = []
         self._uncertain: set[str] = set()
@@ -108,6 +111,7 @@ class Ledger:
         pending.phase = Phase.COMMITTING
         pending.write_ended = now
         pending.number = manifest.number
+        self.durable_epoch = max(self.durable_epoch, manifest.epoch)
         self._release(pending)
         self._uncertain.clear()
         return not pending.discarded
@@ -125,8 +129,8 @@ class Ledger:
         self._known_files = manifest.files()
         self._covered_epoch = max(self._covered_epoch, manifest.epoch)
         self.last = completed
-        self.completed += 1
         if not pending.discarded:
+            self.completed += 1
             self.failures_in_a_row = 0
             self._end(pending, now)
         return completed
@@ -141,6 +145,7 @@ class Ledger:
     def fail(self, pending: PendingCheckpoint, now: int) -> int:
         """Give a checkpoint up because it failed; return how many have in a row."""
         self.discard(pending, now)
+        self.failed += 1
         self.failures_in_a_row += 1
         return self.failures_in_a_row
 

@@ -90,10 +90,15 @@ class Retention:
         self._retire_written(lambda writer: writer < attempt)
         self._delete_doomed(in_use)
 
+    def end(self) -> tuple[Manifest, ...]:
+        """End the attempt; return checkpoints whose outcome was not known, see the log's `end`."""
+        late = self._log.end()
+        for manifest in late:
+            self.add(manifest)
+        return late
+
     def delete_all(self) -> None:
-        """End the attempt and drop every checkpoint, with all state files of the job."""
-        for late in self._log.end():
-            self.add(late)
+        """After the end, drop every checkpoint and all state files of the job."""
         self._drop(self.numbers())
         if self._certain and not self.numbers():
             self._retire_written(lambda attempt: True)

@@ -143,14 +143,14 @@ def _int_coercer(type_: TypeInfo, low: int | None, high: int | None) -> Coercer:
 
 
 def _decimal_coercer(type_: DecimalTypeInfo) -> Coercer:
-    quantize = decimal_quantizer(type_)
+    check = _decimal_check(type_)
 
     def coerce(value: Any) -> Decimal:
         if not isinstance(value, Decimal):
             if isinstance(value, bool) or not hasattr(value, "__index__"):
                 raise misfit(value, type_, "expected a decimal.Decimal")
             value = Decimal(operator.index(value))
-        quantize(value)
+        check(value)
         result: Decimal = value if value.__class__ is Decimal else Decimal(value)
         return result
 
@@ -159,20 +159,28 @@ def _decimal_coercer(type_: DecimalTypeInfo) -> Coercer:
 
 def decimal_quantizer(type_: DecimalTypeInfo) -> Callable[[Decimal], Decimal]:
     """Return the function that gives a decimal exactly the scale of its type, without a -0."""
+    check = _decimal_check(type_)
+    add = Context(prec=type_.precision).add
+    return lambda value: add(check(value), 0)
+
+
+def _decimal_check(type_: DecimalTypeInfo) -> Callable[[Decimal], Decimal]:
+    """Return the function that gives a decimal exactly the scale of its type, if it fits."""
     context = Context(prec=type_.precision, traps=[Inexact, InvalidOperation])
+    quantize = context.quantize
     unit = Decimal((0, (1,), -type_.scale))
 
-    def quantize(value: Decimal) -> Decimal:
+    def check(value: Decimal) -> Decimal:
         if not value.is_finite():
             raise misfit(value, type_, "it is not a number")
         try:
-            return context.add(context.quantize(value, unit), 0)
+            return quantize(value, unit)
         except (Inexact, InvalidOperation):
             raise misfit(
                 value, type_, f"it needs more than {type_.precision} digits or {type_.scale} places"
             ) from None
 
-    return quantize
+    return check
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -208,6 +216,8 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _instant(value: Any) -> datetime | None:
+    if value.__class__ is datetime and value.tzinfo is UTC:
+        return value
     if isinstance(value, datetime) and value.utcoffset() is not None:
         return _datetime(value.astimezone(UTC))
     return None

@@ -1,9 +1,10 @@
 """Python values to Arrow columns and back."""
 
 import pickle
-from collections.abc import Callable, Iterable
-from datetime import UTC
-from itertools import accumulate, chain
+from collections.abc import Callable
+from datetime import UTC, datetime
+from decimal import Decimal
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -13,12 +14,15 @@ from turnback.core.coerce import NoneType, coercer, exact_classes, in_field, mis
 from turnback.core.errors import ElementTypeError
 from turnback.core.types import (
     BasicTypeInfo,
+    DecimalTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
     Types,
 )
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
@@ -48,6 +52,8 @@ def from_column(column: pa.Array, type_: TypeInfo) -> list[Any]:
         special = _FROM.get(type_.name)
         if special is not None:
             return special(column)
+    if isinstance(type_, DecimalTypeInfo):
+        return _decimals(column)
     result: list[Any] = column.to_pylist()
     return result
 
@@ -79,7 +85,7 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
     name = type_.name if isinstance(type_, BasicTypeInfo) else ""
     if name == "pickled":
         values = [None if v is None else pickle.dumps(v, protocol=5) for v in values]
-    elif name in _ZONED or not set(map(type, values)) <= exact_classes(type_):
+    elif not set(map(type, values)) <= exact_classes(type_) or _zones_differ(values, name):
         coerce = coercer(type_)
         values = [None if v is None else coerce(v) for v in values]
     try:
@@ -89,7 +95,12 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
         raise
 
 
-_ZONED = ("timestamp", "instant", "time")
+def _zones_differ(values: list[Any], name: str) -> bool:
+    """Whether some values, of the right class, may have a zone too many or too few."""
+    if name not in ("timestamp", "instant", "time"):
+        return False
+    zones = {v.tzinfo for v in values if v is not None}
+    return None in zones if name == "instant" else not zones <= {None}
 
 
 def _blame(values: list[Any], type_: TypeInfo) -> None:
@@ -115,17 +126,15 @@ def _rows_to_struct(values: list[Any], type_: RowTypeInfo) -> pa.Array:
 
 def _offsets(values: list[Any]) -> tuple[pa.Array, pa.Array | None]:
     lengths = [0 if v is None else len(v) for v in values]
-    mask = pa.array([v is None for v in values]) if None in map(_none, values) else None
+    mask = None
+    if NoneType in set(map(type, values)):
+        mask = pa.array([v is None for v in values])
     return pa.array([0, *accumulate(lengths)], type=pa.int32()), mask
-
-
-def _none(value: Any) -> Any:
-    return None if value is None else 0
 
 
 def _lists_to_column(values: list[Any], type_: ListTypeInfo) -> pa.Array:
     for value in values:
-        if value is not None and not isinstance(value, list | tuple):
+        if value.__class__ is not list and not isinstance(value, list | tuple | NoneType):
             raise misfit(value, type_, "expected a list")
     offsets, mask = _offsets(values)
     flat = list(chain.from_iterable(filter(None, values)))
@@ -149,67 +158,66 @@ def _maps_to_column(values: list[Any], type_: MapTypeInfo) -> pa.Array:
 
 def _struct_to_rows(column: pa.Array, type_: RowTypeInfo) -> list[Any]:
     children = [from_column(c, t) for c, t in zip(column.flatten(), type_.types, strict=True)]
-    rows = build_rows(type_, children)
-    if column.null_count:
-        for index, valid in enumerate(column.is_valid().to_pylist()):
-            if not valid:
-                rows[index] = None
-    return rows
+    return _with_nulls(build_rows(type_, children), column)
 
 
-def _spans(column: pa.Array) -> tuple[list[tuple[int, int] | None], int, int]:
-    """Return where each list begins and ends, relative to the first value that is used."""
-    bounds = column.offsets.to_pylist()
-    first = bounds[0] if bounds else 0
-    last = bounds[-1] if bounds else 0
-    pairs: Iterable[Any] = zip([b - first for b in bounds], [b - first for b in bounds[1:]])  # noqa: B905
-    spans: list[tuple[int, int] | None] = list(pairs)
-    if column.null_count:
-        for index, valid in enumerate(column.is_valid().to_pylist()):
-            if not valid:
-                spans[index] = None
-    return spans, first, last - first
+def _bounds(column: pa.Array) -> tuple[list[int], int, int]:
+    """Return where the lists begin and end, counted from the first value that is used."""
+    bounds = column.offsets.to_pylist() or [0]
+    first, last = bounds[0], bounds[-1]
+    return [b - first for b in bounds] if first else bounds, first, last - first
 
 
 def _column_to_lists(column: pa.Array, type_: ListTypeInfo) -> list[Any]:
-    spans, start, length = _spans(column)
+    bounds, start, length = _bounds(column)
     values = from_column(column.values.slice(start, length), type_.element)
-    return [None if s is None else values[s[0] : s[1]] for s in spans]
+    return _with_nulls([values[a:b] for a, b in pairwise(bounds)], column)
 
 
 def _column_to_maps(column: pa.Array, type_: MapTypeInfo) -> list[Any]:
-    spans, start, length = _spans(column)
+    bounds, start, length = _bounds(column)
     keys = from_column(column.keys.slice(start, length), type_.key)
     items = from_column(column.items.slice(start, length), type_.value)
-    return [
-        None if s is None else dict(zip(keys[s[0] : s[1]], items[s[0] : s[1]], strict=True))
-        for s in spans
-    ]
+    entries = list(zip(keys, items, strict=True))
+    return _with_nulls([dict(entries[a:b]) for a, b in pairwise(bounds)], column)
 
 
 def _timestamps(column: pa.Array) -> list[Any]:
+    # NumPy makes datetimes thirty times as fast as Arrow does.
+    return _with_nulls(_micros(column).view("M8[us]").tolist(), column)
+
+
+def _instants(column: pa.Array) -> list[Any]:
+    # Adding a difference is much cheaper than replacing the zone.
+    return _with_nulls([_EPOCH + d for d in _micros(column).view("m8[us]").tolist()], column)
+
+
+def _micros(column: pa.Array) -> Any:
     if column.type.unit != "us":
         column = column.cast(pa.timestamp("us", tz=column.type.tz), safe=False)
-    # NumPy makes datetimes thirty times as fast as Arrow does.
-    values: list[Any] = column.view(pa.int64()).fill_null(0).to_numpy().view("M8[us]").tolist()
-    return _with_nulls(values, column)
+    return column.view(pa.int64()).fill_null(0).to_numpy()
+
+
+def _dates(column: pa.Array) -> list[Any]:
+    days = column.cast(pa.date32()).view(pa.int32()).fill_null(0).to_numpy()
+    return _with_nulls(days.astype("M8[D]").tolist(), column)
 
 
 def _with_nulls(values: list[Any], column: pa.Array) -> list[Any]:
     if column.null_count:
-        return [
-            v if valid else None
-            for v, valid in zip(values, column.is_valid().to_pylist(), strict=True)
-        ]
+        for index, valid in enumerate(column.is_valid().to_pylist()):
+            if not valid:
+                values[index] = None
     return values
 
 
-def _instants(column: pa.Array) -> list[Any]:
-    return [None if v is None else v.replace(tzinfo=UTC) for v in _timestamps(column)]
+def _decimals(column: pa.Array) -> list[Any]:
+    # By way of text it takes half the time.
+    return [None if v is None else Decimal(v) for v in column.cast(pa.string()).to_pylist()]
 
 
 def _big_ints(column: pa.Array) -> list[Any]:
-    return [None if v is None else int(v) for v in column.to_pylist()]
+    return [None if v is None else int(v) for v in column.cast(pa.string()).to_pylist()]
 
 
 def _pickled(column: pa.Array) -> list[Any]:
@@ -217,6 +225,7 @@ def _pickled(column: pa.Array) -> list[Any]:
 
 
 _FROM: dict[str, Callable[[pa.Array], list[Any]]] = {
+    "date": _dates,
     "timestamp": _timestamps,
     "instant": _instants,
     "big_int": _big_ints,

@@ -5,6 +5,8 @@ Nothing happens at them unless the environment asks for it:
 - ``TURNBACK_KILL_AT=name`` or ``name:k`` kills the process with SIGKILL when it reaches the point
   (for the k-th time).
 - ``TURNBACK_STOP_AT`` does the same with SIGSTOP, which turns the process into a paused zombie.
+- ``TURNBACK_KILL_PID`` names the process to signal instead, so that a point in a task can end the
+  driver.
 - ``TURNBACK_FAULT_COMMIT_FIRST=1`` commits sinks before the manifest is written. It is wrong on
   purpose: it proves that the tests notice.
 """
@@ -23,7 +25,7 @@ def reach(name: str) -> None:
     for variable, number in _SIGNALS:
         wanted = os.environ.get(variable)
         if wanted is not None and _is_due(variable, wanted, name):
-            os.kill(os.getpid(), number)
+            os.kill(int(os.environ.get("TURNBACK_KILL_PID", os.getpid())), number)
 
 
 def commit_first() -> bool:

@@ -28,12 +28,14 @@ class KeyCodec:
         encode: Returns the bytes of a key. Raises `NullKeyError` if it is or holds None,
             `ElementTypeError` if it does not fit the types.
         decode: Returns the key of bytes.
+        group: Returns the key group of a key, 0 to max_parallelism - 1, which is its second
+            argument. Raises as `encode` does.
 
     Raises:
         PlanError: A type cannot be a key.
     """
 
-    __slots__ = ("_group_of", "_serializer", "by_columns", "decode", "encode", "types")
+    __slots__ = ("by_columns", "decode", "encode", "group", "types")
 
     def __init__(self, types: tuple[TypeInfo, ...], by_columns: bool) -> None:
         self.types = tuple(types)
@@ -43,18 +45,11 @@ class KeyCodec:
         for type_ in self.types:
             _check_key_type(type_)
         whole = self.types[0] if len(self.types) == 1 else Types.TUPLE(self.types)
-        self._serializer = Serializer(whole)
-        self.encode: Callable[[Any], bytes] = _key_encoder(whole, self._serializer)
-        self.decode: Callable[[bytes], Any] = self._serializer.decode
-        self._group_of = _column_group(whole) if by_columns else _bytes_group(self.encode)
-
-    def group(self, key: Any, max_parallelism: int) -> int:
-        """Return the key group of a key: 0 to max_parallelism - 1.
-
-        Raises:
-            NullKeyError: The key is or holds None.
-        """
-        return self._group_of(key) % max_parallelism
+        serializer = Serializer(whole)
+        self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer)
+        self.decode: Callable[[bytes], Any] = serializer.decode
+        hash_key = _column_hash(whole) if by_columns else _bytes_hash(self.encode)
+        self.group: Callable[[Any, int], int] = _grouper(hash_key)
 
     def __reduce__(self) -> tuple[type["KeyCodec"], tuple[Any, ...]]:
         return KeyCodec, (self.types, self.by_columns)
@@ -162,24 +157,31 @@ def _canonical_row(type_: RowTypeInfo) -> Callable[[Any], Any]:
     return canonical
 
 
-def _bytes_group(encode: Callable[[Any], bytes]) -> Callable[[Any], int]:
-    def group_of(key: Any) -> int:
-        value = xxh64_intdigest(encode(key), SEED)
-        return value - _WRAP if value >= _SIGN else value
+def _grouper(hash_key: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
+    def group(key: Any, max_parallelism: int) -> int:
+        value = hash_key(key, SEED)
+        # Spark's hash is signed: the same bits, and so another remainder.
+        return (value - _WRAP if value >= _SIGN else value) % max_parallelism
 
-    return group_of
+    return group
 
 
-def _column_group(type_: TypeInfo) -> Callable[[Any], int]:
+def _bytes_hash(encode: Callable[[Any], bytes]) -> Callable[[Any, int], int]:
+    def hash_key(key: Any, seed: int) -> int:
+        return xxh64_intdigest(encode(key), seed)
+
+    return hash_key
+
+
+def _column_hash(type_: TypeInfo) -> Callable[[Any, int], int]:
     hash_value = column_hash(type_)
     canonical = _canonical(type_)
+    if canonical is not None:
+        return lambda key, seed: hash_value(canonical(key), seed)
 
-    def group_of(key: Any) -> int:
-        if canonical is not None:
-            key = canonical(key)
-        elif key is None:
+    def hash_key(key: Any, seed: int) -> int:
+        if key is None:
             raise _null(key)
-        value = hash_value(key, SEED)
-        return value - _WRAP if value >= _SIGN else value
+        return hash_value(key, seed)
 
-    return group_of
+    return hash_key

@@ -42,7 +42,8 @@ class Row(tuple[Any, ...]):
                 return _new(cls, values)
             if values:
                 raise TypeError("give a Row all of its values with names, or none")
-            return _new(row_class(tuple(fields)), fields.values())
+            names = (*fields,)
+            return _new(_classes.get(names) or row_class(names), (*fields.values(),))
         return _new(cls, _in_order(cls.__row_names__, values, fields))
 
     def __call__(self, *values: Any) -> "Row":

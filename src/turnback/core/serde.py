@@ -7,7 +7,7 @@ import msgspec
 
 from turnback.core.coerce import misfit
 from turnback.core.types import TypeInfo
-from turnback.core.wire import Wire, from_hook, wire_of
+from turnback.core.wire import Wire, all_pass, from_hook, wire_of
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -26,17 +26,18 @@ class Serializer:
             this type.
     """
 
-    __slots__ = ("_wire", "decode", "encode", "type")
+    __slots__ = ("_pass", "decode", "encode", "type")
 
     def __init__(self, type: TypeInfo) -> None:
         self.type = type
-        self._wire = wire_of(type)
-        self.encode: Callable[[Any], bytes] = _encoder(type, self._wire)
-        self.decode: Callable[[bytes], Any] = _decoder(self._wire)
+        wire = wire_of(type)
+        self.encode: Callable[[Any], bytes] = _encoder(type, wire)
+        self.decode: Callable[[bytes], Any] = _decoder(wire)
+        self._pass = all_pass(wire)
 
     def encode_all(self, values: Sequence[Any]) -> list[bytes]:
         """Return the bytes of each value: as `encode`, but with one check for all of them."""
-        encode = _encode if self._wire.passes(values) else self.encode
+        encode = _encode if self._pass(values) else self.encode
         try:
             return list(map(encode, values))
         except UnicodeEncodeError:
@@ -59,8 +60,7 @@ def serializer_for(type_: TypeInfo) -> Serializer:
 
 
 def _encoder(type_: TypeInfo, wire: Wire) -> Callable[[Any], bytes]:
-    exact = next((c for c in wire.exact if c is not type(None)), None)
-    pack = wire.pack
+    exact, pack = wire.exact, wire.pack
 
     def encode_other(value: Any) -> bytes:
         try:

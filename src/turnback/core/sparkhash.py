@@ -100,11 +100,12 @@ def _decimal_hash(type_: DecimalTypeInfo) -> Hash:
 
 
 def _row_hash(type_: RowTypeInfo) -> Hash:
-    hashes = [column_hash(t) for t in type_.types]
-
-    def hash_row(row: Any, seed: int) -> int:
-        for hash_value, value in zip(hashes, row, strict=True):
-            seed = hash_value(value, seed)
-        return seed
-
+    """Compile the chain of hashes: a loop over the fields takes half as long again."""
+    scope: dict[str, Any] = {f"h{i}": column_hash(t) for i, t in enumerate(type_.types)}
+    values = [f"v{i}" for i in range(len(scope))]
+    chain = "seed"
+    for i in range(len(scope)):
+        chain = f"h{i}(v{i}, {chain})"
+    exec(f"def hash_row(row, seed):\n  {', '.join(values)}, = row\n  return {chain}", scope)
+    hash_row: Hash = scope["hash_row"]
     return hash_row

@@ -6,7 +6,7 @@ and pickled objects have a form of their own.
 
 import pickle
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -16,7 +16,6 @@ from turnback.core.build import row_builder
 from turnback.core.coerce import (
     INT_RANGES,
     coercer,
-    exact_classes,
     in_field,
     misfit,
     spread,
@@ -67,29 +66,38 @@ class Wire:
 
     Attributes:
         hint: What msgspec is told to read; None is always allowed besides.
-        exact: Classes, None's among them, whose instances may go to msgspec unseen,
-            except for the range of integers.
+        exact: The class whose instances may go to msgspec unseen, except for the range of
+            integers; None where every value must be looked at.
         bounds: The least and greatest integer, for integers of fixed size.
         pack: Checks any value but None and returns what msgspec shall write.
         unpack: Turns what msgspec read, if not None, into the value; None where it is the value.
     """
 
     hint: Any
-    exact: frozenset[type]
+    exact: type | None
     bounds: tuple[int, int] | None
     pack: Convert
     unpack: Convert | None
 
-    def passes(self, values: Any) -> bool:
-        """Whether all the values may go to msgspec unseen."""
-        if not set(map(type, values)) <= self.exact:
-            return False
-        if self.bounds is None or not values:
-            return True
-        try:
-            return bool(self.bounds[0] <= min(values) and max(values) <= self.bounds[1])
-        except TypeError:  # None among them
-            return False
+
+def all_pass(wire: Wire) -> Callable[[Iterable[Any]], bool]:
+    """Return the function that tells whether all values may go to msgspec as they are."""
+    exact, bounds = wire.exact, wire.bounds
+    if bounds is None:
+
+        def classes_pass(values: Iterable[Any]) -> bool:
+            return all([v.__class__ is exact for v in values])  # noqa: C419 (twice as fast)
+
+        return classes_pass if exact is not None else lambda values: False
+    low, high = bounds
+
+    def integers_pass(values: Iterable[Any]) -> bool:
+        for value in values:  # noqa: SIM110 (twice as fast)
+            if value.__class__ is not int or not low <= value <= high:
+                return False
+        return True
+
+    return integers_pass
 
 
 def wire_of(type_: TypeInfo) -> Wire:
@@ -101,7 +109,7 @@ def wire_of(type_: TypeInfo) -> Wire:
     if isinstance(type_, MapTypeInfo):
         return _map(type_)
     if isinstance(type_, DecimalTypeInfo):
-        return Wire(Decimal, frozenset({type(None)}), None, coercer(type_), None)
+        return Wire(Decimal, None, None, coercer(type_), None)
     if isinstance(type_, BasicTypeInfo):
         return _basic(type_)
     raise TypeError(f"no serializer for {type_!r}")
@@ -131,7 +139,7 @@ _LOOK_CLOSER = ("big_int", "float", "time", "timestamp", "instant", "pickled")
 def _basic(type_: BasicTypeInfo) -> Wire:
     name = type_.name
     pack = _PACK[name](type_) if name in _PACK else coercer(type_)
-    exact = frozenset({type(None)}) if name in _LOOK_CLOSER else exact_classes(type_)
+    exact = None if name in _LOOK_CLOSER else _HINTS[name]
     return Wire(_HINTS[name], exact, INT_RANGES.get(name), pack, None)
 
 
@@ -180,7 +188,7 @@ _PACK: dict[str, Callable[[TypeInfo], Convert]] = {
 
 def _list(type_: ListTypeInfo) -> Wire:
     element = wire_of(type_.element)
-    passes, pack_one, unpack_one = element.passes, element.pack, element.unpack
+    passes, pack_one, unpack_one = all_pass(element), element.pack, element.unpack
 
     def pack(value: Any) -> Any:
         if not isinstance(value, list | tuple):
@@ -198,6 +206,7 @@ def _list(type_: ListTypeInfo) -> Wire:
 
 def _map(type_: MapTypeInfo) -> Wire:
     key, item = wire_of(type_.key), wire_of(type_.value)
+    keys_pass, items_pass = all_pass(key), all_pass(item)
     pack_key, pack_item = key.pack, item.pack
     unpack_key = key.unpack or _same
     unpack_item = item.unpack or _same
@@ -207,7 +216,7 @@ def _map(type_: MapTypeInfo) -> Wire:
             raise misfit(value, type_, "expected a dict")
         if None in value:
             raise misfit(value, type_, "the keys of a map must not be None")
-        if key.passes(value) and item.passes(value.values()):
+        if keys_pass(value) and items_pass(value.values()):
             return value
         return {pack_key(k): None if v is None else pack_item(v) for k, v in value.items()}
 
@@ -223,7 +232,7 @@ def _same(value: Any) -> Any:
 
 
 def _composite(hint: Any, pack: Convert, unpack: Convert | None) -> Wire:
-    return Wire(hint, frozenset({type(None)}), None, pack, unpack)
+    return Wire(hint, None, None, pack, unpack)
 
 
 def _row(type_: RowTypeInfo) -> Wire:
@@ -271,9 +280,8 @@ def _compile_pack(type_: RowTypeInfo, fields: list[Wire]) -> Convert:
     for i, (name, wire) in enumerate(zip(type_.names, fields, strict=True)):
         scope[f"p{i}"] = _named_pack(name, wire.pack)
         tests = [f"v{i} is not None"]
-        exact = [c for c in wire.exact if c is not type(None)]
-        if exact:
-            scope[f"c{i}"] = exact[0]
+        if wire.exact is not None:
+            scope[f"c{i}"] = wire.exact
             fits = f"v{i}.__class__ is c{i}"
             if wire.bounds:
                 fits += f" and {wire.bounds[0]} <= v{i} <= {wire.bounds[1]}"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from turnback.core import path_segment
 from turnback.core.errors import StateError
+from turnback.core.faults import reach
 from turnback.runtime.message import Order, StorageRef, TaskName
 from turnback.runtime.program import LevelProgram
 from turnback.state import (
@@ -111,6 +112,7 @@ class LocalState:
         if order.storage.inline:
             inline = _small(delta.data, order.job)
         else:
+            reach("before-state-file")
             storage_of(order.storage).put(path, delta.data)
         return StateFile(
             path=path,

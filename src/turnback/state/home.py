@@ -180,7 +180,8 @@ def _apply(
         check(data, file.length, file.digest, file.path)
         delta = read_delta(data, file.path)
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
-        applier = Applier(delta.schemas, schemas, first, last)
+        mine = [schema for schema in schemas if schema.uid in file.operators]
+        applier = Applier(delta.schemas, mine, first, last)
         marker = Marker(file.last_epoch, file.attempt_at(file.last_epoch), file.path, scope)
         finished = msgspec.msgpack.encode(marker)
         unfinished = msgspec.msgpack.encode(msgspec.structs.replace(marker, version=_UNFINISHED))

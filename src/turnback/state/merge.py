@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -45,21 +45,35 @@ def merge(files: Sequence[StateFile], read: Read, *, final: bool) -> BuiltDelta:
     """
     states = _States()
     sources = [_Source(file, _checked(file, read), states) for file in in_order(files)]
-    rows = 0
-    groups = (min(f.first_group for f in files), max(f.last_group for f in files))
-    seen: set[int] = set()
-    batches: list[pa.RecordBatch] = []
-    for piece in _pieces(sources):
-        kept = _latest(piece, states.single(), final)
-        if not len(kept):
-            continue
-        present = kept["group"].to_numpy()
-        groups = (int(present[0]) if not rows else groups[0], int(present[-1]))
-        rows += len(kept)
-        seen.update(pc.unique(kept["state"]).to_pylist())
-        batches += bounded_batches(kept)
-    operators = tuple(sorted({states.schemas[i].uid for i in seen}))
-    return BuiltDelta(write_delta(states.schemas, batches), rows, *groups, operators)
+    kept = _Kept(_latest(piece, states.single(), final) for piece in _pieces(sources))
+    data = write_delta(states.schemas, kept.batches())
+    first, last = kept.groups or (
+        min(file.first_group for file in files),
+        max(file.last_group for file in files),
+    )
+    operators = tuple(sorted({states.schemas[i].uid for i in kept.states}))
+    return BuiltDelta(data, kept.rows, first, last, operators)
+
+
+class _Kept:
+    """The rows of the merged file, counted as they pass."""
+
+    def __init__(self, pieces: Iterable[pa.Table]) -> None:
+        self._pieces = pieces
+        self.rows = 0
+        self.groups: tuple[int, int] | None = None
+        self.states: set[int] = set()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces:
+            if not len(piece):
+                continue
+            groups = piece["group"]
+            first, last = int(groups[0].as_py()), int(groups[-1].as_py())
+            self.groups = (self.groups[0] if self.groups else first, last)
+            self.rows += len(piece)
+            self.states.update(pc.unique(piece["state"]).to_pylist())
+            yield from bounded_batches(piece)
 
 
 class _States:

@@ -158,7 +158,7 @@ def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> "S3Store":
     from obstore.store import S3Store
 
     _check_names(bucket, options)
-    _check_transport(bucket, options)
+    allow_http = _allow_http(bucket, options)
     times = {
         name: timedelta(milliseconds=parse_duration(options.get(name, default), name))
         for name, default in _TIMES.items()
@@ -168,6 +168,7 @@ def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> "S3Store":
     config |= {name: options[name] for name in _STORE_OPTIONS if name in options}
     client: Any = {name: options[name] for name in _CLIENT_OPTIONS if name in options}
     client |= {name: times[name] for name in ("timeout", "connect_timeout")}
+    client["allow_http"] = allow_http
     try:
         retries = int(options.get("max_retries", 10))
         retry: Any = {"max_retries": retries, "retry_timeout": times["retry_timeout"]}
@@ -188,16 +189,18 @@ def _check_names(bucket: str, options: Mapping[str, str]) -> None:
             )
 
 
-def _check_transport(bucket: str, options: Mapping[str, str]) -> None:
+def _allow_http(bucket: str, options: Mapping[str, str]) -> bool:
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     given = [options.get("endpoint"), *(os.environ.get(name) for name in names)]
     endpoint = next((value for value in given if value), "")
-    allowed = options.get("allow_http", os.environ.get("AWS_ALLOW_HTTP", "false"))
-    if endpoint.startswith("http://") and allowed.lower() not in ("true", "1", "yes", "on"):
+    word = options.get("allow_http", os.environ.get("AWS_ALLOW_HTTP", "false"))
+    allowed = word.lower() in ("true", "1", "yes", "on")
+    if endpoint.lower().startswith("http://") and not allowed:
         raise ConfigurationError(
             f"s3://{bucket}: the endpoint {endpoint} has no TLS; set allow_http to 'true' if "
             "that is meant"
         )
+    return allowed
 
 
 def _reason(error: Exception) -> str:

@@ -555,3 +555,53 @@ def test_tick_says_when_to_come_back() -> None:
     assert job.coordinator.tick() == 5
     job.clock.advance(1_000)
     assert job.coordinator.tick() == 4
+
+
+def test_close_gives_durable_work_a_last_chance() -> None:
+    job = Job(settings=settings(tolerable_failures=1))
+    job.sink.broken = RuntimeError("down for a moment")
+    job.epoch(1)
+    job.checkpoint()
+    job.epoch(2)
+    job.sink.broken = None
+    job.coordinator.close()
+    assert job.sink.visible == [b"t1"]
+    assert job.sink.aborted == [b"t2"]
+
+
+def test_cancelling_with_a_write_of_unknown_outcome_settles_it_first() -> None:
+    storage = HookedStorage(memory())
+    job = Job(
+        storage,
+        settings(tolerable_failures=1, retention=Retain.DELETE_ON_CANCELLATION),
+    )
+
+    def lose(operation: str, path: str) -> None:
+        if path.endswith("chk-2.json") and operation in ("put_if_absent", "get"):
+            raise StorageError("connection reset")
+
+    job.epoch(1, [state_file(storage, "state/1/a")])
+    storage.after = lose
+    job.checkpoint()
+    storage.heal()
+    job.epoch(2)
+    job.coordinator.close(cancelled=True)
+    assert job.sink.visible == [b"t1"]
+    assert job.sink.aborted == [b"t2"]
+    assert job.checkpoints() == []
+    assert job.files() == []
+
+
+def test_cancelling_rolls_back_what_turns_out_not_to_be_durable() -> None:
+    storage = HookedStorage(memory())
+    job = Job(
+        storage,
+        settings(tolerable_failures=1, retention=Retain.DELETE_ON_CANCELLATION),
+    )
+    storage.fail("put_if_absent", "chk-")
+    job.epoch(1)
+    job.checkpoint()
+    storage.heal()
+    job.coordinator.close(cancelled=True)
+    assert job.sink.visible == []
+    assert job.sink.aborted == [b"t1"]

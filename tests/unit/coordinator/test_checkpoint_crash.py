@@ -81,8 +81,11 @@ def test_whatever_the_operation_at_which_it_dies_the_output_is_exactly_once() ->
 
 
 SCRIPT = """
-import sys
+import sys, types
 sys.path[:0] = sys.argv[2:]
+bare = types.ModuleType("turnback")  # without Spark it starts in a blink
+bare.__path__ = [sys.argv[3] + "/turnback"]
+sys.modules["turnback"] = bare
 from coordinator_fakes import RecordingCommitter
 from test_checkpoint_crash import FileSink, run
 from turnback.storage.local import LocalStorage
@@ -112,11 +115,11 @@ def run_process(directory: Path, **environment: str) -> int:
     return done.returncode
 
 
+@pytest.mark.crash
 @pytest.mark.parametrize(
     "point",
     [
         "before-manifest",
-        "before-manifest:3",
         "after-manifest",
         "after-sink-commit:2",
         "during-cleanup",
@@ -135,6 +138,7 @@ def test_killed_for_real_at_a_named_point(point: str, tmp_path: Path) -> None:
     assert set(storage.list("state")) == needed
 
 
+@pytest.mark.crash
 def test_the_deliberately_broken_order_is_noticed(tmp_path: Path) -> None:
     wrong = {"TURNBACK_KILL_AT": "before-manifest", "TURNBACK_FAULT_COMMIT_FIRST": "1"}
     assert run_process(tmp_path, **wrong) == -signal.SIGKILL

@@ -8,8 +8,9 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +32,11 @@ class Spy:
         for name in ("fsync", "link", "rename", "unlink", "mkdir", "rmdir"):
             monkeypatch.setattr(os, name, self._wrap(name, getattr(os, name)))
 
-    def _wrap(self, name, real):  # type: ignore[no-untyped-def]
-        def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if name == "fsync":
                 directory = stat.S_ISDIR(os.fstat(args[0]).st_mode)
-                what = os.readlink(f"/proc/self/fd/{args[0]}").replace(self._root, "ROOT")
+                what = str(Path(f"/proc/self/fd/{args[0]}").readlink()).replace(self._root, "ROOT")
                 self.events.append(f"sync {re.sub('.turnback-tmp-[0-9a-f]+', 'TEMP', what)}")
                 if self.fail_directories if directory else self.fail_files:
                     raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -45,6 +46,10 @@ class Spy:
             return real(*args, **kwargs)
 
         return call
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
 
 
 @pytest.fixture
@@ -115,7 +120,7 @@ def test_a_failed_file_sync_leaves_the_old_file_and_no_other(root: Path, spy: Sp
     for write, name in ((storage.put, "warm/a"), (storage.put_if_absent, "warm/b")):
         with pytest.raises(StorageError, match=rf"{name}.*Input/output error.*EIO"):
             write(name, b"new")
-    assert sorted(os.listdir(root / "warm")) == ["a", "up"]
+    assert names(root / "warm") == ["a", "up"]
     assert storage.get("warm/a") == b"old"
 
 
@@ -141,7 +146,7 @@ def test_a_file_system_without_hard_links_says_so(
     monkeypatch.setattr(os, "link", refuse)
     with pytest.raises(StorageError, match="no hard links"):
         LocalStorage(root).put_if_absent("a", b"")
-    assert os.listdir(root) == []
+    assert names(root) == []
 
 
 def test_a_link_whose_reply_was_lost_on_nfs_is_ours(
@@ -155,7 +160,7 @@ def test_a_link_whose_reply_was_lost_on_nfs_is_ours(
 
     monkeypatch.setattr(os, "link", twice)
     LocalStorage(root).put_if_absent("a", b"ours")
-    assert os.listdir(root) == ["a"]
+    assert names(root) == ["a"]
 
 
 # The real thing: system calls as the kernel sees them, a full disk, a closed directory.
@@ -164,9 +169,9 @@ def test_a_link_whose_reply_was_lost_on_nfs_is_ours(
 def strace(code: str, log: Path, *options: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
+    python = [sys.executable, "-c", f"from turnback.storage import LocalStorage\n{code}"]
     done = subprocess.run(
-        ["strace", "-f", "-y", "-o", log, "-e", f"trace={TRACED}", *options]
-        + [sys.executable, "-c", f"from turnback.storage import LocalStorage\n{code}"],
+        ["strace", "-f", "-y", "-o", log, "-e", f"trace={TRACED}", *options, *python],
         env={**os.environ, "PYTHONPATH": SOURCE},
         capture_output=True,
         text=True,
@@ -209,14 +214,14 @@ def test_a_sync_refused_by_the_kernel_leaves_the_old_file(tmp_path: Path) -> Non
     assert done.returncode == 1
     assert re.search(r"StorageError: cannot write d/a in file://.*\(EIO\)", done.stderr)
     assert LocalStorage(root).get("d/a") == b"old"
-    assert os.listdir(root / "d") == ["a"]
+    assert names(root / "d") == ["a"]
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "turnback-test", disk]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "turnback-test", str(disk)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
         pytest.skip("only root can mount a small disk")
     try:
@@ -232,7 +237,7 @@ def test_a_full_disk(small_disk: Path) -> None:
         with pytest.raises(StorageError, match=rf"{name} in .*No space left.*ENOSPC"):
             write(name, b"n" * 300_000)
     assert storage.get("d/a") == b"o" * 100_000
-    assert os.listdir(small_disk / "root/d") == ["a"]
+    assert names(small_disk / "root/d") == ["a"]
     storage.put("d/a", b"n" * 100_000)  # the failed writes hold no space
 
 
@@ -247,7 +252,7 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert storage.get("d/a") == b"old"
-    assert os.listdir(tmp_path / "root/d") == ["a"]
+    assert names(tmp_path / "root/d") == ["a"]
 
 
 CLOSED = """
@@ -257,12 +262,11 @@ from turnback.storage import LocalStorage
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 storage = LocalStorage(sys.argv[1])
-for call in (lambda: storage.list(), lambda: storage.list("job"),
-             lambda: storage.list("job/checkpoints"), lambda: storage.get("job/checkpoints/1"),
-             lambda: storage.put("job/checkpoints/2", b""), lambda: storage.delete("job/checkpoints/1"),
-             lambda: storage.put_if_absent("job/checkpoints/1", b"")):
+calls = [("list",), ("list", "job"), ("list", "job/c"), ("get", "job/c/1"), ("delete", "job/c/1"),
+         ("put", "job/c/2", b""), ("put_if_absent", "job/c/1", b"")]
+for name, *arguments in calls:
     try:
-        print("returned", call())
+        print("returned", getattr(storage, name)(*arguments))
     except NotFoundError as error:
         print("missing", error)
     except StorageError as error:
@@ -272,14 +276,14 @@ for call in (lambda: storage.list(), lambda: storage.list("job"),
 
 def test_a_closed_directory_is_not_an_empty_one(tmp_path_factory: pytest.TempPathFactory) -> None:
     top = tmp_path_factory.mktemp("closed")
-    LocalStorage(top).put("job/checkpoints/1", b"1")
+    LocalStorage(top).put("job/c/1", b"1")
     opened = [top, *top.parents]
     modes = {path: path.stat().st_mode for path in opened}
     try:
         for path in opened:
             if not modes[path] & stat.S_IXOTH:
                 path.chmod(modes[path] | 0o055)
-        (top / "job/checkpoints").chmod(0)
+        (top / "job/c").chmod(0)
         done = subprocess.run(
             [sys.executable, "-c", CLOSED, top],
             env={**os.environ, "PYTHONPATH": SOURCE},
@@ -290,7 +294,7 @@ def test_a_closed_directory_is_not_an_empty_one(tmp_path_factory: pytest.TempPat
     finally:
         for path, mode in modes.items():
             path.chmod(stat.S_IMODE(mode))
-        (top / "job/checkpoints").chmod(0o755)
+        (top / "job/c").chmod(0o755)
     lines = done.stdout.splitlines()
     assert len(lines) == 7, done.stderr
     assert all(re.match("failed .*EACCES", line) for line in lines), done.stdout

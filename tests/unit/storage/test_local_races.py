@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 import pytest
@@ -13,14 +13,19 @@ from turnback.core.errors import AlreadyExistsError, NotFoundError
 from turnback.storage import LocalStorage
 
 SPAWN = multiprocessing.get_context("spawn")
+together: Barrier
 SIZE = 300_000
 
 
-def claim_slots(root: str, writer: int, slots: int, start: float) -> list[int]:
+def meet(barrier: Barrier) -> None:
+    global together
+    together = barrier
+
+
+def claim_slots(root: str, writer: int, slots: int) -> list[int]:
     storage = LocalStorage(root)
     won = []
-    while time.time() < start:
-        pass
+    together.wait(60)
     for slot in range(slots):
         try:
             storage.put_if_absent(f"log/{slot}", b"%d" % writer)
@@ -32,14 +37,12 @@ def claim_slots(root: str, writer: int, slots: int, start: float) -> list[int]:
 
 def test_of_racing_processes_exactly_one_wins_each_slot(tmp_path: Path) -> None:
     slots = 60
-    with SPAWN.Pool(3) as pool:
-        start = time.time() + 2
+    with SPAWN.Pool(3, meet, (SPAWN.Barrier(3),)) as pool:
         jobs = [
-            pool.apply_async(claim_slots, (str(tmp_path), writer, slots, start))
-            for writer in range(3)
+            pool.apply_async(claim_slots, (str(tmp_path), writer, slots)) for writer in range(3)
         ]
         won = [job.get(60) for job in jobs]
-    assert sorted(slot for slots in won for slot in slots) == list(range(slots))
+    assert sorted(slot for mine in won for slot in mine) == list(range(slots))
     storage = LocalStorage(tmp_path)
     for writer, mine in enumerate(won):
         assert all(storage.get(f"log/{slot}") == b"%d" % writer for slot in mine)
@@ -68,7 +71,7 @@ def test_readers_see_the_old_or_the_new_bytes(tmp_path: Path) -> None:
     for writer in writers:
         writer.start()
     try:
-        seen = set()
+        seen: set[bytes] = set()
         end = time.monotonic() + 20
         while len(seen) < 2 or time.monotonic() < end - 18:
             assert time.monotonic() < end
@@ -157,7 +160,7 @@ def hang_in_sync(root: str, hanging: Event) -> None:
         hanging.set()
         time.sleep(600)
 
-    os.fsync = hang
+    os.fsync = hang  # type: ignore[assignment]
     storage.put("deep/file", b"n")
 
 

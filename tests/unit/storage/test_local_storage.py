@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from storage_contract import StorageContract
 
+from storage_contract import StorageContract
 from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
 from turnback.storage import LocalStorage, Storage
 
@@ -109,9 +109,9 @@ def test_no_file_descriptor_is_left_open(storage: Storage, tmp_path: Path) -> No
         storage.delete("a/b/c")
 
     use()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     use()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_a_name_too_long_for_the_file_system_is_a_storage_error(storage: Storage) -> None:

@@ -3,8 +3,8 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from storage_contract import StorageContract
 
+from storage_contract import StorageContract
 from turnback.core.errors import AlreadyExistsError, ConfigurationError
 from turnback.storage import MemoryStorage, Storage, open_storage
 

@@ -1,0 +1,38 @@
+"""Views and clicks per post, from a stream of event files. Kill it whenever you like."""
+
+import sys
+
+from turnback import (
+    FileSink,
+    KeyedProcessFunction,
+    Row,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+
+
+class Totals(KeyedProcessFunction):
+    views = ValueStateDescriptor("views", int)
+    clicks = ValueStateDescriptor("clicks", int)
+
+    def process_element(self, event, ctx):
+        total = self.views if event.kind == "view" else self.clicks
+        total.update((total.value() or 0) + 1)
+        yield Row(event.post, self.views.value() or 0, self.clicks.value() or 0)
+
+
+def main(events: str, dashboard: str, jobs: str) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(root=jobs)
+    env.set_state_backend("rocksdb").enable_checkpointing("200 ms")
+    stream = env.from_files(
+        events, "json", "post string, kind string", uid="events", max_files_per_epoch=1
+    )
+    totals = stream.key_by("post").process(
+        Totals(), output_type="post string, views bigint, clicks bigint"
+    )
+    totals.uid("totals").sink_to(FileSink(dashboard, "json")).uid("dashboard")
+    env.execute("social-media", bounded=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

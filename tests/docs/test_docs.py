@@ -1,0 +1,55 @@
+"""What the documentation shows is what there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def test_the_readme_shows_the_example_as_it_is():
+    (shown,) = blocks(ROOT / "README.md", "python")
+    assert shown in (ROOT / "examples" / "social_media.py").read_text()
+
+
+@pytest.mark.timeout(300)
+def test_the_tutorial_runs(tmp_path):
+    script = tmp_path / "tutorial.py"
+    script.write_text("\n\n".join(blocks(ROOT / "docs" / "tutorial.md", "python")))
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_configuration_shown_is_accepted(tmp_path, monkeypatch):
+    from turnback.api.configuration import load_configuration
+
+    (shown,) = blocks(ROOT / "docs" / "howto.md", "yaml")
+    path = tmp_path / "shown.yaml"
+    path.write_text(shown)
+    monkeypatch.setenv("TURNBACK_CONF", str(path))
+    assert load_configuration()["state.backend.type"] == "rocksdb"
+
+
+def test_make_targets_shown_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for page in PAGES:
+        for target in re.findall(r"`make (\w+)`|^make (\w+)$", page.read_text(), re.MULTILINE):
+            name = target[0] or target[1]
+            assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{page.name}: make {name}"

@@ -1,0 +1,231 @@
+"""S3 storage against a real gateway, and through a proxy that loses and delays replies."""
+
+import multiprocessing
+import os
+import pickle
+import time
+import uuid
+from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
+
+import pytest
+
+from services.proxy import Proxy, proxy_to
+from services.s3 import S3Server, s3_server
+from storage_contract import StorageContract
+from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
+from turnback.storage import Storage, claim, open_storage
+
+SPAWN = multiprocessing.get_context("spawn")
+together: Barrier
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("gateway")) as running:
+        running.create_bucket("bucket")
+        yield running
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"s3://bucket/{uuid.uuid4().hex}/root"
+
+
+@pytest.fixture
+def storage(server: S3Server, uri: str) -> Storage:
+    return open_storage(uri, server.options)
+
+
+@pytest.fixture
+def proxy(server: S3Server) -> Iterator[Proxy]:
+    with proxy_to(server.port) as running:
+        yield running
+
+
+class TestS3Storage(StorageContract):
+    pass
+
+
+def through(proxy: Proxy, server: S3Server, uri: str, **options: str) -> Storage:
+    endpoint = {"endpoint": f"http://127.0.0.1:{proxy.port}"}
+    return open_storage(uri, server.options | endpoint | options)
+
+
+def test_a_prefix_is_a_directory_of_its_own(server: S3Server, uri: str, storage: Storage) -> None:
+    open_storage(uri + "-other", server.options).put("a", b"other")
+    storage.put("a", b"mine")
+    assert storage.list() == ["a"]
+    whole = open_storage("s3://bucket", server.options)
+    inside = uri.removeprefix("s3://bucket/")
+    assert whole.get(f"{inside}/a") == b"mine"
+    assert {f"{inside}/a", f"{inside}-other/a"} <= set(whole.list())
+
+
+def test_more_files_than_one_page_of_a_listing(storage: Storage) -> None:
+    paths = [f"state/{number:04}" for number in range(1100)]
+    for path in paths:
+        storage.put(path, b"")
+    assert storage.list("state") == paths
+
+
+def test_settings_from_the_environment(
+    server: S3Server, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    storage = open_storage(uri)
+    storage.put("a", b"1")
+    assert storage.get("a") == b"1"
+
+
+def test_it_is_the_same_storage_after_pickling(storage: Storage) -> None:
+    storage.put("a", b"1")
+    assert pickle.loads(pickle.dumps(storage)).get("a") == b"1"
+
+
+# Racing writers
+
+
+def meet(barrier: Barrier) -> None:
+    global together
+    together = barrier
+
+
+def claim_slots(storage: Storage, writer: int, slots: int) -> list[int]:
+    won = []
+    together.wait(60)
+    for slot in range(slots):
+        try:
+            storage.put_if_absent(f"log/{slot}", b"%d" % writer)
+            won.append(slot)
+        except AlreadyExistsError:
+            pass
+    return won
+
+
+def test_of_racing_processes_exactly_one_wins_each_slot(storage: Storage) -> None:
+    slots = 40
+    with SPAWN.Pool(3, meet, (SPAWN.Barrier(3),)) as pool:
+        jobs = [pool.apply_async(claim_slots, (storage, writer, slots)) for writer in range(3)]
+        won = [job.get(120) for job in jobs]
+    assert sorted(slot for mine in won for slot in mine) == list(range(slots))
+    for writer, mine in enumerate(won):
+        assert all(storage.get(f"log/{slot}") == b"%d" % writer for slot in mine)
+
+
+def test_a_forked_process_is_told_so_instead_of_hanging(storage: Storage) -> None:
+    storage.put("a", b"1")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            storage.get("a")
+        except StorageError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answer:
+        assert b"'spawn'" in answer.read()
+    os.waitpid(child, 0)
+    assert storage.get("a") == b"1"
+
+
+# Lost and late replies
+
+
+@pytest.mark.parametrize("retries", ["0", "3"])
+def test_a_claim_whose_reply_is_lost_is_ours(
+    server: S3Server, proxy: Proxy, uri: str, storage: Storage, retries: str
+) -> None:
+    unreliable = through(proxy, server, uri, max_retries=retries)
+    unreliable.put("warm", b"")
+    for number in range(5):
+        proxy.lose_replies(1)
+        claim(unreliable, f"slot/{number}", b"ours")
+        assert storage.get(f"slot/{number}") == b"ours"
+    assert proxy.lost == 5
+
+
+def test_without_a_claim_a_lost_reply_is_an_error(
+    server: S3Server, proxy: Proxy, uri: str, storage: Storage
+) -> None:
+    unreliable = through(proxy, server, uri, max_retries="0")
+    unreliable.put("warm", b"")
+    proxy.lose_replies(1)
+    with pytest.raises(StorageError, match="cannot create slot in s3://bucket"):
+        unreliable.put_if_absent("slot", b"ours")
+    assert storage.get("slot") == b"ours"
+
+
+def test_a_lost_reply_does_not_hide_a_lost_race(
+    server: S3Server, proxy: Proxy, uri: str, storage: Storage
+) -> None:
+    unreliable = through(proxy, server, uri)
+    unreliable.put("warm", b"")
+    storage.put("slot", b"theirs")
+    proxy.lose_replies(1)
+    with pytest.raises(AlreadyExistsError):
+        claim(unreliable, "slot", b"ours")
+    assert storage.get("slot") == b"theirs"
+
+
+def test_a_server_that_does_not_answer_is_an_error_in_bounded_time(
+    server: S3Server, proxy: Proxy, uri: str
+) -> None:
+    slow = through(proxy, server, uri, timeout="1 s", max_retries="1", retry_timeout="2 s")
+    slow.put("a", b"1")
+    proxy.delay = 60
+    begin = time.monotonic()
+    for call in (lambda: slow.get("a"), lambda: slow.put("a", b"2"), lambda: slow.list()):
+        with pytest.raises(StorageError) as failure:
+            call()
+        assert not isinstance(failure.value, NotFoundError)
+    assert time.monotonic() - begin < 20
+
+
+# A failure is never taken for "nothing there"
+
+
+def expect_failures(storage: Storage, message: str) -> None:
+    for call in (
+        lambda: storage.list(),
+        lambda: storage.list("job"),
+        lambda: storage.get("job/1"),
+        lambda: storage.put("job/1", b""),
+        lambda: storage.put_if_absent("job/1", b""),
+        lambda: storage.delete("job/1"),
+    ):
+        with pytest.raises(StorageError, match=message) as failure:
+            call()
+        assert not isinstance(failure.value, NotFoundError | AlreadyExistsError)
+        assert "Debug source" not in str(failure.value)
+
+
+def test_a_missing_bucket(server: S3Server) -> None:
+    expect_failures(open_storage("s3://nowhere/x", server.options), "NoSuchBucket")
+
+
+def test_an_unknown_key(server: S3Server) -> None:
+    wrong = server.options | {"access_key_id": "wrong"}
+    expect_failures(open_storage("s3://bucket/x", wrong), "UserNotFound|InvalidAccessKeyId")
+
+
+def test_a_wrong_secret(server: S3Server) -> None:
+    wrong = server.options | {"secret_access_key": "wrong"}
+    storage = open_storage("s3://bucket/x", wrong)
+    expect_failures(storage, "SignatureDoesNotMatch|403")
+    with pytest.raises(StorageError) as failure:
+        storage.get("a")
+    assert server.options["secret_access_key"] not in str(failure.value)
+
+
+def test_nobody_listens(server: S3Server) -> None:
+    with proxy_to(server.port) as proxy:
+        storage = through(proxy, server, "s3://bucket/x", max_retries="1", retry_timeout="1 s")
+        storage.put("job/1", b"")
+    time.sleep(0.1)
+    away = {"endpoint": "http://127.0.0.1:9"}
+    limits = {"max_retries": "1", "retry_timeout": "1 s"}
+    expect_failures(open_storage("s3://bucket/x", server.options | away | limits), "cannot")
