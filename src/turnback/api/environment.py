@@ -256,6 +256,12 @@ class StreamExecutionEnvironment:
         program = self.plan()
         for warning in program.warnings:
             _LOG.warning("job %r: %s", name, warning)
+        if not self._settings.is_checkpointing_enabled():
+            _LOG.warning(
+                "job %r takes no checkpoints, so it is at-most-once: what is in flight when it "
+                "dies is gone. Call enable_checkpointing(...) for more",
+                name,
+            )
         spec = self._spec(
             name, bounded, start_from, fresh, allow_non_restored_state, epoch_interval
         )

@@ -201,12 +201,12 @@ class CheckpointLog:
 
     def check_fence(self) -> None:
         """Raise `FencedError` if a newer attempt has taken over."""
-        own = self._own_fence()
+        own, number = self._own_fence(), self._next  # a manifest may be appended meanwhile
         try:
-            self._storage.get(slot_path(self._next))
+            self._storage.get(slot_path(number))
         except NotFoundError:
             return
-        self._own_late_write(own)
+        self._own_late_write(own, number)
 
     def remove(self, number: int) -> None:
         """Remove a checkpoint; a missing one is fine, a fence is refused."""
@@ -247,7 +247,7 @@ class CheckpointLog:
             try:
                 claim(self._storage, slot_path(self._next), encode(slot))
             except AlreadyExistsError:
-                late.append(self._own_late_write(own))
+                late.append(self._own_late_write(own, self._next))
                 self._next += 1
                 continue
             self._next += 1
@@ -298,8 +298,8 @@ class CheckpointLog:
                 "leave it stopped"
             )
 
-    def _own_late_write(self, own: Fence) -> Manifest:
-        taken = self.get(self._next)
+    def _own_late_write(self, own: Fence, number: int) -> Manifest:
+        taken = self.get(number)
         if isinstance(taken, Manifest) and taken.attempt == own.attempt:
             return taken
         raise FencedError(

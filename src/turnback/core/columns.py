@@ -5,9 +5,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import accumulate, chain, pairwise
+from math import isinf
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from turnback.core.build import build_rows
 from turnback.core.coerce import NoneType, coercer, exact_classes, in_field, misfit, spread
@@ -22,6 +24,8 @@ from turnback.core.types import (
     Types,
 )
 
+# Half a step beyond the largest, from where on numbers are rounded to infinity.
+_MAX_FLOAT = (2 - 2**-24) * 2.0**127
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -54,8 +58,15 @@ def from_column(column: pa.Array, type_: TypeInfo) -> list[Any]:
             return special(column)
     if isinstance(type_, DecimalTypeInfo):
         return _decimals(column)
+    if not column.null_count and _is_number(column.type):
+        column = column.to_numpy()  # has always been fast, which cannot be said of to_pylist
+        return column.tolist()  # type: ignore[no-any-return]
     result: list[Any] = column.to_pylist()
     return result
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_floating(arrow))
 
 
 def to_columns(rows: list[Any], type_: RowTypeInfo) -> list[pa.Array]:
@@ -89,10 +100,20 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
         coerce = coercer(type_)
         values = [None if v is None else coerce(v) for v in values]
     try:
-        return pa.array(values, type=type_.arrow())
+        column = pa.array(values, type=type_.arrow())
     except (pa.ArrowException, OverflowError, UnicodeError, ValueError, TypeError):
         _blame(values, type_)
         raise
+    if name == "float" and pc.any(pc.is_inf(column)).as_py():
+        _check_infinite(values, type_)
+    return column
+
+
+def _check_infinite(values: list[Any], type_: TypeInfo) -> None:
+    """Arrow makes what 32 bits cannot hold infinite without a word."""
+    for value in values:
+        if value is not None and abs(value) >= _MAX_FLOAT and not isinf(value):
+            raise misfit(value, type_, "it is too large for 32 bits")
 
 
 def _zones_differ(values: list[Any], name: str) -> bool:

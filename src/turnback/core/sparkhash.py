@@ -102,10 +102,9 @@ def _decimal_hash(type_: DecimalTypeInfo) -> Hash:
 def _row_hash(type_: RowTypeInfo) -> Hash:
     """Compile the chain of hashes: a loop over the fields takes half as long again."""
     scope: dict[str, Any] = {f"h{i}": column_hash(t) for i, t in enumerate(type_.types)}
-    values = [f"v{i}" for i in range(len(scope))]
-    chain = "seed"
-    for i in range(len(scope)):
-        chain = f"h{i}(v{i}, {chain})"
-    exec(f"def hash_row(row, seed):\n  {', '.join(values)}, = row\n  return {chain}", scope)
+    width = range(len(scope))
+    lines = ["def hash_row(row, seed):", f"    {', '.join(f'v{i}' for i in width)}, = row"]
+    lines += [f"    seed = h{i}(v{i}, seed)" for i in width]
+    exec("\n".join([*lines, "    return seed"]), scope)
     hash_row: Hash = scope["hash_row"]
     return hash_row

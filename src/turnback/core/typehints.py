@@ -27,7 +27,7 @@ _ALLOWED = (
     "dict[K, V], tuple[X, Y], X | None, NamedTuple, dataclass and msgspec.Struct classes, a DDL "
     "string, Spark and Arrow types; Types.PICKLED_BYTE_ARRAY() for any other object"
 )
-_CLASSES: dict[Any, TypeInfo] = {
+_CLASSES: dict[type, TypeInfo] = {
     str: Types.STRING(),
     int: Types.LONG(),
     float: Types.DOUBLE(),
@@ -86,10 +86,8 @@ def _from_hint(hint: Any, inside: tuple[Any, ...]) -> TypeInfo:
         return _from_generic(hint, origin, args, inside)
     if isinstance(hint, typing.NewType):
         return _from_hint(hint.__supertype__, inside)
-    if hint in _CLASSES if isinstance(hint, type) else False:
-        return _CLASSES[hint]
     if isinstance(hint, type):
-        return _from_class(hint, inside)
+        return _CLASSES.get(hint) or _from_class(hint, inside)
     raise _unsupported(hint)
 
 

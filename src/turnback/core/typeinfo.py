@@ -257,10 +257,13 @@ def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
         ((kind, body),) = descriptor.items()
         try:
             return _compound_from_descriptor(kind, body)
-        except (TypeError, ValueError, KeyError) as error:
-            if isinstance(error, UnsupportedTypeError):
-                raise
-    raise UnsupportedTypeError(f"not a type descriptor: {descriptor!r}")
+        except UnsupportedTypeError:
+            raise
+        except RecursionError:
+            raise UnsupportedTypeError("a type descriptor is nested too deep") from None
+        except (TypeError, ValueError, KeyError):
+            pass
+    raise UnsupportedTypeError(f"not a type descriptor: {repr(descriptor)[:80]}")
 
 
 def _compound_from_descriptor(kind: str, body: Any) -> TypeInfo:

@@ -8,8 +8,8 @@ import msgspec
 class StateFile(msgspec.Struct, frozen=True):
     """One immutable file of keyed state, as a manifest refers to it.
 
-    Of a file only the rows in its key groups count: after a rescale several partitions share one
-    file, each with its own `clip` of it.
+    Of a file only the rows in its key groups and of its operators count: after a rescale several
+    partitions share one file, each with its own `clip` of it.
 
     Attributes:
         path: Where it is, relative to the job's storage; never used twice.
@@ -20,7 +20,7 @@ class StateFile(msgspec.Struct, frozen=True):
         last_epoch: Newest one.
         first_group: Smallest key group that counts.
         last_group: Greatest one.
-        operators: The uids that have rows in it.
+        operators: The uids whose rows count.
         complete: It holds everything up to `last_epoch` and no tombstones.
         inline: The bytes themselves, when they travel in the message.
         lineage: Which attempts wrote it: (attempt, last epoch written by it), oldest first.

@@ -32,8 +32,8 @@ _WIDE = pa.schema(
 def merge(files: Sequence[StateFile], read: Read, *, final: bool) -> BuiltDelta:
     """Fold files into one: the last write of each entry wins, and clears are honoured.
 
-    Only the key groups that count of each file are taken. In memory at once are the compressed
-    files and a slice of their rows, not all of them.
+    Of each file only the key groups and operators that count are taken. In memory at once are the
+    compressed files and a slice of their rows, not all of them.
 
     Args:
         files: Neighbours among the files of a partition.
@@ -99,7 +99,12 @@ class _Source:
     """The rows of one file, handed out group by group in ascending order."""
 
     def __init__(self, file: StateFile, delta: Delta, states: _States) -> None:
-        self._numbers = np.array([states.number(s) for s in delta.schemas], np.int16)
+        counts = [schema.uid in file.operators for schema in delta.schemas]
+        self._numbers = np.array(
+            [states.number(s) if c else -1 for s, c in zip(delta.schemas, counts, strict=True)],
+            np.int16,
+        )
+        self._all_count = all(counts)
         self._batches = delta.batches()
         self._range = (file.first_group, file.last_group)
         self._held: list[pa.Table] = []
@@ -110,10 +115,12 @@ class _Source:
         """Hold one more batch."""
         for batch in self._batches:
             batch = select(batch, *self._range)
-            if batch.num_rows:
-                states = self._numbers[batch["state"].to_numpy()]
-                columns = [pa.array(states), *batch.columns[1:]]
-                table = pa.Table.from_arrays(columns, schema=COLUMNS)
+            states = self._numbers[batch["state"].to_numpy()]
+            columns = [pa.array(states), *batch.columns[1:]]
+            table = pa.Table.from_arrays(columns, schema=COLUMNS)
+            if not self._all_count:
+                table = table.filter(pc.field("state") >= 0)
+            if len(table):
                 self._held.append(table.cast(_WIDE))
                 return
         self.exhausted = True

@@ -605,3 +605,28 @@ def test_cancelling_rolls_back_what_turns_out_not_to_be_durable() -> None:
     job.coordinator.close(cancelled=True)
     assert job.sink.visible == []
     assert job.sink.aborted == [b"t1"]
+
+
+def test_who_waits_is_told_of_a_failure() -> None:
+    lanes = Lanes()
+    job = Job(executor=lanes)
+    job.epoch(1)
+    job.checkpoint()
+    asked = job.coordinator.trigger()
+    take_fence(CheckpointLog(job.storage), nonce="newer")
+    lanes.run()
+    with pytest.raises(FencedError):
+        asked.result(0)
+
+
+def test_a_zombie_rolls_nothing_back() -> None:
+    lanes = Lanes()
+    job = Job(executor=lanes)
+    job.epoch(1)
+    job.checkpoint()
+    job.epoch(2)
+    take_fence(CheckpointLog(job.storage), nonce="newer")
+    lanes.run()
+    job.coordinator.close()
+    assert job.sink.aborted == []
+    assert job.sink.calls == []

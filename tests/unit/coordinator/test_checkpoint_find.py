@@ -14,7 +14,6 @@ from turnback.coordinator import (
     slot_path,
     split_slot_path,
 )
-from turnback.coordinator import ExternalizedCheckpointRetention as Retain
 from turnback.core.clock import ManualClock
 from turnback.core.errors import CheckpointNotFoundError, CorruptFileError
 from turnback.storage.local import LocalStorage
@@ -190,14 +189,15 @@ def test_after_a_fresh_start_old_checkpoints_do_not_count(known, storage) -> Non
     assert resume_point(CheckpointLog(storage), known) is None
 
 
-def test_cancelled_with_its_checkpoints_it_starts_from_nothing() -> None:
-    storage = memory()
-    settings = CheckpointSettings(interval_ms=1_000, retention=Retain.DELETE_ON_CANCELLATION)
-    job = Job(storage, settings)
-    job.epoch(1)
-    job.checkpoint()
-    job.coordinator.close(cancelled=True)
-    assert resume_point(CheckpointLog(storage), JobDirectory(storage, "job")) is None
+def test_cancelled_with_its_checkpoints_it_starts_from_nothing(known, storage) -> None:
+    info = known.info()
+    log = CheckpointLog(storage)
+    fence = log.fence(job="job", job_id=info.job_id, created_ms=0, host="h", pid=1, nonce="y")
+    known.record_attempt(fence.attempt, checkpoint=4)
+    log.end()
+    for number in (2, 3, 4):
+        log.remove(number)
+    assert resume_point(CheckpointLog(storage), known) is None
 
 
 def test_a_damaged_slot_stops_it(known, storage) -> None:

@@ -286,3 +286,13 @@ def test_slots_are_frozen() -> None:
     with pytest.raises(AttributeError):
         manifest(1).number = 2  # type: ignore[misc]
     assert msgspec.structs.replace(manifest(1), number=2).number == 2
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_only_a_manifest_of_this_very_attempt_is_our_own(storage, log, attempt: int) -> None:
+    other = manifest(2, attempt=2) if attempt == 2 else take_fence(CheckpointLog(memory()))
+    storage.put(slot_path(2), encode(msgspec.structs.replace(other, number=2)))
+    with pytest.raises(FencedError):
+        log.append(manifest())
+    with pytest.raises(FencedError):
+        log.check_fence()

@@ -204,3 +204,34 @@ def test_checkpoints_of_older_attempts_count_as_retained() -> None:
     again.checkpoint()
     assert again.checkpoints() == [3, 5]
     assert again.log.latest().parent == 3
+
+
+def test_clean_up_spares_what_waits_to_become_a_checkpoint() -> None:
+    storage, lanes = memory(), Lanes()
+    job = Job(storage, settings(max_concurrent=2), executor=lanes)
+    job.epoch(1)
+    job.checkpoint()
+    lanes["manifest"].run()
+    job.epoch(2, [state_file(storage, "state/1/a")])
+    job.checkpoint()
+    job.epoch(3, [state_file(storage, "state/1/b")])
+    lanes["commit"].run()  # the first is complete, the second has not been written
+    assert job.checkpoints() == [2]
+    lanes["manifest"].run()
+    assert job.checkpoints() == [2, 3]
+    assert verify(storage) == []
+
+
+def test_clean_up_spares_the_newest_cut() -> None:
+    storage, lanes = memory(), Lanes()
+    job = Job(storage, executor=lanes)
+    job.epoch(1)
+    job.checkpoint()
+    job.epoch(2, [state_file(storage, "state/1/a")])
+    job.coordinator.retire(["state/1/a"])  # a merge is ready, its epoch not yet confirmed
+    lanes.run()
+    assert job.checkpoints() == [2]
+    assert job.files() == ["state/1/a"]
+    job.checkpoint()
+    lanes.run()
+    assert verify(storage) == []

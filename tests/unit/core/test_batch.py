@@ -161,6 +161,8 @@ WRONG = [
     ("binary", "text"),
     ("boolean", 1),
     ("double", "1"),
+    ("float", 1e300),
+    ("float", -3.4028236e38),
     ("double", True),
     ("date", datetime(2020, 1, 1)),
     ("date", 5),
@@ -207,6 +209,16 @@ def test_errors_hold_the_declared_type_and_the_value_cut_short() -> None:
 def test_columns_must_be_as_many_as_fields() -> None:
     with pytest.raises(ElementTypeError, match="needs 3 columns, got 1: value"):
         Batch(POST, Batch(Types.LONG(), [1]).arrow).rows  # noqa: B018
+
+
+def test_single_precision() -> None:
+    largest = (2 - 2**-23) * 2.0**127
+    values = [0.1, largest, -largest, float("inf"), float("-inf"), None, 3.4028235e38]
+    back = through_arrow("float", values)
+    assert back[1:6] == values[1:6]
+    assert back[6] == largest
+    assert back[0] == pytest.approx(0.1, rel=1e-7)
+    assert back[0] != 0.1
 
 
 def test_pickled_objects() -> None:

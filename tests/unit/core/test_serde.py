@@ -103,6 +103,9 @@ def test_classes_come_back() -> None:
     assert type(next(iter(round_trip(dict[Post, int], {Post("a", 1): 2})))) is Post
     assert round_trip(Keyed, Keyed(b=1, a="x")) == Keyed(b=1, a="x")
     assert round_trip(KeywordEvent, KeywordEvent(name="x", n=1)) == KeywordEvent(name="x", n=1)
+    by_row = as_type("map<struct<a:string,n:bigint>,int>")
+    assert round_trip(by_row, {("a", 1): 2}) == {("a", 1): 2}
+    assert next(iter(round_trip(by_row, {("a", 1): 2}))).n == 1
     pair = round_trip(tuple[str, tuple[int, int]], ("a", (1, 2)))
     assert pair == ("a", (1, 2))
     assert type(pair) is type(pair[1]) is tuple

@@ -71,6 +71,14 @@ def test_other_descriptors_are_refused(descriptor: object) -> None:
         type_from_descriptor(descriptor)
 
 
+def test_a_descriptor_nested_without_end_is_refused() -> None:
+    descriptor: object = "int"
+    for _ in range(100_000):
+        descriptor = {"list": descriptor}
+    with pytest.raises(UnsupportedTypeError, match="too deep"):
+        type_from_descriptor(descriptor)
+
+
 def test_the_python_class_is_not_part_of_the_type() -> None:
     plain = RowTypeInfo(("x", "y"), (Types.LONG(), Types.LONG()))
     declared = RowTypeInfo(("x", "y"), (Types.LONG(), Types.LONG()), Point)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
+
 from turnback.core import Types
 from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.functions import (

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from turnback.state import Merge, StateFile, in_order, plan_merges
 
 KB = 1 << 10

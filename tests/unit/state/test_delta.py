@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.state import DeltaBuilder, StateSchema, read_delta
 from turnback.state import delta as module

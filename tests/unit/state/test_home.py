@@ -6,6 +6,7 @@ import textwrap
 
 import msgspec
 import pytest
+
 from turnback.core import Types
 from turnback.core.errors import (
     ConfigurationError,
@@ -202,6 +203,14 @@ def test_rows_of_states_nobody_wants_are_left_out(job):
     backend, _ = j.backend()
     with j.home(backend) as home:
         assert len(list(home.store.scan(b""))) == len(KEYS) + 1
+
+
+def test_rows_of_operators_that_do_not_count_in_a_file_are_left_out(job):
+    j = job(COUNT)
+    bump_all(j, 2)
+    j.files[1] = msgspec.structs.replace(j.files[1], operators=())
+    forget(j)
+    assert counts(j) == {1}
 
 
 def test_a_locked_store_is_left_alone_and_a_private_one_removed(job):

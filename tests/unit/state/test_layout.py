@@ -54,7 +54,7 @@ def test_odd_keys_and_map_keys_round_trip(job):
         def step(h):
             h["value"].update(key)
             h["list"].add_all([key, "end"])
-            h["map"].put_all({odd: key for odd in ODD})
+            h["map"].put_all(dict.fromkeys(ODD, key))
 
         return step
 

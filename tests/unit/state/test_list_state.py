@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from turnback.core.errors import StateError
 from turnback.functions import ListStateDescriptor
 
@@ -76,5 +77,5 @@ def test_none_is_refused(job):
         lambda h: h["list"].add_all([1, None]),
         lambda h: h["list"].update([None]),
     ):
-        with pytest.raises(StateError, match="'list'.*cannot hold None"):
+        with pytest.raises(StateError, match=r"'list'.*cannot hold None"):
             j.one("a", act)

@@ -4,6 +4,7 @@ import math
 from decimal import Decimal
 
 import pytest
+
 from turnback.core import Types
 from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
 from turnback.functions import MapStateDescriptor
@@ -43,7 +44,9 @@ def test_removed_entries_stay_removed(job):
 def test_clear_then_put_keeps_only_the_put(job):
     j = job(MAP)
     j.one("a", put(x=1, y=2))
-    j.one("a", lambda h: (put(w=0)(h), h["map"].clear(), put(y=5)(h)))
+    seen = lambda h: (h["map"].get("x"), "w" in h["map"], items(h), h["map"].is_empty())  # noqa: E731
+    step = lambda h: (put(w=0)(h), h["map"].clear(), seen(h), put(y=5)(h))[2]  # noqa: E731
+    assert j.one("a", step) == (None, False, {}, True)
     assert j.one("a", items) == {"y": 5}
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
+
 from turnback.core.errors import CorruptFileError, IncompatibleStateError
 from turnback.state import DeltaBuilder, StateSchema, delta, merge, read_delta
 
@@ -104,6 +106,14 @@ def test_only_the_groups_that_count_are_taken(files):
     built, rows = files.merge(True, clipped)
     assert [r[1] for r in rows] == [2, 3, 4]
     assert (built.first_group, built.last_group) == (2, 4)
+
+
+def test_only_the_operators_that_count_are_taken(files):
+    files.add((VALUE, 1, b"x", None, b"1"), (MAP, 1, b"x", b"s", b"1"))
+    narrowed = [msgspec.structs.replace(files.files[0], operators=("a",))]
+    built, rows = files.merge(True, narrowed)
+    assert rows == [("m", 1, b"x", b"s", b"1")]
+    assert built.operators == ("a",)
 
 
 def test_when_nothing_is_left_the_file_is_empty_but_valid(files):

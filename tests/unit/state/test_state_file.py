@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import msgspec
+
 from turnback.state import StateFile, in_order, joined_lineage
 
 

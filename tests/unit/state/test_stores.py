@@ -7,6 +7,7 @@ import sys
 import textwrap
 
 import pytest
+
 from turnback.core.errors import StateError
 from turnback.state.hashmap import HashMapStore
 from turnback.state.rocksdb import RocksOptions, RocksStore, after

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from turnback.core import Types
 from turnback.core.errors import StateError
 from turnback.functions import ValueStateDescriptor

@@ -67,6 +67,7 @@ class Attempt:
     ) -> None:
         self._plan = plan
         self._spec = spec
+        self._log = log
         self._snapshot = snapshot
         self._failure: BaseException | None = None
         self._stopping = False
@@ -156,7 +157,10 @@ class Attempt:
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
 
     def _settle_sinks(self) -> None:
-        pending = dict(self._snapshot.transactions) if self._snapshot else {}
+        snapshot, pending = self._snapshot, dict[str, tuple[bytes, ...]]()
+        # What is known to be committed need not be there any more: its reader may have moved it.
+        if snapshot is not None and snapshot.number > self._log.committed():
+            pending |= snapshot.transactions
         for uid, committer in self._committers.items():
             committer.recover(pending.pop(uid, ()))
             reach("during-recovery")

@@ -1,0 +1,101 @@
+"""A level with keyed state run in this process: the real tasks, chains, merges and coordinator.
+
+Spark's part (shuffling rows to partitions) is one call per partition here, so that thousands of
+epochs take seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from turnback import DiscardSink
+from turnback.coordinator import (
+    CheckpointCoordinator,
+    CheckpointLog,
+    CheckpointSettings,
+    EpochCut,
+    SourcePosition,
+)
+from turnback.core import Batch, as_type
+from turnback.graph import KeySpec, NodeKind, StreamGraph
+from turnback.planner import plan
+from turnback.runtime.chains import Chains
+from turnback.runtime.level import LevelInstance
+from turnback.runtime.message import (
+    INJECTED,
+    Order,
+    StorageRef,
+    TaskName,
+    decode_barrier,
+    encode_barrier,
+)
+from turnback.runtime.program import level_programs
+from turnback.runtime.spark.merger import MergeTask
+from turnback.sinks import CommitterContext
+from turnback.state import plan_merges
+from turnback.storage import LocalStorage
+
+ROW = as_type("key string, n bigint")
+
+
+class OneProcessJob:
+    """source -> key_by("key") -> process(function) -> discard, without Spark."""
+
+    def __init__(self, root: Path, function: Any, settings: CheckpointSettings) -> None:
+        graph = StreamGraph()
+        source = graph.add(NodeKind.SOURCE, "source", ROW, uid="source")
+        key = KeySpec(("key",), None, (as_type("string"),))
+        process = graph.add(
+            NodeKind.KEYED_PROCESS, "process", ROW, (source,), key=key, function=function, uid="p"
+        )
+        sink = DiscardSink()
+        graph.add(NodeKind.SINK, "sink", None, (process,), function=sink, uid="sink")
+        (self.program,) = level_programs(plan(graph, 1, 128))
+        self.instance = LevelInstance(self.program, 0)
+        self.chains = Chains([self.program], 128)
+        self.storage = LocalStorage(root / "job")
+        self.ref = StorageRef(self.storage.uri)
+        self.local = root / "local"
+        self.epoch = 0
+        log = CheckpointLog(self.storage)
+        fence = log.fence(job="j", job_id="id", created_ms=0, host="h", pid=1, nonce="n")
+        context = CommitterContext(job="j", job_id="id", uid="sink", attempt=fence.attempt)
+        self.coordinator = CheckpointCoordinator(
+            fence, log, self.storage, settings, {"sink": sink.committer(context)},
+            max_parallelism=128,
+        ).start()  # fmt: skip
+
+    def run(self, rows: Sequence[tuple[str, int]]) -> None:
+        """One epoch."""
+        self.epoch += 1
+        hop = self.program.input
+        data = Batch(ROW, list(rows)).arrow
+        batches = [
+            hop.pack(hop.wires[0], data, None),
+            hop.barriers([0], [encode_barrier(INJECTED)]),
+        ]
+        order = Order(
+            "j", "id", 1, self.epoch, "rocksdb", str(self.local), self.ref,
+            self.chains.of_level(0),
+        )  # fmt: skip
+        out: list[pa.RecordBatch] = list(
+            self.instance.run(order, TaskName(0, self.epoch), iter(batches))
+        )
+        ack = decode_barrier(out[-1].column(2)[0].as_py()).acks[-1]
+        if ack.state is not None:
+            self.chains.confirm(0, 0, ack.state)
+        self.merge()
+        position = SourcePosition(str(self.epoch))
+        cut = EpochCut(self.epoch, {"source": position}, self.chains.live(), ack.schemas)
+        self.coordinator.epoch_confirmed(cut)
+
+    def merge(self) -> None:
+        """Do what the merger does in the background."""
+        for home, files in self.chains.items():
+            for merge in plan_merges(files):
+                task = MergeTask(home, merge.files, merge.final, ("p",), (0, 127), self.ref, 1)
+                self.chains.replace(home, merge.files, task.run())
