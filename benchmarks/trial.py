@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def _run(engine: Engine, dataset: Dataset, scratch: Path, timeout: float) -> Res
         process = subprocess.Popen(
             command,
             cwd=REPOSITORY,
+            env=_environment(engine, scratch),
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
@@ -48,6 +50,15 @@ def _run(engine: Engine, dataset: Dataset, scratch: Path, timeout: float) -> Res
     if process.returncode != 0 or not out.strip():
         raise TrialFailedError(_reason(log.read_text(errors="replace")))
     return Result.parse(out.strip().splitlines()[-1])
+
+
+def _environment(engine: Engine, scratch: Path) -> dict[str, str]:
+    """Ours, with this package importable in every worker and temporary files in `scratch`."""
+    path = [str(REPOSITORY)]
+    # Packages found for this interpreter would only break another one's.
+    if engine.python == Path(sys.executable) and "PYTHONPATH" in os.environ:
+        path.append(os.environ["PYTHONPATH"])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "TMPDIR": str(scratch)}
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -35,11 +35,14 @@ class Workload:
 
 
 def throughput(records: int, keys: int) -> Workload:
-    """`records` counted records in four batches, after a warm-up batch of the same size."""
+    """`records` counted records in four batches, after two of the same size to warm up.
+
+    One is not enough: the JVM still compiles hot code during the second.
+    """
     batch = records // COUNTED_BATCHES
     if batch < PARALLELISM:
         raise ValueError(f"--records must be at least {COUNTED_BATCHES * PARALLELISM}")
-    return Workload("throughput", keys, batch, COUNTED_BATCHES + 1, warmup_batches=1)
+    return Workload("throughput", keys, batch, COUNTED_BATCHES + 2, warmup_batches=2)
 
 
 def small_epochs(batches: int, keys: int) -> Workload:

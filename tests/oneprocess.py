@@ -88,14 +88,17 @@ class OneProcessJob:
         ack = decode_barrier(out[-1].column(2)[0].as_py()).acks[-1]
         if ack.state is not None:
             self.chains.confirm(0, 0, ack.state)
-        self.merge()
+        merged_away = self.merge()
         position = SourcePosition(str(self.epoch))
         cut = EpochCut(self.epoch, {"source": position}, self.chains.live(), ack.schemas)
         self.coordinator.epoch_confirmed(cut)
+        self.coordinator.retire(merged_away)
 
-    def merge(self) -> None:
+    def merge(self) -> list[str]:
         """Do what the merger does in the background."""
+        gone: list[str] = []
         for home, files in self.chains.items():
             for merge in plan_merges(files):
                 task = MergeTask(home, merge.files, merge.final, ("p",), (0, 127), self.ref, 1)
-                self.chains.replace(home, merge.files, task.run())
+                gone += self.chains.replace(home, merge.files, task.run())
+        return gone

@@ -8,10 +8,11 @@ from platform import python_version
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from benchmarks.dataset import SPARK_SCHEMA, Answer
+from benchmarks.dataset import Answer
 from benchmarks.engines import spark_session
 from benchmarks.engines.arguments import Arguments
 from benchmarks.engines.batch_timer import BatchTimer
+from benchmarks.records import SPARK_SCHEMA
 from benchmarks.result import Result, check
 from benchmarks.workload import PARALLELISM
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
 from turnback import (
@@ -41,28 +44,62 @@ class Check(Count):
         yield Row(value.post, n)
 
 
-def count(spark: SparkSession, root: Path, backend: str, files: str) -> int:
-    """Count the records of `files`, with a checkpoint after every epoch; return how many."""
-    env = _environment(spark, root, backend)
+@dataclass(frozen=True)
+class Place:
+    """Where the job keeps its state.
+
+    Attributes:
+        root: Parent of the job's directory, which holds checkpoints and state files.
+        local: Parent of the local stores; an empty one makes the job rebuild them from the files.
+    """
+
+    backend: str
+    root: Path
+    local: Path
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a run took in, and how many checkpoints it completed."""
+
+    records: int
+    checkpoints: int
+
+
+@contextmanager
+def local_directory(backend: str) -> Iterator[Path]:
+    """A temporary directory where Turnback itself would put local stores of `backend`."""
+    memory = Path("/dev/shm")
+    parent = memory if backend == "hashmap" and memory.is_dir() else None
+    with TemporaryDirectory(prefix="turnback-bench-", dir=parent) as directory:
+        yield Path(directory)
+
+
+def count(spark: SparkSession, place: Place, files: str) -> Ran:
+    """Count the records of `files`; the interval is less than an epoch: a checkpoint after each."""
+    env = _environment(spark, place)
     env.enable_checkpointing("10 ms")
     return _execute(env, files, Count())
 
 
-def check_state(spark: SparkSession, root: Path, backend: str, files: str) -> int:
+def check_state(spark: SparkSession, place: Place, files: str) -> Ran:
     """Resume the job and check its state with those of `files` it has not seen.
 
     Without checkpoints there are no restarts either, so a wrong count fails the job at once.
     """
-    return _execute(_environment(spark, root, backend), files, Check())
+    return _execute(_environment(spark, place), files, Check())
 
 
-def _environment(spark: SparkSession, root: Path, backend: str) -> StreamExecutionEnvironment:
-    env = StreamExecutionEnvironment.get_execution_environment(spark=spark, root=root)
-    return env.set_parallelism(PARALLELISM).set_state_backend(backend)
+def _environment(spark: SparkSession, place: Place) -> StreamExecutionEnvironment:
+    env = StreamExecutionEnvironment.get_execution_environment(
+        {"state.backend.local-dir": str(place.local)}, spark=spark, root=place.root
+    )
+    return env.set_parallelism(PARALLELISM).set_state_backend(place.backend)
 
 
-def _execute(env: StreamExecutionEnvironment, files: str, function: Count) -> int:
+def _execute(env: StreamExecutionEnvironment, files: str, function: Count) -> Ran:
     events = env.from_dataframe(spark_query.read(env.spark, files), uid="events")
     counts = events.key_by("post").process(function, output_type="post string, n bigint")
     counts.uid("count").sink_to(DiscardSink()).uid("out")
-    return sum(epoch.records for epoch in env.execute("bench", bounded=True).epochs)
+    report = env.execute("bench", bounded=True)
+    return Ran(sum(epoch.records for epoch in report.epochs), report.checkpoints)

@@ -137,7 +137,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--root", required=True)
     parser.add_argument("--input", required=True)
     parser.add_argument("--output", required=True)
-    parser.add_argument("--local", required=True, help="where local state stores go")
+    parser.add_argument("--local", help="where local state stores go")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
     parser.add_argument("--backend", default="rocksdb")
@@ -158,9 +158,8 @@ def arguments() -> argparse.Namespace:
 def environment(args: argparse.Namespace) -> StreamExecutionEnvironment:
     """The settings of the job."""
     spark = spark_session(args.master, **dict(c.split("=", 1) for c in args.conf))
-    env = StreamExecutionEnvironment.get_execution_environment(
-        {"state.backend.local-dir": args.local}, spark=spark, root=args.root
-    )
+    local = {"state.backend.local-dir": args.local} if args.local else {}
+    env = StreamExecutionEnvironment.get_execution_environment(local, spark=spark, root=args.root)
     env.set_parallelism(2).set_state_backend(args.backend).enable_checkpointing(args.interval)
     env.get_checkpoint_config().set_num_retained_checkpoints(args.retain)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(args.restarts, 100))

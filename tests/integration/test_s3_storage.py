@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -119,6 +120,8 @@ def test_a_forked_process_is_told_so_instead_of_hanging(storage: Storage) -> Non
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(20)
         try:
             storage.get("a")
         except StorageError as error:

@@ -23,7 +23,6 @@ class Positions:
         self._attempt = attempt
         self._segments: dict[str, list[LogFile]] = {}
         self._upto: dict[str, int] = {}
-        self.replaced: list[str] = []
 
     def restore(self, sources: Mapping[str, SourcePosition]) -> dict[str, list[str]]:
         """Go on from a snapshot; returns the entries of each list of files seen."""
@@ -58,7 +57,6 @@ class Positions:
             older = segments.pop()
             entries = self._read(older) + entries
             size += older.length
-            self.replaced.append(older.path)
         segments.append(self._write(entries))
 
     def _write(self, entries: list[str]) -> LogFile:

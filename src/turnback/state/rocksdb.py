@@ -62,7 +62,9 @@ class RocksStore:
         self.broken = False
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            self._db = Rdict(str(directory), _options(self._options))
+            # Options of an existing store count only when given for its column family too.
+            wanted = _options(self._options)
+            self._db = Rdict(str(directory), wanted, column_families={"default": wanted})
         except Exception as e:
             raise StateError(f"cannot open the RocksDB store {directory}: {e}") from e
         unlogged = WriteOptions()

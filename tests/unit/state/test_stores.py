@@ -136,6 +136,16 @@ def test_a_killed_process_leaves_a_whole_batch(module, name, tmp_path):
     store.close()
 
 
+def test_options_hold_for_a_store_that_is_there_already(tmp_path):
+    options = RocksOptions(block_cache=3 << 20)
+    for _ in range(2):
+        store = RocksStore(tmp_path / "s", options)
+        assert store._db.property_value("rocksdb.block-cache-capacity") == str(3 << 20)
+        store.close()
+    log = (tmp_path / "s" / "LOG").read_text()
+    assert "filter_policy: bloomfilter" in log
+
+
 def test_unsorted_files_do_not_pile_up(tmp_path):
     options = RocksOptions(most_unsorted=4)
     for n in range(30):

@@ -75,7 +75,7 @@ class Epochs:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
         offsets = self._scratch.offsets(batch_id)
         sources = self._positions.advance(offsets, self._scratch.log_entries)
-        self._merger.tend(self._chains)
+        merged_away = self._merger.tend(self._chains)
         cut = EpochCut(
             epoch=epoch,
             sources=sources,
@@ -85,6 +85,7 @@ class Epochs:
             transactions=acks.transactions(),
         )
         self._coordinator.epoch_confirmed(cut)
+        self._coordinator.retire(merged_away)
         self._epoch = epoch
         self._on_epoch(
             EpochStats(epoch, self._read(acks), time.perf_counter() - started, acks.found())

@@ -1,0 +1,87 @@
+"""Compare Turnback with Spark's own stateful operators and with PyFlink, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import report, trial
+from benchmarks.dataset import Dataset
+from benchmarks.engine import ENGINES, REPOSITORY, Engine
+from benchmarks.generate import prepare
+from benchmarks.machine import Machine
+from benchmarks.report import Outcome, Outcomes
+from benchmarks.workload import small_epochs, throughput
+
+CACHE = Path(__file__).parent / ".cache"
+RESULTS = Path(__file__).parent / "RESULTS.md"
+QUICK_RECORDS = 100_000
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument(
+        "--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE",
+        help=f"which to run, default all: {', '.join(ENGINES)}",
+    )  # fmt: skip
+    parser.add_argument("--records", type=int, default=1_000_000, help="counted (%(default)s)")
+    parser.add_argument("--keys", type=int, default=20_000, help="distinct (%(default)s)")
+    parser.add_argument("--repeat", type=int, default=3, help="trials each (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=20, help="small epochs (%(default)s)")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds a trial may take")
+    parser.add_argument(
+        "--quick", action="store_true",
+        help=f"{QUICK_RECORDS:,} records, one trial, to see that all engines run: no RESULTS.md",
+    )  # fmt: skip
+    parser.add_argument("--output", type=Path, help="where to write the results instead")
+    given = parser.parse_args(argv)
+    if given.quick:
+        given.records, given.repeat = min(given.records, QUICK_RECORDS), 1
+    if given.output is None and not given.quick:
+        given.output = RESULTS
+    if min(given.records, given.keys, given.repeat, given.epochs) < 1:
+        parser.error("--records, --keys, --repeat and --epochs must be at least 1")
+    return given
+
+
+def measure(engines: Sequence[Engine], dataset: Dataset, repeat: int, timeout: float) -> Outcomes:
+    """Run every engine `repeat` times, in turns, so that a busy moment does not hit one alone."""
+    outcomes = {engine.name: Outcome() for engine in engines}
+    for number in range(repeat):
+        for engine in engines:
+            outcome = outcomes[engine.name]
+            if outcome.failure is not None:
+                continue
+            label = f"{dataset.workload.name} {number + 1}/{repeat} {engine.name}"
+            print(f"{label} ...", file=sys.stderr, flush=True)
+            try:
+                outcome.results.append(trial.run(engine, dataset, timeout))
+            except trial.TrialFailedError as error:
+                outcome.failure = str(error)
+                print(f"{label} failed: {error}", file=sys.stderr, flush=True)
+    return outcomes
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = parse(argv)
+    machine = Machine.here()
+    engines = [ENGINES[name] for name in given.engines]
+    workload = throughput(given.records, given.keys)
+    rates = measure(engines, prepare(workload, CACHE), given.repeat, given.timeout)
+    small = prepare(small_epochs(given.epochs, given.keys), CACHE)
+    # One trial is enough here: it holds as many measurements as epochs.
+    epochs = measure([e for e in engines if e.epochs], small, 1, given.timeout)
+    command = shlex.join(["python", "-m", "benchmarks.run", *(argv or sys.argv[1:])])
+    text = report.document(command, machine, workload, rates, epochs)
+    print(text)
+    if given.output is not None:
+        given.output.write_text(text)
+        print(f"written to {given.output}", file=sys.stderr)
+    return int(any(o.failure for o in [*rates.values(), *epochs.values()]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

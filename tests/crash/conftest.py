@@ -1,0 +1,43 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crash.place import Place, write_input
+
+MakePlace = Callable[[int], Place]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.crash)
+
+
+@pytest.fixture(scope="session")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Inputs by number of files, each written once."""
+    base = tmp_path_factory.mktemp("inputs")
+
+    def make(files: int) -> Path:
+        directory = base / str(files)
+        if not directory.exists():
+            write_input(directory, files)
+        return directory
+
+    return make
+
+
+@pytest.fixture
+def place(tmp_path: Path, inputs: Callable[[int], Path]) -> Iterator[MakePlace]:
+    """Makes the place of a job with so many epochs; all its drivers are gone afterwards."""
+    made: list[Place] = []
+
+    def make(epochs: int) -> Place:
+        made.append(Place(tmp_path, inputs(epochs)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        for driver in one.drivers:
+            driver.kill()

@@ -1,0 +1,198 @@
+"""One job's directories, and what can be seen in them from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from crash.driver import Driver
+from crash.verify import SINKS, Findings, Truth, examine
+
+from turnback.coordinator import CheckpointLog, Manifest, verify
+from turnback.storage import Storage, open_storage
+
+Files = dict[str, tuple[int, int]]
+"""Names of files, with inode and time of the last change."""
+
+_STAGED = ".inprogress"
+_NAME = re.compile(r"part-(\d+)-")
+KEYS, TEAMS = 30, 5
+
+
+def write_input(directory: Path, files: int, rows: int = 40, seed: int = 1) -> None:
+    """Write files of elements that are numbered within their key, one file per epoch."""
+    print(f"input: {files} files of {rows} rows, seed {seed}")
+    directory.mkdir(parents=True)
+    choose = random.Random(seed)
+    numbers = dict.fromkeys(range(KEYS), 0)
+    for file in range(files):
+        lines = []
+        for _ in range(rows):
+            key = choose.randrange(KEYS)
+            element = {"key": f"k{key:02d}", "seq": numbers[key], "team": f"t{key % TEAMS}"}
+            numbers[key] += 1
+            lines.append(json.dumps(element) + "\n")
+        path = directory / f"{file:04d}.json"
+        path.write_text("".join(lines))
+        os.utime(path, (1_700_000_000 + file,) * 2)  # Spark takes the oldest first
+
+
+class Place:
+    """The directories of one job, and the drivers that were started in them."""
+
+    def __init__(self, base: Path, inputs: Path) -> None:
+        self.base = base
+        self.inputs = inputs
+        self.output = base / "output"
+        self.job = base / "jobs" / "crash"
+        self.truth = Truth(inputs)
+        self.drivers: list[Driver] = []
+
+    def start(self, *arguments: str, **environment: str) -> Driver:
+        """Start a driver; keyword arguments go into its environment."""
+        own_local = "--master" not in arguments
+        command = [
+            *("--root", str(self.base / "jobs")),
+            *("--input", str(self.inputs)),
+            *("--output", str(self.output)),
+            *(("--local", str(self.base / "local")) if own_local else ()),
+            *arguments,
+        ]
+        directory = self.base / f"driver-{len(self.drivers)}"
+        self.drivers.append(Driver(command, directory, environment))
+        return self.drivers[-1]
+
+    # -- output, as a reader sees it
+
+    def examine(self, *, partial: bool = False) -> Findings:
+        """Compare what readers see with the truth."""
+        return examine(self.truth, self.output, partial=partial)
+
+    def visible(self, sink: str) -> Files:
+        """Committed files of a sink."""
+        return {p.name: _identity(p) for p in (self.output / sink).glob("part-*")}
+
+    def staged(self, sink: str) -> set[str]:
+        """Names that the uncommitted files of a sink would get."""
+        found = (self.output / sink / ".turnback").rglob(f"*{_STAGED}")
+        return {p.name.removesuffix(_STAGED) for p in found}
+
+    def newest(self, sink: str) -> int:
+        """The newest epoch of which a reader sees something; 0 if there is none."""
+        return max(map(epoch_of, self.visible(sink)), default=0)
+
+    def leftovers(self) -> list[Path]:
+        """Uncommitted files of all sinks."""
+        return sorted(self.output.rglob(f"*{_STAGED}"))
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Read the output all the time; fail if a reader ever sees what should not be there."""
+        problems: list[str] = []
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.5):
+                found = self.examine(partial=True)
+                # A listing is not atomic, so a file may be missing; none may be too much.
+                if found.duplicates or found.unexpected:
+                    problems.append(str(found))
+                    return
+
+        thread = threading.Thread(target=watch, name="reader")
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+        assert not problems, problems[0]
+
+    # -- the job directory
+
+    @property
+    def storage(self) -> Storage:
+        """The job directory."""
+        return open_storage(self.job)
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What the job says of itself."""
+        status: dict[str, Any] = json.loads((self.job / "status.json").read_text())
+        return status
+
+    def latest(self) -> Manifest:
+        """The newest checkpoint."""
+        manifest = CheckpointLog(self.storage).latest()
+        assert manifest is not None, "there is no checkpoint yet"
+        return manifest
+
+    def retained(self) -> list[Manifest]:
+        """All checkpoints, oldest first."""
+        return list(CheckpointLog(self.storage).scan().manifests)
+
+    def job_files(self) -> set[str]:
+        """State and offset files that are there."""
+        return {p for d in ("state", "offsets") for p in self.storage.list(d)}
+
+    def orphans(self) -> set[str]:
+        """State and offset files that no checkpoint refers to."""
+        return self.job_files() - {f for m in self.retained() for f in m.files()}
+
+    # -- what must hold
+
+    def assert_consistent(self) -> None:
+        """A reader sees a part of the truth, each row once, and all checkpoints are whole."""
+        found = self.examine(partial=True)
+        assert not found, found
+        assert verify(self.storage) == []
+
+    def assert_settled(self, report: dict[str, Any]) -> None:
+        """A finished job has written what a run without faults writes, and left nothing behind.
+
+        Args:
+            report: Of the driver that finished it.
+        """
+        assert report["error"] is None
+        assert report["attempts"] == 1
+        found = self.examine()
+        assert not found, found
+        assert self.leftovers() == []
+        assert verify(self.storage) == []
+        latest = self.latest()
+        assert latest.trigger == "final" or latest.epoch == report["epochs"][-1]
+        old = {f for f in self.orphans() if int(f.split("/")[1]) < latest.attempt}
+        assert old == set()
+        assert self.status["state"] == "FINISHED"
+
+
+def epoch_of(name: str) -> int:
+    """The epoch in the name of an output file."""
+    match = _NAME.match(name)
+    assert match is not None, name
+    return int(match[1])
+
+
+def of_epoch(names: set[str] | Files, epoch: int) -> set[str]:
+    """Those of the names that belong to an epoch."""
+    return {name for name in names if epoch_of(name) == epoch}
+
+
+def after_epoch(names: set[str] | Files, epoch: int) -> set[str]:
+    """Those of the names that belong to a later epoch."""
+    return {name for name in names if epoch_of(name) > epoch}
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_mtime_ns
+
+
+__all__ = ["SINKS", "Files", "Place", "after_epoch", "epoch_of", "of_epoch", "write_input"]
