@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check unit integration crash bench docs env clean
+.PHONY: demo test check bench docs env clean
 
 env: $(STAMP)
 
@@ -26,11 +26,8 @@ check: env
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/unit
 
-test: check services
-	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash
-
-services: env
-	@bash tests/services/install.sh
+test: check
+	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs
 
 bench: env
 	$(BIN)/python -m benchmarks.run

@@ -30,9 +30,7 @@ def session() -> SparkSession:
 
 
 @pytest.fixture
-def jobs(
-    session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest
-) -> Iterator[Jobs]:
+def jobs(session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     # Workers cannot import test modules, so what is defined in them travels by value.
     modules: list[Any] = [request.module, job_support]
     for module in modules:

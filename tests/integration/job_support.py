@@ -12,7 +12,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from turnback import FileSink, JobClient, KeyedProcessFunction, StreamExecutionEnvironment
+from turnback import (
+    FileSink,
+    JobClient,
+    KeyedProcessFunction,
+    RestartStrategies,
+    StreamExecutionEnvironment,
+)
 from turnback import ValueStateDescriptor as Value
 from turnback.coordinator import CheckpointLog, Event, JobDirectory, Manifest, read_history
 
@@ -74,6 +80,8 @@ class Jobs:
             configuration, spark=self.spark, root=self.root
         )
         env.set_parallelism(parallelism)
+        if not any(key.startswith("restart-strategy") for key in configuration):
+            env.set_restart_strategy(RestartStrategies.no_restart())  # a test must not loop
         if interval is not None:
             env.enable_checkpointing(interval)
         return env

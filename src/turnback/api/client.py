@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
 from turnback.runtime.job import JobReport
-from turnback.runtime.spark import JobRunner
+
+if TYPE_CHECKING:
+    from turnback.runtime.spark import JobRunner
 
 
 class JobClient:

@@ -5,9 +5,7 @@ import os
 from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any
 
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
@@ -25,9 +23,11 @@ from turnback.core.errors import ConfigurationError, PlanError
 from turnback.graph import NodeKind, StreamGraph
 from turnback.planner import Plan, plan
 from turnback.runtime.job import JobReport, JobSpec
-from turnback.runtime.spark import JobRunner, spark_session
-from turnback.sources import collection_frame, file_frame
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Spark is imported where it is first used: commands that only look at files start in a blink.
 _LOG = logging.getLogger(__name__)
 
 _BACKENDS = {
@@ -91,6 +91,8 @@ class StreamExecutionEnvironment:
     def spark(self) -> SparkSession:
         """The Spark session."""
         if self._spark is None:
+            from turnback.runtime.spark import spark_session
+
             self._spark = spark_session()
         return self._spark
 
@@ -202,6 +204,8 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
+        from turnback.sources import file_frame
+
         frame = file_frame(
             self.spark, fspath(path), format, as_type(schema), max_files_per_epoch, options
         )
@@ -211,6 +215,8 @@ class StreamExecutionEnvironment:
         self, collection: Any, type_info: Any = None, uid: str | None = None
     ) -> DataStream:
         """A bounded stream of the elements of a list, replayable like any other source."""
+        from turnback.sources import collection_frame
+
         elements = list(collection)
         frame, type = collection_frame(self.spark, elements, type_info)
         stream = self.from_dataframe(frame, uid)
@@ -252,6 +258,8 @@ class StreamExecutionEnvironment:
             allow_non_restored_state: Drop state that no operator claims.
             epoch_interval: Least time between the starts of two epochs.
         """
+        from turnback.runtime.spark import JobRunner
+
         name = check_job_name(job_name or "turnback-job")
         program = self.plan()
         for warning in program.warnings:

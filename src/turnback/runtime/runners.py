@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from turnback.graph import KeySpec, NodeKind
 from turnback.planner import Operator
 from turnback.runtime.context import KeyedContext, PlainContext
 from turnback.runtime.failure import user_error
+from turnback.runtime.produced import Produced
 from turnback.state import KeyedStateBackend
 
 KeyReader = Callable[[Batch], list[Any]]
@@ -43,8 +44,10 @@ class Runner(ABC):
 
     def output(self, rows: list[Any]) -> Batch | None:
         """The batch of what came out."""
-        type = self.operator.type
-        return Batch(type, rows) if rows and type is not None else None
+        op = self.operator
+        if not rows or op.type is None:
+            return None
+        return Produced(op.type, rows, f"operator {op.uid!r} ({op.name})")
 
     def failed(self, error: Exception, element: Any, **about: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
@@ -108,7 +111,7 @@ class FilterRunner(Runner):
                     append(row)
         except Exception as e:
             raise self.failed(e, row) from e
-        return self.output(out)
+        return Batch(batch.type, out) if out else None
 
 
 class MapBatchesRunner(Runner):
@@ -116,15 +119,17 @@ class MapBatchesRunner(Runner):
 
     def process(self, batch: Batch) -> Batch | None:
         """Map the whole batch."""
+        data = batch.arrow
         try:
-            result = self.operator.function(batch.arrow)
+            result = self.operator.function(data)
+            whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
+            parts = [result] if whole else list(result)
         except Exception as e:
             op = self.operator
             raise user_error(e, op.uid, op.name, batch_of=f"{len(batch)} elements") from e
-        parts = [result] if isinstance(result, pa.RecordBatch | pa.Table) else result
-        return self._conform(parts)
+        return self._conform([part for part in parts if part is not None])
 
-    def _conform(self, parts: Iterable[Any]) -> Batch | None:
+    def _conform(self, parts: list[Any]) -> Batch | None:
         type = self.operator.type
         assert type is not None
         schema = stream_schema(type)
@@ -133,15 +138,22 @@ class MapBatchesRunner(Runner):
             table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
             if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
                 got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
-                raise ElementTypeError(
-                    f"operator {self.operator.uid!r}: map_batches must give Arrow batches or "
-                    f"tables with the columns {schema.names}, got {got}"
-                )
-            tables.append(table.select(schema.names).cast(schema))
-        if not tables or not sum(t.num_rows for t in tables):
+                raise self._misfit(f"got {got}, wanted the columns {schema.names}")
+            try:
+                tables.append(table.select(schema.names).cast(schema))
+            except (pa.ArrowException, ValueError) as e:
+                raise self._misfit(str(e)) from None
+        if not sum(t.num_rows for t in tables):
             return None
         (combined,) = pa.concat_tables(tables).combine_chunks().to_batches()
         return Batch(type, combined)
+
+    def _misfit(self, problem: str) -> ElementTypeError:
+        op = self.operator
+        return ElementTypeError(
+            f"operator {op.uid!r} ({op.name}): map_batches must give Arrow batches or tables of "
+            f"{op.type}: {problem}"
+        )
 
 
 class ProcessRunner(FlatMapRunner):
