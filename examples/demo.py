@@ -91,7 +91,9 @@ def main() -> None:
     demo = Demo(Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output").absolute())
     demo.write_events()
     total = FILES * EVENTS_PER_FILE
-    console.print(f"{total:,} events about {len(POSTS)} posts in {FILES} files, one file an epoch\n")
+    console.print(
+        f"{total:,} events about {len(POSTS)} posts in {FILES} files, one file an epoch\n"
+    )
     columns = ("{task.description:<34}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
     with Progress(*shown, console=console) as progress:
@@ -99,6 +101,7 @@ def main() -> None:
         ended = demo.run(progress, first, until=total // 2)
         if not ended:
             progress.update(first, description="first driver [red]killed with SIGKILL[/red]")
+            progress.stop_task(first)
             second = progress.add_task("second driver, same command", total=total)
             demo.run(progress, second, until=10 * total)
     raise SystemExit(0 if report(demo, total) else 1)
@@ -119,7 +122,9 @@ def report(demo: Demo, total: int) -> bool:
         got = newest.get(post, (0, 0))
         right = right and got == truth
         mark = "" if got == truth else "[red]"
-        table.add_row(post, f"{mark}{got[0]:,}", f"{truth[0]:,}", f"{mark}{got[1]:,}", f"{truth[1]:,}")
+        table.add_row(
+            post, f"{mark}{got[0]:,}", f"{truth[0]:,}", f"{mark}{got[1]:,}", f"{truth[1]:,}"
+        )
     console.print(table)
     directory = JobDirectory.locate(demo.jobs, "social-media")
     events = [record.event for record in read_history(directory.storage)]

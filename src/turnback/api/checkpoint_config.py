@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from os import PathLike, fspath
+from os import PathLike
 
+from turnback.api.arguments import path_text
 from turnback.coordinator import (
     CheckpointingMode,
     CheckpointSettings,
@@ -79,6 +80,8 @@ class CheckpointConfig:
 
     def enable_incremental_checkpoints(self, enabled: bool = True) -> CheckpointConfig:
         """Accepted for PyFlink's sake: checkpoints always are incremental."""
+        if not isinstance(enabled, bool):
+            raise ConfigurationError(f"enabled is True or False, not {enabled!r}")
         return self._set(incremental=enabled)
 
     def set_checkpoint_storage(
@@ -87,7 +90,7 @@ class CheckpointConfig:
         """Set where checkpoints go: "jobmanager", "filesystem", or the directory to use."""
         if isinstance(storage, CheckpointStorage):
             return self._set(storage=storage)
-        text = fspath(storage)
+        text = path_text("checkpoint storage", storage)
         if text in {s.value for s in CheckpointStorage}:
             return self._set(storage=CheckpointStorage(text))
         return self._set(storage=CheckpointStorage.FILESYSTEM, directory=text)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Mapping
-from os import PathLike, fspath
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from turnback.api.arguments import job_root, path_text, positive, snapshot_text, whole_number
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
 from turnback.api.configuration import Configuration, load_configuration
@@ -50,10 +51,10 @@ class StreamExecutionEnvironment:
     ) -> None:
         self._spark = spark
         self._configuration: Configuration = load_configuration(configuration)
-        self._settings = CheckpointConfig(
-            CheckpointSettings.from_configuration(self._configuration)
-        )
-        self._root = None if root is None else fspath(root)
+        settings = CheckpointSettings.from_configuration(self._configuration)
+        if root is not None:
+            settings = replace(settings, directory=path_text("root", root))
+        self._settings = CheckpointConfig(settings)
         self._backend = "rocksdb"
         self._storage: CheckpointStorage | None = None
         self._restart: RestartStrategyConfiguration | None = None
@@ -64,9 +65,9 @@ class StreamExecutionEnvironment:
         if "state.backend.type" in self._configuration:
             self.set_state_backend(self._configuration["state.backend.type"])
         if "parallelism.default" in self._configuration:
-            self.set_parallelism(int(self._configuration["parallelism.default"]))
+            self.set_parallelism(whole_number(self._configuration, "parallelism.default"))
         if "pipeline.max-parallelism" in self._configuration:
-            self.set_max_parallelism(int(self._configuration["pipeline.max-parallelism"]))
+            self.set_max_parallelism(whole_number(self._configuration, "pipeline.max-parallelism"))
 
     @classmethod
     def get_execution_environment(
@@ -116,7 +117,7 @@ class StreamExecutionEnvironment:
         (hashmap, checkpoints in the driver's memory) and "filesystem" (hashmap, checkpoints in
         files).
         """
-        if name not in _BACKENDS:
+        if not isinstance(name, str) or name not in _BACKENDS:
             raise ConfigurationError(
                 f"unknown state backend {name!r}; there are {', '.join(_BACKENDS)}"
             )
@@ -136,7 +137,7 @@ class StreamExecutionEnvironment:
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of instances of every operator that has none of its own."""
-        self._parallelism = _positive("parallelism", parallelism)
+        self._parallelism = positive("parallelism", parallelism)
         return self
 
     def get_parallelism(self) -> int:
@@ -145,7 +146,7 @@ class StreamExecutionEnvironment:
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups, for the whole life of the job's state."""
-        if _positive("max parallelism", max_parallelism) > 32768:
+        if positive("max parallelism", max_parallelism) > 32768:
             raise ConfigurationError(f"max parallelism is at most 32768, got {max_parallelism}")
         self._max_parallelism = max_parallelism
         return self
@@ -206,10 +207,14 @@ class StreamExecutionEnvironment:
         """
         from turnback.sources import file_frame
 
-        frame = file_frame(
-            self.spark, fspath(path), format, as_type(schema), max_files_per_epoch, options
-        )
-        return self.from_dataframe(frame, uid)
+        type = as_type(schema)
+        if max_files_per_epoch is not None:
+            positive("max_files_per_epoch", max_files_per_epoch)
+        where = path_text("from_files: path", path)
+        frame = file_frame(self.spark, where, format, type, max_files_per_epoch, options)
+        stream = self.from_dataframe(frame, uid)
+        stream._node.type = type
+        return stream
 
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
@@ -217,6 +222,8 @@ class StreamExecutionEnvironment:
         """A bounded stream of the elements of a list, replayable like any other source."""
         from turnback.sources import collection_frame
 
+        if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
+            raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
         elements = list(collection)
         frame, type = collection_frame(self.spark, elements, type_info)
         stream = self.from_dataframe(frame, uid)
@@ -243,7 +250,7 @@ class StreamExecutionEnvironment:
         job_name: str | None = None,
         *,
         bounded: bool = False,
-        start_from: str | int | PathLike[str] | None = None,
+        start_from: str | int | PathLike[str] | datetime | None = None,
         fresh: bool = False,
         allow_non_restored_state: bool = False,
         epoch_interval: Duration = 0,
@@ -279,7 +286,7 @@ class StreamExecutionEnvironment:
         self,
         name: str,
         bounded: bool,
-        start_from: str | int | PathLike[str] | None,
+        start_from: str | int | PathLike[str] | datetime | None,
         fresh: bool,
         allow_non_restored_state: bool,
         epoch_interval: Duration,
@@ -287,21 +294,19 @@ class StreamExecutionEnvironment:
         settings = self._settings.settings
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
-        if start_from is not None and not isinstance(start_from, int):
-            start_from = fspath(start_from)
-        storage = self._storage or settings.storage or CheckpointStorage.FILESYSTEM
+        storage = settings.storage or self._storage or CheckpointStorage.FILESYSTEM
         inline = storage is CheckpointStorage.JOBMANAGER
         restart = choose_restart(self._restart, self._configuration, settings.enabled)
         return JobSpec(
             name=name,
-            root="memory://jobs" if inline else self._job_root(settings),
+            root="memory://jobs" if inline else job_root(settings.directory),
             settings=settings,
             restart=restart.create(),
             backend=self._backend,
             inline=inline,
             bounded=bounded,
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
-            start_from=start_from,
+            start_from=snapshot_text(start_from),
             fresh=fresh,
             allow_non_restored_state=allow_non_restored_state,
             storage_options=self._storage_options,
@@ -313,9 +318,3 @@ class StreamExecutionEnvironment:
         if root is None:
             root = os.environ.get("TURNBACK_ROOT") or str(Path.home() / ".turnback" / "jobs")
         return root if "://" in root else str(Path(root).absolute())
-
-
-def _positive(what: str, number: int) -> int:
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
-    return number

@@ -114,6 +114,8 @@ class DataStream(_Named):
         parts: list[Any] = list(key)
         if len(parts) == 2 and not isinstance(parts[0], str):
             key_type = parts.pop()  # PyFlink gives it by position
+        if key_type is not None and parts and isinstance(parts[0], str):
+            raise PlanError("key_by: columns have their type already; leave key_type out")
         if len(parts) == 1 and not isinstance(parts[0], str):
             return KeyedStream(self._graph, self._node, self._function_key(parts[0], key_type))
         return KeyedStream(self._graph, self._node, self._column_key(tuple(parts)))
@@ -189,10 +191,14 @@ class DataStream(_Named):
         return KeySpec(tuple(columns), None, tuple(types[names.index(c)] for c in columns))
 
     def _function_key(self, function: Any, key_type: Any) -> KeySpec:
+        if isinstance(function, type):
+            raise PlanError(f"key_by takes an instance; write {function.__name__}()")
         if not callable(function) and not isinstance(function, KeySelector):
             raise PlanError(
                 f"key_by takes column names or a function, got {type(function).__name__}"
             )
+        if isinstance(function, KeySelector) and type(function).open is not KeySelector.open:
+            raise PlanError("key_by: a KeySelector is not opened; prepare it in its constructor")
         declared = key_type if key_type is not None else returned_type(function)
         if declared is None or declared is Any:
             raise PlanError(

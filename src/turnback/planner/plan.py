@@ -32,6 +32,7 @@ class Wire:
         parallelism: Number of partitions it is spread over at its last hop.
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
         last_level: Level that consumes it.
+        reader: Uid of the operator that reads it, the first of them if there are several.
     """
 
     id: int
@@ -42,6 +43,7 @@ class Wire:
     parallelism: int
     first_level: int
     last_level: int
+    reader: str = ""
 
     def routing(self, into_level: int) -> Routing:
         """How its rows are routed on the hop into a level."""

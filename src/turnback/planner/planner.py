@@ -114,6 +114,7 @@ class _Cut:
                 shape.parallelism,
                 self.level[shape.producer],
                 shape.last_level,
+                self.uids[consumers[0]],
             )
             for i, (shape, consumers) in enumerate(shapes.items())
         ]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnback.core.errors import StateError
+from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.functions import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -117,4 +117,13 @@ class TaskContext:
                 f"operator {uid!r} asks for the state {descriptor.name!r} after open(); "
                 f"get every state in open()"
             )
+        return self.register(descriptor)
+
+    def register(self, descriptor: StateDescriptor) -> Any:
+        """The handle of a state of any kind."""
+        assert self._backend is not None
+        try:
+            descriptor.check()
+        except UnsupportedTypeError as e:
+            raise UnsupportedTypeError(f"operator {self._operator.uid!r}: {e}") from None
         return self._backend.register(descriptor)

@@ -28,15 +28,19 @@ def user_error(error: BaseException, uid: str, name: str, **about: Any) -> UserF
     """Describe an exception of the user's code by its line, its operator and its key."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(_PACKAGE)] or list(frames)[-1:]
-    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {error}"]
+    told = _cut(str(error), 2_000)
+    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {told}"]
     for label, value in about.items():
-        text = repr(value)
-        lines.append(f"  {label}: {text if len(text) <= 200 else text[:200] + '...'}")
+        lines.append(f"  {label}: {_cut(repr(value), 200)}")
     for frame in own[-5:]:
         lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}')
         if frame.line:
             lines.append(f"    {frame.line}")
     return UserFunctionError("\n".join(lines))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 class MarkedError(Exception):

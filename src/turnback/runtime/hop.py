@@ -31,9 +31,9 @@ class Hop:
     def fields(self) -> list[tuple[str, TypeInfo]]:
         """The data columns of all wires, in order."""
         return [
-            (f"w{wire.id}_{name}", type)
+            (f"w{wire.id}_{i}_{name}", type)  # unique even where Spark takes "n" and "N" for one
             for wire in self.wires
-            for name, type in stream_columns(wire.type)
+            for i, (name, type) in enumerate(stream_columns(wire.type))
         ]
 
     @cached_property

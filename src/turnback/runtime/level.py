@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
-from turnback.core import Batch
+from turnback.core import Batch, TypeInfo
+from turnback.core.errors import PlanError
 from turnback.functions import Function, declared_states
 from turnback.graph import NodeKind
 from turnback.planner import Operator
@@ -40,11 +43,11 @@ class LevelInstance:
     def __init__(self, program: LevelProgram, partition: int) -> None:
         self.program = program
         self.partition = partition
-        self.operators = {op.id: op for op in program.level.operators}
+        self.operators = {op.id: op for op in _apart(program.level.operators)}
         self.backends: dict[int, KeyedStateBackend] = {}
         self.runners: dict[int, Runner] = {}
         self.opened: list[Function] = []
-        for operator in program.level.operators:
+        for operator in self.operators.values():
             if operator.kind is not NodeKind.SINK:
                 self._prepare(operator)
         following = program.next_parallelism
@@ -88,7 +91,7 @@ class LevelInstance:
             context = TaskContext(operator, self.partition, self.program.max_parallelism, backend)
             if backend is not None:
                 for attribute, descriptor in declared_states(function).items():
-                    function.__dict__[attribute] = backend.register(descriptor)
+                    function.__dict__[attribute] = context.register(descriptor)
             self._open(operator, function, context)
             context.seal()
         self.runners[operator.id] = make_runner(operator, backend)
@@ -96,9 +99,29 @@ class LevelInstance:
     def _open(self, operator: Operator, function: Function, context: TaskContext) -> None:
         try:
             function.open(context)
+        except PlanError:
+            raise  # no restart mends it
         except Exception as e:
             raise user_error(e, operator.uid, operator.name, where="open()") from e
         self.opened.append(function)
+
+
+def _as_declared(batch: Batch, wanted: TypeInfo | None) -> Batch:
+    """Elements of the class the reader expects: the streams of a union may differ in it."""
+    mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
+    return batch if wanted is None or mine is theirs else Batch(wanted, arrow=batch.arrow)
+
+
+def _apart(operators: Iterable[Operator]) -> list[Operator]:
+    """Operators that were given one and the same function object get a copy each."""
+    seen: set[int] = set()
+    apart = []
+    for op in operators:
+        if id(op.function) in seen and isinstance(op.function, Function):
+            op = replace(op, function=copy.deepcopy(op.function))
+        seen.add(id(op.function))
+        apart.append(op)
+    return apart
 
 
 class _Epoch:
@@ -165,6 +188,7 @@ class _Epoch:
 
     def _push(self, node: int, batch: Batch) -> None:
         operator = self.instance.operators[node]
+        batch = _as_declared(batch, operator.input_type)
         if operator.kind is NodeKind.SINK:
             self.sinks.write(operator, batch)
             return

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from turnback.core import Batch, RowTypeInfo, TypeInfo
-from turnback.core.build import build_rows
+from turnback.core.build import build_rows, row_builder
+from turnback.core.coerce import spread
 from turnback.core.columns import transpose
 from turnback.core.errors import ElementTypeError
 from turnback.core.row import row_class
@@ -59,3 +61,15 @@ class Produced(Batch):
         return ElementTypeError(
             f"{self._operator} gave an element that does not fit its output type: {error}"
         )
+
+
+def former(kind: TypeInfo) -> Callable[[Any], Any]:
+    """A function that gives an element the class its type declares."""
+    if not isinstance(kind, RowTypeInfo):
+        return lambda element: element
+    wanted, build = kind.python_class or row_class(kind.names), row_builder(kind) or tuple
+
+    def form(element: Any) -> Any:
+        return element if type(element) is wanted else build(spread(element, kind))
+
+    return form

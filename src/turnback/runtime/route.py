@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from turnback.core import Batch, partition_of
+from turnback.core.errors import ElementTypeError
 from turnback.planner import Routing, Wire
-from turnback.runtime.runners import key_reader
+from turnback.runtime.keyreader import key_reader
 
 _CACHED_KEYS = 100_000
 
@@ -22,7 +25,8 @@ class Router:
         self._known: dict[object, int] = {}
         if self.routing is Routing.KEY_FUNCTION:
             assert wire.key is not None
-            self._keys = key_reader(wire.key, wire.type, f"wire {wire.id}")
+            self._reader = wire.reader
+            self._keys = key_reader(wire.key, wire.type, wire.reader)
             self._codec = wire.key.codec()
 
     def start(self, partition: int) -> None:
@@ -40,15 +44,27 @@ class Router:
         return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
 
     def _by_key(self, batch: Batch) -> pa.Array:
-        known, group = self._known, self._codec.group
+        known, place = self._known, self._place
         if len(known) > _CACHED_KEYS:
             known.clear()
         targets = []
         for key in self._keys(batch):
-            target = known.get(key)
-            if target is None:
-                target = known[key] = partition_of(
-                    group(key, self.max_parallelism), self.parallelism, self.max_parallelism
-                )
-            targets.append(target)
+            try:
+                target = known.get(key)
+            except TypeError:
+                target = None  # a list or the like, which `place` refuses or takes
+            targets.append(place(key) if target is None else target)
         return pa.array(targets, pa.int32())
+
+    def _place(self, key: Any) -> int:
+        try:
+            group = self._codec.group(key, self.max_parallelism)
+            target = partition_of(group, self.parallelism, self.max_parallelism)
+            self._known[key] = target
+        except ElementTypeError as e:
+            raise type(e)(f"operator {self._reader!r}: {e}") from None
+        except TypeError as e:
+            raise ElementTypeError(
+                f"operator {self._reader!r}: {key!r:.80} cannot be a key: {e}"
+            ) from None
+        return target

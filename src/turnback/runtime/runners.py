@@ -8,18 +8,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnback.core import Batch, RowTypeInfo, TypeInfo
-from turnback.core.batch import stream_columns, stream_schema
-from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.core import Batch
+from turnback.core.batch import stream_schema
+from turnback.core.errors import ElementTypeError
 from turnback.functions import ValueStateDescriptor
-from turnback.graph import KeySpec, NodeKind
+from turnback.graph import NodeKind
 from turnback.planner import Operator
 from turnback.runtime.context import KeyedContext, PlainContext
 from turnback.runtime.failure import user_error
-from turnback.runtime.produced import Produced
+from turnback.runtime.keyreader import key_reader
+from turnback.runtime.produced import Produced, former
 from turnback.state import KeyedStateBackend
-
-KeyReader = Callable[[Batch], list[Any]]
 
 
 class Runner(ABC):
@@ -68,11 +67,11 @@ class MapRunner(Runner):
 
     def process(self, batch: Batch) -> Batch | None:
         """Map all elements."""
-        function, row = self.operator.function.map, None
+        function, rows, row = self.operator.function.map, batch.rows, None
         out: list[Any] = []
         append = out.append
         try:
-            for row in batch.rows:
+            for row in rows:
                 append(function(row))
         except Exception as e:
             raise self.failed(e, row) from e
@@ -84,11 +83,11 @@ class FlatMapRunner(Runner):
 
     def process(self, batch: Batch) -> Batch | None:
         """Map all elements."""
-        function, row = self.operator.function.flat_map, None
+        function, rows, row = self.operator.function.flat_map, batch.rows, None
         out: list[Any] = []
         extend = out.extend
         try:
-            for row in batch.rows:
+            for row in rows:
                 result = function(row)
                 if result is not None:
                     extend(result)
@@ -102,11 +101,11 @@ class FilterRunner(Runner):
 
     def process(self, batch: Batch) -> Batch | None:
         """Filter all elements."""
-        function, row = self.operator.function.filter, None
+        function, rows, row = self.operator.function.filter, batch.rows, None
         out: list[Any] = []
         append = out.append
         try:
-            for row in batch.rows:
+            for row in rows:
                 if function(row):
                     append(row)
         except Exception as e:
@@ -161,11 +160,12 @@ class ProcessRunner(FlatMapRunner):
 
     def process(self, batch: Batch) -> Batch | None:
         """Process all elements."""
-        function, row, ctx = self.operator.function.process_element, None, PlainContext()
+        function, ctx = self.operator.function.process_element, PlainContext()
+        rows, row = batch.rows, None
         out: list[Any] = []
         extend = out.extend
         try:
-            for row in batch.rows:
+            for row in rows:
                 result = function(row, ctx)
                 if result is not None:
                     extend(result)
@@ -212,10 +212,11 @@ class ReduceRunner(KeyedRunner):
         super().__init__(operator, backend)
         assert operator.type is not None
         self.state = backend.register(ValueStateDescriptor("reduced", operator.type))
+        self.form = former(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
         """Reduce all elements, each under its key."""
-        backend, state, row = self.backend, self.state, None
+        backend, state, form, row = self.backend, self.state, self.form, None
         function = self.operator.function.reduce
         out: list[Any] = []
         append = out.append
@@ -223,53 +224,12 @@ class ReduceRunner(KeyedRunner):
         try:
             for backend.key, row in zip(keys, batch.rows, strict=True):
                 before = state.value()
-                after = row if before is None else function(before, row)
+                after = row if before is None else form(function(before, row))
                 state.update(after)
                 append(after)
         except Exception as e:
             raise self.failed(e, row, key=backend.key) from e
         return self.output(out)
-
-
-def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
-    """A function that gives the keys of a batch's elements, and refuses null ones."""
-    if key.function is not None:
-        return _function_reader(key.function, uid)
-    names = [name for name, _ in stream_columns(type)]
-    indexes = [names.index(column) for column in key.columns]
-    if not isinstance(type, RowTypeInfo):
-        return lambda batch: _not_null(list(batch.rows), uid, key)
-    if len(indexes) == 1:
-        (index,) = indexes
-        return lambda batch: _not_null([row[index] for row in batch.rows], uid, key)
-
-    def read(batch: Batch) -> list[Any]:
-        columns = [_not_null([row[i] for row in batch.rows], uid, key) for i in indexes]
-        return list(zip(*columns, strict=True))
-
-    return read
-
-
-def _function_reader(function: Callable[[Any], Any], uid: str) -> KeyReader:
-    def read(batch: Batch) -> list[Any]:
-        row, keys = None, []
-        try:
-            for row in batch.rows:
-                keys.append(function(row))
-        except Exception as e:
-            raise user_error(e, uid, "key function", element=row) from e
-        return keys
-
-    return read
-
-
-def _not_null(values: list[Any], uid: str, key: KeySpec) -> list[Any]:
-    if None in values:
-        raise NullKeyError(
-            f"operator {uid!r}: the key {list(key.columns)} of an element is null; filter such "
-            f"elements out or give them a key before key_by"
-        )
-    return values
 
 
 def make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner:

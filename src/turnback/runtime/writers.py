@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import logging
+
 from turnback.core import Batch
 from turnback.core.errors import TurnbackError
 from turnback.planner import Level, Operator
 from turnback.runtime.failure import user_error
 from turnback.runtime.message import Order, TaskName
 from turnback.sinks import SinkWriter, WriterContext
+
+_LOG = logging.getLogger(__name__)
 
 
 class SinkWriters:
@@ -47,9 +51,12 @@ class SinkWriters:
         return transactions
 
     def abort(self) -> None:
-        """Roll everything back."""
-        for writer in self._writers.values():
-            writer.abort()
+        """Roll everything back; what cannot be is left to the next attempt."""
+        for uid, writer in self._writers.items():
+            try:
+                writer.abort()
+            except Exception as e:  # noqa: BLE001 - it must not hide why the epoch failed
+                _LOG.warning("sink %r could not roll back: %s", uid, e)
 
     def _context(self, operator: Operator) -> WriterContext:
         order, name = self._order, self._name

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -157,7 +158,13 @@ def _options(wanted: RocksOptions) -> Options:
     table = BlockBasedOptions()
     table.set_block_cache(cache)
     table.set_bloom_filter(10, False)
+    # In the cache, so that memory stays flat; in parts, because the whole filter of a file is
+    # larger than a shard of the cache and would be read anew for nearly every get.
     table.set_cache_index_and_filter_blocks(True)
+    table.set_index_type(BlockBasedIndexType.two_level_index_search())
+    table.set_partition_filters(True)
+    table.set_metadata_block_size(4096)
+    table.set_pin_top_level_index_and_filter(True)
     table.set_pin_l0_filter_and_index_blocks_in_cache(True)
     table.set_format_version(5)
     options = Options(raw_mode=True)

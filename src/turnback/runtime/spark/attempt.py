@@ -73,8 +73,9 @@ class Attempt:
         self._stopping = False
         self._wake = threading.Event()
         self._positions = Positions(directory.storage, fence.attempt)
-        self._scratch = Scratch(leaf_names(plan))
+        leaves = leaf_names(plan)
         self._committers = self._make_committers(fence)
+        self._scratch = Scratch(leaves)
         self.coordinator = CheckpointCoordinator(
             fence,
             log,

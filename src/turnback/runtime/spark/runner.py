@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import socket
 import threading
 import uuid
@@ -36,11 +37,13 @@ from turnback.core.errors import (
     JobFailedError,
     JobInUseError,
     PlanError,
+    StorageError,
     TurnbackError,
 )
 from turnback.core.faults import reach
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobReport, JobSpec
+from turnback.runtime.snapshot import local_root
 from turnback.runtime.spark.attempt import Attempt
 
 _LOG = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ class JobRunner:
         self._attempt: Attempt | None = None
         self._restarts = 0
         self._cancelled = threading.Event()
+        self._saying = threading.Lock()
         self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
         self.report.warnings = plan.warnings
 
@@ -197,6 +201,9 @@ class JobRunner:
         if history is not None:
             history.record(JobEnded(state.value))
         self._say(state, info)
+        # The files are the state. What is left on this machine is a cache nobody uses now.
+        root = local_root(self._spec.backend, self._spec.local_dir, info.job_id)
+        shutil.rmtree(root, ignore_errors=True)
         return self.report
 
     def _failed(
@@ -215,7 +222,8 @@ class JobRunner:
         return error
 
     def _say(self, state: JobState, info: JobInfo, **fields: object) -> None:
-        self._directory.say(state, info.job_id, **fields)
+        with self._saying:
+            self._directory.say(state, info.job_id, **fields)
 
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:
@@ -224,7 +232,11 @@ class JobRunner:
         def beat() -> None:
             while not done.wait(HEARTBEAT_S):
                 newest = self.report.epochs[-1].number if self.report.epochs else None
-                self._directory.beat(epoch=newest)
+                try:
+                    with self._saying:
+                        self._directory.beat(epoch=newest)
+                except StorageError as e:
+                    _LOG.warning("the status could not be written, trying again: %s", e)
 
         thread = threading.Thread(target=beat, name="turnback-heartbeat", daemon=True)
         thread.start()

@@ -7,6 +7,7 @@ ones. It is never the truth: the manifest is.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 import uuid
@@ -18,6 +19,7 @@ from turnback.core.errors import CheckpointError
 _BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 _NOTHING = "-"
+_PREFIX = "turnback-spark-"
 
 
 class Scratch:
@@ -25,7 +27,8 @@ class Scratch:
 
     def __init__(self, leaves: Sequence[str]) -> None:
         self.leaves = tuple(leaves)
-        self.path = Path(tempfile.mkdtemp(prefix="turnback-spark-"))
+        _sweep()
+        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
 
     def seed(self, offsets: Mapping[str, str | None], logs: Mapping[str, Sequence[str]]) -> None:
         """Make Spark go on from positions.
@@ -92,3 +95,11 @@ class Scratch:
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
+
+
+def _sweep() -> None:
+    """Remove what drivers that were killed on this machine left behind."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path("/proc", pid).exists() and Path("/proc").is_dir():
+            shutil.rmtree(path, ignore_errors=True)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from turnback.core.errors import TurnbackError
+from turnback.core.errors import PlanError, TurnbackError
 from turnback.runtime.failure import marked
 from turnback.runtime.level import LevelInstance
 from turnback.runtime.message import Order, TaskName
+from turnback.runtime.program import LevelProgram
 
+_LOG = logging.getLogger(__name__)
 _KEPT = 64
 _instances: OrderedDict[tuple[str, int, int, int], LevelInstance] = OrderedDict()
 
@@ -44,20 +47,40 @@ class LevelTask:
         try:
             yield from self._instance(key, name.partition).run(self.order, name, batches)
         except TurnbackError as e:
-            # Whatever the function holds may be half done: the next try starts from a new one.
-            _instances.pop(key, None)
+            _discard(key)
             raise marked(e) from e
         except BaseException:
-            _instances.pop(key, None)
+            _discard(key)
             raise
 
     def _instance(self, key: tuple[str, int, int, int], partition: int) -> LevelInstance:
         instance = _instances.get(key)
         if instance is None:
-            instance = _instances[key] = LevelInstance(pickle.loads(self.blob), partition)
+            instance = _instances[key] = LevelInstance(_loaded(self.blob), partition)
             _evict(key)
         _instances.move_to_end(key)
         return instance
+
+
+def _loaded(blob: bytes) -> LevelProgram:
+    try:
+        program: LevelProgram = pickle.loads(blob)
+    except (ImportError, AttributeError) as e:
+        raise PlanError(
+            f"the program cannot be loaded in the workers: {e}. Ship modules of your own with "
+            f"spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be imported"
+        ) from e
+    return program
+
+
+def _discard(key: tuple[str, int, int, int]) -> None:
+    """Give an instance up: what its functions hold may be half done."""
+    instance = _instances.pop(key, None)
+    if instance is not None:
+        try:
+            instance.close()
+        except Exception:
+            _LOG.exception("close() failed after a failure")
 
 
 def _evict(newest: tuple[str, int, int, int]) -> None:

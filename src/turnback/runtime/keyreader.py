@@ -1,0 +1,64 @@
+"""Where the key of an element comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from turnback.core import Batch, RowTypeInfo, TypeInfo
+from turnback.core.batch import stream_columns
+from turnback.core.errors import NullKeyError
+from turnback.graph import KeySpec
+from turnback.runtime.failure import user_error
+
+KeyReader = Callable[[Batch], list[Any]]
+
+
+def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
+    """A function that gives the keys of a batch's elements, and refuses null ones."""
+    if key.function is not None:
+        return _function_reader(key.function, uid)
+    what = f"({', '.join(key.columns)})"
+    readers = [_column_reader(column, type) for column in key.columns]
+    if len(readers) == 1:
+        (one,) = readers
+        return lambda batch: _not_null(one(batch), uid, what)
+
+    def read(batch: Batch) -> list[Any]:
+        columns = [_not_null(reader(batch), uid, what) for reader in readers]
+        return list(zip(*columns, strict=True))
+
+    return read
+
+
+def _column_reader(column: str, type: TypeInfo) -> KeyReader:
+    if not isinstance(type, RowTypeInfo):
+        return lambda batch: batch.rows
+    if issubclass(type.python_class or tuple, tuple):
+        index = [name for name, _ in stream_columns(type)].index(column)
+        return lambda batch: [row[index] for row in batch.rows]
+    get = attrgetter(column)
+    return lambda batch: list(map(get, batch.rows))
+
+
+def _function_reader(function: Callable[[Any], Any], uid: str) -> KeyReader:
+    def read(batch: Batch) -> list[Any]:
+        rows, row, keys = batch.rows, None, []
+        try:
+            for row in rows:
+                keys.append(function(row))
+        except Exception as e:
+            raise user_error(e, uid, "key function", element=row) from e
+        return _not_null(keys, uid, "that the key function gives")
+
+    return read
+
+
+def _not_null(values: list[Any], uid: str, what: str) -> list[Any]:
+    if None in values:
+        raise NullKeyError(
+            f"operator {uid!r}: the key {what} of an element is null; filter such elements out or "
+            f"give them a key before key_by"
+        )
+    return values
