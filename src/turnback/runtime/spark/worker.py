@@ -79,7 +79,7 @@ def _discard(key: tuple[str, int, int, int]) -> None:
     if instance is not None:
         try:
             instance.close()
-        except Exception:
+        except Exception:  # noqa: BLE001 - the failure before it is what matters
             _LOG.exception("close() failed after a failure")
 
 
