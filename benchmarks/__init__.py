@@ -1,1 +1,1 @@
-"""Turnback beside the engines its users would otherwise choose: `python -m benchmarks.run --help`."""
+"""Turnback beside the engines its users would otherwise choose."""

@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from benchmarks.program import REPOSITORY
+
 FLINK_PYTHON = REPOSITORY / ".venv-flink" / "bin" / "python"
 
 

@@ -9,6 +9,7 @@ from statistics import median
 from benchmarks.engine import BASELINE, ENGINES
 from benchmarks.machine import Machine
 from benchmarks.result import Result
+from benchmarks.table import table
 from benchmarks.workload import Workload
 
 
@@ -42,7 +43,7 @@ def throughput_table(outcomes: Outcomes) -> str:
             )
         )
     head = ("engine", "records/s", "lowest to highest", "ratio", "checkpoints", "what it does")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def epoch_table(outcomes: Outcomes) -> str:
@@ -63,7 +64,7 @@ def epoch_table(outcomes: Outcomes) -> str:
                 str(len(ordered)),
             )
         )
-    return _table(("engine", "median epoch", "lowest to highest", "ratio", "epochs"), rows)
+    return table(("engine", "median epoch", "lowest to highest", "ratio", "epochs"), rows)
 
 
 def document(
@@ -105,15 +106,3 @@ def _ratio(measured: dict[str, list[float]], name: str) -> str:
 def _versions(outcomes: Sequence[Outcome]) -> str:
     found = {pair for o in outcomes for r in o.results for pair in r.versions.items()}
     return ", ".join(f"{name} {version}" for name, version in sorted(found)) + "."
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, padded so that it reads well in a terminal too."""
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join(
-        "| "
-        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        + " |"
-        for line in lines
-    )

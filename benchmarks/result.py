@@ -36,6 +36,9 @@ class Result:
     def median_seconds(self) -> float:
         return median(self.seconds)
 
+    def summary(self) -> str:
+        return f"{self.records_per_second:,.0f} records/s, {self.median_seconds:.3f} s a batch"
+
     def print(self) -> None:
         print(json.dumps(asdict(self)), flush=True)
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import report, trial
 from benchmarks.dataset import Dataset
-from benchmarks.engine import ENGINES, REPOSITORY, Engine
+from benchmarks.engine import ENGINES, Engine
 from benchmarks.generate import prepare
 from benchmarks.machine import Machine
+from benchmarks.program import ProgramFailedError
 from benchmarks.report import Outcome, Outcomes
 from benchmarks.workload import small_epochs, throughput
 
@@ -58,8 +60,10 @@ def measure(engines: Sequence[Engine], dataset: Dataset, repeat: int, timeout: f
             label = f"{dataset.workload.name} {number + 1}/{repeat} {engine.name}"
             print(f"{label} ...", file=sys.stderr, flush=True)
             try:
-                outcome.results.append(trial.run(engine, dataset, timeout))
-            except trial.TrialFailedError as error:
+                result = trial.run(engine, dataset, timeout)
+                outcome.results.append(result)
+                print(f"{label}: {result.summary()}", file=sys.stderr, flush=True)
+            except ProgramFailedError as error:
                 outcome.failure = str(error)
                 print(f"{label} failed: {error}", file=sys.stderr, flush=True)
     return outcomes
@@ -67,6 +71,8 @@ def measure(engines: Sequence[Engine], dataset: Dataset, repeat: int, timeout: f
 
 def main(argv: Sequence[str] | None = None) -> int:
     given = parse(argv)
+    # A plain SIGTERM would leave the running engine behind; an exit takes it along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine.here()
     engines = [ENGINES[name] for name in given.engines]
     workload = throughput(given.records, given.keys)

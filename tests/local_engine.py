@@ -85,7 +85,8 @@ class LocalEngine:
         parts = self._inputs(inputs)
         for program in self.programs:
             parts = self._level(program, parts)
-        rows = [(c,) for batches in parts.values() for b in batches for c in b.column(2).to_pylist()]
+        last = [batch for batches in parts.values() for batch in batches]
+        rows = [(control,) for batch in last for control in batch.column(2).to_pylist()]
         frame: Any = SimpleNamespace(select=lambda _: SimpleNamespace(collect=lambda: rows))
         self.acks = run_epoch(frame, self.plan.levels)
         for ack in self.acks.acks:

@@ -103,7 +103,7 @@ def build(env: StreamExecutionEnvironment, dataset: Dataset, probe: Probe) -> No
 def prepare_environment() -> None:
     """Set what the JVM and the Python workers inherit; must come before the first Flink call."""
     # Left alone, a local run keeps all Python workers in this one process: one interpreter lock.
-    os.environ["_python_worker_execution_mode"] = "process"
+    os.environ["_python_worker_execution_mode"] = "process"  # noqa: SIM112
     # The interpreter embedded in thread mode does not notice that it is in a virtual environment.
     paths = [sysconfig.get_path("purelib"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

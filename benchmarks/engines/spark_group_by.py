@@ -6,14 +6,14 @@ It emits one row per key and batch, where the others run a function and emit a r
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from benchmarks.dataset import Answer
 from benchmarks.engines import arguments, spark_query
 
 
 def plan(events: DataFrame) -> DataFrame:
-    return events.groupBy("post").agg(F.count(F.lit(1)).alias("n"))
+    return events.groupBy("post").agg(sf.count(sf.lit(1)).alias("n"))
 
 
 def checksum(answer: Answer) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from platform import python_version
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from benchmarks.dataset import Answer
 from benchmarks.engines import spark_session
@@ -28,7 +28,9 @@ def run(engine: str, arguments: Arguments, plan: Plan, checksum: Checksum) -> Re
     workload = arguments.dataset.workload
     # The checksum is taken by Spark as rows pass by; two additions a row, no extra job.
     observed = plan(read(spark, arguments.dataset.batch_files)).observe(
-        "check", F.count(F.lit(1)).alias("rows"), F.coalesce(F.sum("n"), F.lit(0)).alias("total")
+        "check",
+        sf.count(sf.lit(1)).alias("rows"),
+        sf.coalesce(sf.sum("n"), sf.lit(0)).alias("total"),
     )
     query = (
         observed.writeStream.format("noop")

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import (
+    StatefulProcessor,
+    StatefulProcessorHandle,
+)
 
 from benchmarks.dataset import Answer
 from benchmarks.engines import arguments, spark_query
@@ -24,7 +27,10 @@ class Count(StatefulProcessor):
         self.count = handle.getValueState("count", "n bigint")
 
     def handleInputRows(  # noqa: N802
-        self, key: Any, rows: Iterator[Row], timerValues: Any
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: Any,  # noqa: N803
     ) -> Iterator[Row]:
         for row in rows:
             state = self.count.get()
@@ -38,7 +44,10 @@ class Count(StatefulProcessor):
 
 class CountPerKey(Count):
     def handleInputRows(  # noqa: N802
-        self, key: Any, rows: Iterator[Row], timerValues: Any
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: Any,  # noqa: N803
     ) -> Iterator[Row]:
         state = self.count.get()
         n = state[0] if state else 0

@@ -9,6 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from pyspark.sql import SparkSession
+
+from benchmarks.engines import spark_query
+from benchmarks.result import WrongAnswerError
+from benchmarks.workload import PARALLELISM
 from turnback import (
     DiscardSink,
     KeyedProcessFunction,
@@ -18,10 +22,6 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-
-from benchmarks.engines import spark_query
-from benchmarks.result import WrongAnswerError
-from benchmarks.workload import PARALLELISM
 
 
 class Count(KeyedProcessFunction):

@@ -39,5 +39,4 @@ def place(tmp_path: Path, inputs: Callable[[int], Path]) -> Iterator[MakePlace]:
 
     yield make
     for one in made:
-        for driver in one.drivers:
-            driver.kill()
+        one.kill()

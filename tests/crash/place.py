@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,6 +55,7 @@ class Place:
         self.job = base / "jobs" / "crash"
         self.truth = Truth(inputs)
         self.drivers: list[Driver] = []
+        self.clones: list[Place] = []
 
     def start(self, *arguments: str, **environment: str) -> Driver:
         """Start a driver; keyword arguments go into its environment."""
@@ -68,6 +70,21 @@ class Place:
         directory = self.base / f"driver-{len(self.drivers)}"
         self.drivers.append(Driver(command, directory, environment))
         return self.drivers[-1]
+
+    def clone(self, name: str) -> Place:
+        """A copy of everything the job has written, to try something else with."""
+        other = Place(self.base / name, self.inputs)
+        shutil.copytree(self.job, other.job)
+        shutil.copytree(self.output, other.output)
+        self.clones.append(other)
+        return other
+
+    def kill(self) -> None:
+        """End all drivers, here and in clones."""
+        for driver in self.drivers:
+            driver.kill()
+        for clone in self.clones:
+            clone.kill()
 
     # -- output, as a reader sees it
 

@@ -120,9 +120,7 @@ def _compare(
         found.missing += [f"{sink} {row}" for row in (wanted - seen)]
 
 
-def _check_runs(
-    what: str, numbers: dict[object, list[int]], start: int, found: Findings
-) -> None:
+def _check_runs(what: str, numbers: dict[object, list[int]], start: int, found: Findings) -> None:
     for key, run in numbers.items():
         run.sort()
         for at, number in enumerate(run, start):

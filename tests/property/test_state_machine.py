@@ -208,9 +208,12 @@ class KeyedState(RuleBasedStateMachine):
         assert found == [on_model(self.model.get(k, {}), read) for k in KEYS]
 
     def teardown(self) -> None:
-        if hasattr(self, "job"):
+        if not hasattr(self, "job"):
+            return
+        try:
             for machine in (0, 1):
                 self.compare(machine)
+        finally:
             shutil.rmtree(self.directory)
 
     def _partition_files(self, data: st.DataObject) -> list[Any]:
@@ -234,9 +237,11 @@ class RocksKeyedState(KeyedState):
 
 TestHashMap = KeyedState.TestCase
 TestHashMap.settings = settings(
-    max_examples=40,
+    max_examples=50,
     stateful_step_count=25,
     deadline=None,
+    database=None,
+    print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
 TestRocks = RocksKeyedState.TestCase

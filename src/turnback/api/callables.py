@@ -7,7 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from turnback.core.errors import PlanError
-from turnback.functions import FilterFunction, FlatMapFunction, MapFunction, ReduceFunction
+from turnback.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    MapFunction,
+    ReduceFunction,
+)
 
 
 class CallableMap(MapFunction):
@@ -56,7 +62,7 @@ def as_function(given: Any, wanted: type, wrapper: Callable[[Any], Any], method:
     """The given function object, or a plain callable wrapped as one."""
     if isinstance(given, wanted):
         return given
-    if isinstance(given, type):
+    if isinstance(given, type) and issubclass(given, Function):
         raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
     if callable(given):
         return wrapper(given)

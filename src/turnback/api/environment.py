@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 # Spark is imported where it is first used: commands that only look at files start in a blink.
 _LOG = logging.getLogger(__name__)
 
+_AT_MOST_ONCE = (
+    "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
+    "Call enable_checkpointing(...) for more",
+)
 _BACKENDS = {
     "hashmap": ("hashmap", None),
     "rocksdb": ("rocksdb", None),
@@ -268,40 +272,19 @@ class StreamExecutionEnvironment:
         from turnback.runtime.spark import JobRunner
 
         name = check_job_name(job_name or "turnback-job")
-        program = self.plan()
-        for warning in program.warnings:
-            _LOG.warning("job %r: %s", name, warning)
-        if not self._settings.is_checkpointing_enabled():
-            _LOG.warning(
-                "job %r takes no checkpoints, so it is at-most-once: what is in flight when it "
-                "dies is gone. Call enable_checkpointing(...) for more",
-                name,
-            )
-        spec = self._spec(
-            name, bounded, start_from, fresh, allow_non_restored_state, epoch_interval
-        )
-        return JobClient(JobRunner(self.spark, program, spec)).start()
-
-    def _spec(
-        self,
-        name: str,
-        bounded: bool,
-        start_from: str | int | PathLike[str] | datetime | None,
-        fresh: bool,
-        allow_non_restored_state: bool,
-        epoch_interval: Duration,
-    ) -> JobSpec:
-        settings = self._settings.settings
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
+        program = self.plan()
+        settings = self._settings.settings
+        for warning in (*program.warnings, *(() if settings.enabled else _AT_MOST_ONCE)):
+            _LOG.warning("job %r: %s", name, warning)
         storage = settings.storage or self._storage or CheckpointStorage.FILESYSTEM
         inline = storage is CheckpointStorage.JOBMANAGER
-        restart = choose_restart(self._restart, self._configuration, settings.enabled)
-        return JobSpec(
+        spec = JobSpec(
             name=name,
             root="memory://jobs" if inline else job_root(settings.directory),
             settings=settings,
-            restart=restart.create(),
+            restart=choose_restart(self._restart, self._configuration, settings.enabled).create(),
             backend=self._backend,
             inline=inline,
             bounded=bounded,
@@ -312,9 +295,4 @@ class StreamExecutionEnvironment:
             storage_options=self._storage_options,
             local_dir=self._configuration.get("state.backend.local-dir"),
         )
-
-    def _job_root(self, settings: CheckpointSettings) -> str:
-        root = self._root or settings.directory
-        if root is None:
-            root = os.environ.get("TURNBACK_ROOT") or str(Path.home() / ".turnback" / "jobs")
-        return root if "://" in root else str(Path(root).absolute())
+        return JobClient(JobRunner(self.spark, program, spec)).start()

@@ -191,7 +191,7 @@ class DataStream(_Named):
         return KeySpec(tuple(columns), None, tuple(types[names.index(c)] for c in columns))
 
     def _function_key(self, function: Any, key_type: Any) -> KeySpec:
-        if isinstance(function, type):
+        if isinstance(function, type) and issubclass(function, KeySelector):
             raise PlanError(f"key_by takes an instance; write {function.__name__}()")
         if not callable(function) and not isinstance(function, KeySelector):
             raise PlanError(

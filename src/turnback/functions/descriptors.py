@@ -28,35 +28,48 @@ class StateDescriptor:
     Attributes:
         name: Unique among the states of one operator; restore finds the state by it.
         kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
-        type: Type of the value, of a list's elements, of a map's values or of the accumulator.
-        key_type: Type of a map's keys, else None.
+        attribute: Name of the class attribute it was given to, if any.
     """
 
-    __slots__ = ("attribute", "key_type", "name", "type")
+    __slots__ = ("_key_type", "_problem", "_type", "attribute", "name")
 
     kind: ClassVar[str]
     name: str
-    type: TypeInfo
-    key_type: TypeInfo | None
     attribute: str | None
+    _type: TypeInfo | None
+    _key_type: TypeInfo | None
+    _problem: str | None
 
-    def __init__(self, name: str, type: Any, key_type: Any = None) -> None:
+    def __init__(self, name: str, type: Any, *key_type: Any) -> None:
         check_state_name(name)
+        found, problem = _resolve(name, type, *key_type)
         set_ = object.__setattr__
         set_(self, "name", name)
-        set_(self, "type", _typed(name, type))
-        set_(self, "key_type", None if key_type is None else _typed(name, key_type))
         set_(self, "attribute", None)
+        set_(self, "_type", found[0])
+        set_(self, "_key_type", found[1])
+        set_(self, "_problem", problem)
+
+    @property
+    def type(self) -> TypeInfo:
+        """Type of the value, of a list's elements, of a map's values or of the accumulator."""
+        self.check()
+        assert self._type is not None
+        return self._type
+
+    @property
+    def key_type(self) -> TypeInfo | None:
+        """Type of a map's keys, else None."""
+        self.check()
+        return self._key_type
 
     def check(self) -> None:
-        """Raise `UnsupportedTypeError`, naming the state, if its values could not be stored."""
-        for each in (self.type, self.key_type):
-            if each is None:
-                continue
-            try:
-                serializer_for(each)
-            except UnsupportedTypeError as e:
-                raise UnsupportedTypeError(f"state {self.name!r}: {e}") from None
+        """Raise `UnsupportedTypeError`, naming the state, if its values could not be stored.
+
+        Not done when it is made: only the planner knows which operator to blame.
+        """
+        if self._problem is not None:
+            raise UnsupportedTypeError(self._problem)
 
     def __set_name__(self, owner: Any, name: str) -> None:
         object.__setattr__(self, "attribute", name)
@@ -81,7 +94,7 @@ class StateDescriptor:
         raise AttributeError(f"{self.__class__.__name__} is immutable")
 
     def _identity(self) -> tuple[Any, ...]:
-        return (self.kind, self.name, self.type, self.key_type)
+        return (self.kind, self.name, self._type, self._key_type, self._problem)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StateDescriptor):
@@ -100,7 +113,7 @@ class StateDescriptor:
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        types = [str(t) for t in (self.key_type, self.type) if t is not None]
+        types = [str(t) for t in (self._key_type, self._type) if t is not None]
         return f"{type(self).__name__}({self.name!r}, {', '.join(types)})"
 
 
@@ -148,10 +161,6 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
     def __init__(self, name: str, key_type: Any, value_type: Any) -> None:
         super().__init__(name, value_type, key_type)
-        try:
-            MapTypeInfo(_typed(name, key_type), self.type)
-        except UnsupportedTypeError as e:
-            raise UnsupportedTypeError(f"state {name!r}: {e}") from None
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):
@@ -205,8 +214,14 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
         object.__setattr__(self, "aggregate_function", aggregate_function)
 
 
-def _typed(name: str, spec: Any) -> TypeInfo:
+def _resolve(
+    name: str, value: Any, *key: Any
+) -> tuple[tuple[TypeInfo | None, TypeInfo | None], str | None]:
+    """The types of a value and of a map's key, or why there are none."""
     try:
-        return as_type(spec)
+        value_type, key_type = as_type(value), as_type(key[0]) if key else None
+        whole = value_type if key_type is None else MapTypeInfo(key_type, value_type)
+        serializer_for(whole)
     except UnsupportedTypeError as e:
-        raise UnsupportedTypeError(f"state {name!r}: {e}") from None
+        return (None, None), f"state {name!r}: {e}"
+    return (value_type, key_type), None

@@ -1,5 +1,5 @@
 from turnback.graph.key import KeySpec
-from turnback.graph.node import KEYED_KINDS, Node, NodeKind
+from turnback.graph.node import KEYED_KINDS, REDUCED, Node, NodeKind
 from turnback.graph.streamgraph import StreamGraph
 
-__all__ = ["KEYED_KINDS", "KeySpec", "Node", "NodeKind", "StreamGraph"]
+__all__ = ["KEYED_KINDS", "REDUCED", "KeySpec", "Node", "NodeKind", "StreamGraph"]

@@ -25,6 +25,9 @@ class NodeKind(Enum):
 
 KEYED_KINDS = frozenset({NodeKind.KEYED_PROCESS, NodeKind.REDUCE})
 
+REDUCED = "reduced"
+"""Name of the state of a reduce."""
+
 
 @dataclass(eq=False)
 class Node:

@@ -7,7 +7,7 @@ import xxhash
 from turnback.core import check_uid
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.functions import declared_states
-from turnback.graph import KEYED_KINDS, Node, NodeKind
+from turnback.graph import KEYED_KINDS, REDUCED, Node, NodeKind
 
 
 def assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
@@ -58,21 +58,23 @@ def check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
 
 
 def check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    """Refuse states declared twice; their types were checked when they were declared."""
+    """Refuse declared states that cannot be stored, are there twice, or have no key."""
     for node in nodes:
-        if node.kind not in KEYED_KINDS:
-            continue
-        seen: set[str] = set()
+        who = f"operator {uids[node.id]!r} ({node.name})"
+        seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
-            if descriptor.name in seen:
+            if node.kind not in KEYED_KINDS:
                 raise PlanError(
-                    f"operator {uids[node.id]!r} declares the state {descriptor.name!r} twice"
+                    f"{who} declares the state {descriptor.name!r}, but its stream has no key; put "
+                    f"key_by(...) before it"
                 )
+            if descriptor.name in seen:
+                raise PlanError(f"{who} declares the state {descriptor.name!r} twice; rename one")
             seen.add(descriptor.name)
             try:
                 descriptor.check()
             except UnsupportedTypeError as e:
-                raise UnsupportedTypeError(f"operator {uids[node.id]!r}: {e}") from None
+                raise UnsupportedTypeError(f"{who}: {e}") from None
 
 
 def check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:

@@ -12,7 +12,7 @@ from turnback.core import Batch
 from turnback.core.batch import stream_schema
 from turnback.core.errors import ElementTypeError
 from turnback.functions import ValueStateDescriptor
-from turnback.graph import NodeKind
+from turnback.graph import REDUCED, NodeKind
 from turnback.planner import Operator
 from turnback.runtime.context import KeyedContext, PlainContext
 from turnback.runtime.failure import user_error
@@ -211,7 +211,7 @@ class ReduceRunner(KeyedRunner):
     def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
         super().__init__(operator, backend)
         assert operator.type is not None
-        self.state = backend.register(ValueStateDescriptor("reduced", operator.type))
+        self.state = backend.register(ValueStateDescriptor(REDUCED, operator.type))
         self.form = former(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:

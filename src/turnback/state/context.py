@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 from turnback.core import KeyCodec
 from turnback.core.errors import StateError
-from turnback.state.layout import GROUPS, component, wrapped_size
+from turnback.state.layout import GROUPS, LENGTHS, LONGEST, component, wrapped_size
 from turnback.state.store import LocalStore
 
 Place = tuple[int, bytes, bytes, int]
@@ -56,7 +56,11 @@ class KeyContext:
             )
         encoded = self._codec.encode(key)
         group = self._codec.group(key, self.max_parallelism)
-        place = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
+        size = len(encoded)
+        if size <= LONGEST:
+            place = (group, encoded, GROUPS[group] + LENGTHS[size] + encoded, 0)
+        else:
+            place = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
         self.located[key] = place
         return place
 

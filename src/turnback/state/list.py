@@ -104,13 +104,15 @@ class ListState(Generic[T]):
         nothing: list[bytes | None] = [None] * len(cleared)
         subs, values = nothing, nothing[:]
         epoch, position = self._context.epoch, _POSITION.pack
-        for key, added in self._added.items():
-            group, encoded, _, _ = self._context.locate_all((key,))[0]
+        places = self._context.locate_all(self._added)
+        for (group, encoded, _, _), added in zip(places, self._added.values(), strict=True):
             size = len(added)
             groups += [group] * size
             keys += [encoded] * size
             subs += [position(epoch, i) for i in range(size)]
-            values += encode_all(self.schema, self._encode_all, [key] * size, added)
+        owners = [key for key, added in self._added.items() for _ in added]
+        elements = [element for added in self._added.values() for element in added]
+        values += encode_all(self.schema, self._encode_all, owners, elements)
         builder.add(self.schema, groups, keys, subs, values)
 
     def _read(self) -> list[T]:

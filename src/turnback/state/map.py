@@ -159,12 +159,13 @@ class MapState(Generic[K, V]):
         keys: list[bytes] = []
         subs: list[bytes | None] = []
         values: list[bytes | None] = []
+        located = self._context.located
         for key, entries in self._maps.items():
             dirty, known = entries.dirty, entries.known
             size = len(dirty) + entries.cleared
             if not size:
                 continue
-            group, encoded, _, _ = self._context.locate_all((key,))[0]
+            group, encoded, _, _ = located.get(key) or self._context.locate(key)
             groups += [group] * size
             keys += [encoded] * size
             if entries.cleared:

@@ -67,13 +67,24 @@ def test_any_form_of_a_type_will_do():
     assert ValueStateDescriptor("s", int) != ValueStateDescriptor("t", int)
 
 
-def test_an_unsupported_type_names_the_state():
-    for make in (
-        lambda: ValueStateDescriptor("mine", object()),
-        lambda: MapStateDescriptor("mine", object(), int),
-    ):
-        with pytest.raises(UnsupportedTypeError, match="'mine'"):
-            make()
+@pytest.mark.parametrize(
+    "one",
+    [
+        ValueStateDescriptor("mine", object),
+        ListStateDescriptor("mine", set),
+        MapStateDescriptor("mine", object(), int),
+        MapStateDescriptor("mine", list[int], int),
+        AggregatingStateDescriptor("mine", Aggregate(), None),
+    ],
+    ids=lambda d: d.kind,
+)
+def test_an_unsupported_type_is_told_when_it_is_checked(one):
+    for bad in (one, pickle.loads(pickle.dumps(one))):
+        for use in (bad.check, lambda bad=bad: bad.type, lambda bad=bad: bad.key_type):
+            with pytest.raises(UnsupportedTypeError, match="'mine'"):
+                use()
+    assert one != ValueStateDescriptor("mine", int)
+    assert "'mine'" in repr(one)
 
 
 def test_functions_are_checked():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -46,6 +48,29 @@ def test_the_file_says_what_it_is():
     assert (file.length, file.rows, file.first_epoch, file.last_epoch) == (len(built.data), 1, 3, 3)
     assert (file.lineage, file.inline, file.complete) == (((2, 3),), built.data, False)
     assert built.file("p", 3).inline is None
+
+
+def test_a_file_of_format_1_is_read_for_ever():
+    """Written by the first release; never to be written anew."""
+    data = (Path(__file__).parent / "golden" / "state-1.arrow").read_bytes()
+    seventh = bytes.fromhex("0000000000000007")
+    assert rows(data) == [
+        (0, 76, b"\xa1a", None, b"\x01"),
+        (1, 76, b"\xa1a", None, None),
+        (1, 76, b"\xa1a", seventh + b"\0\0\0\0", b"\xa1x"),
+        (1, 76, b"\xa1a", seventh + b"\0\0\0\1", b"\xa1y"),
+        (2, 76, b"\xa1a", b"\xa1k", b"\x02"),
+        (2, 76, b"\xa1a", b"\xa4gone", None),
+        (0, 83, b"\xa1b", None, None),
+        (2, 83, b"\xa1b", None, None),
+    ]
+    schemas = read_delta(data).schemas
+    assert [(s.uid, s.name, s.kind, s.sub, s.value) for s in schemas] == [
+        ("op", "value", "value", None, "long"),
+        ("op", "list", "list", None, "string"),
+        ("op", "map", "map", "string", "long"),
+    ]
+    assert schemas[0].key == {"types": ["string"], "columns": True}
 
 
 def test_batches_are_bounded_in_rows_and_bytes(monkeypatch):

@@ -134,4 +134,4 @@ def test_odd_map_keys_are_refused(job):
     with pytest.raises(ElementTypeError):
         j.one("a", lambda h: h["map"].put(5, 1))
     with pytest.raises(UnsupportedTypeError, match="'map'"):
-        MapStateDescriptor("map", list[int], int)
+        MapStateDescriptor("map", list[int], int).check()

@@ -136,6 +136,33 @@ def test_a_killed_process_leaves_a_whole_batch(module, name, tmp_path):
     store.close()
 
 
+def test_a_full_memory_is_told_and_leaves_the_store_as_it_was(tmp_path):
+    script = """
+        import resource, sys
+        from pathlib import Path
+        from turnback.core.errors import StateError
+        from turnback.state.hashmap import HashMapStore
+        from turnback.state.store import Changes
+        store = HashMapStore(Path(sys.argv[1]))
+        store.write(Changes([], [b"key-000001"], [b"1"]), b"m1")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        try:
+            store.write(Changes([], [b"key-000001"], [b"2" * (4 << 20)]), b"m2")
+        except StateError as e:
+            print(store.broken, e)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "s")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert "True cannot write the memory store" in done.stdout
+    assert "use the rocksdb backend" in done.stdout
+    store = HashMapStore(tmp_path / "s")
+    assert (store.marker(), store.get(b"key-000001")) == (b"m1", b"1")
+    store.close()
+
+
 def test_options_hold_for_a_store_that_is_there_already(tmp_path):
     options = RocksOptions(block_cache=3 << 20)
     for _ in range(2):

@@ -1,0 +1,92 @@
+"""Two drivers of one job: faults 17 to 19."""
+
+import json
+
+import pytest
+from crash.conftest import MakePlace
+from crash.driver import Driver
+from crash.place import SINKS, Place
+
+from turnback.coordinator import CheckpointLog, Manifest
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_fault_17_started_together_one_wins(place: MakePlace) -> None:
+    job = place(6)
+    gate = job.base / "gate"
+    drivers = [job.start("--gate", str(gate)) for _ in range(2)]
+    for driver in drivers:
+        ready = gate.with_name(f"gate.{driver.pid}")
+        driver.until_running(ready.exists, "come to the gate")
+    with job.watched():
+        gate.touch()
+        statuses = [driver.wait() for driver in drivers]
+    assert sorted(statuses) == [0, 1], [driver.errors for driver in drivers]
+    winner, loser = sorted(drivers, key=lambda driver: driver.process.returncode)
+    assert loser.report["error"] in ("FencedError", "JobInUseError")
+    assert loser.report["checkpoints"] == 0
+    job.assert_settled(winner.report)
+
+
+@pytest.mark.parametrize("point", ["before-manifest:2", "after-manifest:2"])
+def test_fault_18_and_19_a_zombie_wakes_after_it_was_replaced(place: MakePlace, point: str) -> None:
+    job = place(6)
+    zombie = job.start(TURNBACK_STOP_AT=point)
+    zombie.until_running(zombie.is_stopped, "stop")
+    job.assert_consistent()
+    if point.startswith("before"):
+        refused = job.start()
+        assert refused.wait() == 1
+        assert refused.report["error"] == "JobInUseError"
+    successor = replace(job)
+    attempt = job.latest().attempt
+    files = {s: job.visible(s) for s in SINKS}
+    log = CheckpointLog(job.storage).numbers()
+    status = job.status
+    with job.watched():
+        zombie.resume()
+        assert zombie.wait() == 1, zombie.errors
+    assert zombie.report["error"] == "FencedError"
+    assert zombie.report["attempts"] == 1
+    assert {s: job.visible(s) for s in SINKS} == files
+    assert not job.examine(), job.examine()
+    assert CheckpointLog(job.storage).numbers() == log
+    assert job.latest().attempt == attempt
+    assert job.status == status
+    assert successor.report["restored_from"] is not None
+
+
+def test_fault_18_a_zombie_that_fails_does_not_take_the_job_back(place: MakePlace) -> None:
+    """Whatever a zombie fails of, its restart strategy must not win against its successor."""
+    job = place(6)
+    slow, fail = job.base / "slow", job.base / "fail"
+    zombie = job.start(
+        *("--interval", "3600000", "--restarts", "3", "--at", "k00:2"),
+        *("--slow", str(slow), "--fail-if", str(fail)),
+    )
+    zombie.until_running(slow.exists, "come to the element")
+    zombie.pause()
+    replace(job)
+    log = CheckpointLog(job.storage).numbers()
+    fail.touch()
+    zombie.resume()
+    assert zombie.wait() == 1, zombie.errors
+    assert zombie.report["error"] == "FencedError"
+    assert CheckpointLog(job.storage).numbers() == log
+    assert not job.examine(), job.examine()
+
+
+def replace(job: Place) -> Driver:
+    """Run a second driver to the end, as on another machine that cannot see the first one's."""
+    before = CheckpointLog(job.storage)
+    zombie = before.entries()[-1].attempt
+    status = job.status
+    status["process"]["host"] = "elsewhere"
+    (job.job / "status.json").write_text(json.dumps(status))
+    driver = job.start()
+    assert driver.wait() == 0, driver.errors
+    job.assert_settled(driver.report)
+    newer = [slot for slot in before.entries() if slot.attempt > zombie]
+    assert any(isinstance(slot, Manifest) for slot in newer)
+    return driver

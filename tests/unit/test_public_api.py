@@ -1,0 +1,46 @@
+import turnback
+
+PUBLIC = [
+    "AggregateFunction",
+    "AggregatingStateDescriptor",
+    "CheckpointConfig",
+    "CheckpointStorage",
+    "CheckpointingMode",
+    "CollectSink",
+    "DataStream",
+    "DataStreamSink",
+    "DiscardSink",
+    "ExternalizedCheckpointRetention",
+    "FileSink",
+    "FilterFunction",
+    "FlatMapFunction",
+    "JobClient",
+    "KeySelector",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "ListStateDescriptor",
+    "MapFunction",
+    "MapStateDescriptor",
+    "PrintSink",
+    "ProcessFunction",
+    "ReduceFunction",
+    "ReducingStateDescriptor",
+    "RestartStrategies",
+    "Row",
+    "RuntimeContext",
+    "StreamExecutionEnvironment",
+    "TwoPhaseCommitSink",
+    "Types",
+    "ValueStateDescriptor",
+]
+
+
+def test_the_public_names_are_pinned_sorted_and_there():
+    assert turnback.__all__ == PUBLIC
+    assert sorted(PUBLIC) == PUBLIC
+    assert all(hasattr(turnback, name) for name in PUBLIC)
+
+
+def test_every_public_name_is_described():
+    undescribed = [name for name in PUBLIC if not getattr(turnback, name).__doc__]
+    assert not undescribed
