@@ -1,4 +1,4 @@
-"""Records for the growth measure: a large state is loaded, then a few keys are touched per epoch."""
+"""Records for the growth measure: a large state is loaded, then a few keys change per epoch."""
 
 from __future__ import annotations
 
