@@ -30,7 +30,10 @@ test: check
 	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs
 
 bench: env
+	sh benchmarks/setup_flink.sh
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.growth
 
 docs: env
 	$(BIN)/python -m pytest -q tests/docs

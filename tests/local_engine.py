@@ -5,6 +5,7 @@ Only Spark's part is done here: splitting the sources into tasks, and the shuffl
 
 from __future__ import annotations
 
+import pickle
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from turnback import CollectSink, DataStream, StreamExecutionEnvironment
 from turnback.core import Batch, TypeInfo, as_type, partition_of
@@ -86,8 +88,8 @@ class LocalEngine:
         for program in self.programs:
             parts = self._level(program, parts)
         last = [batch for batches in parts.values() for batch in batches]
-        rows = [(control,) for batch in last for control in batch.column(2).to_pylist()]
-        frame: Any = SimpleNamespace(select=lambda _: SimpleNamespace(collect=lambda: rows))
+        rows = [row for batch in last for row in batch.to_pylist()]
+        frame: Any = SimpleNamespace(collect=lambda: rows)
         self.acks = run_epoch(frame, self.plan.levels)
         for ack in self.acks.acks:
             if ack.state is not None:
@@ -125,7 +127,9 @@ class LocalEngine:
         for partition in range(count):
             key = (level.index, -1 if program.reads_sources else partition)
             if key not in self.instances:
-                self.instances[key] = LevelInstance(program, partition)
+                # As in a worker: the functions are its own.
+                own = pickle.loads(cloudpickle.dumps(program))
+                self.instances[key] = LevelInstance(own, partition)
             self.tasks += 1
             out[partition] = list(
                 self.instances[key].run(

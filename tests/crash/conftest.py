@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from crash.place import Place, write_input
 
 MakePlace = Callable[[int], Place]

@@ -43,19 +43,14 @@ class Trouble:
         slow: A file to create before the element is held up for a while; only by the first to
             come. It says which process it was.
         fail: Likewise, before an exception.
-        fail_if: Raise whenever this file is there.
     """
 
-    def __init__(
-        self, key: str, seq: int, slow: str | None, fail: str | None, fail_if: str | None
-    ) -> None:
+    def __init__(self, key: str, seq: int, slow: str | None, fail: str | None) -> None:
         self._at = (key, seq)
-        self._slow, self._fail, self._fail_if = slow, fail, fail_if
+        self._slow, self._fail = slow, fail
 
     def __call__(self, key: str, seq: int) -> None:
         """Pass an element."""
-        if self._fail_if and Path(self._fail_if).exists():
-            raise RuntimeError(f"{self._fail_if} is there")
         if (key, seq) != self._at:
             return
         if self._slow and first(self._slow):
@@ -66,12 +61,12 @@ class Trouble:
 
 def first(marker: str) -> bool:
     """Say whether nobody was here before; leave the number of this process."""
+    mine = Path(f"{marker}.{os.getpid()}")
+    mine.write_text(str(os.getpid()))
     try:
-        with Path(f"{marker}.tmp").open("x") as file:
-            file.write(str(os.getpid()))
+        os.link(mine, marker)  # whoever sees the marker can read it
     except FileExistsError:
         return False
-    Path(f"{marker}.tmp").rename(marker)
     return True
 
 
@@ -151,7 +146,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--at", default=":-1", help="the element at which there is trouble")
     parser.add_argument("--slow", help="hold it up once; the file says where")
     parser.add_argument("--fail", help="fail on it once; the file says where")
-    parser.add_argument("--fail-if", help="fail while this file is there")
     return parser.parse_args()
 
 
@@ -169,7 +163,7 @@ def environment(args: argparse.Namespace) -> StreamExecutionEnvironment:
 def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     """The program."""
     key, _, seq = args.at.rpartition(":")
-    trouble = Trouble(key, int(seq), args.slow, args.fail, args.fail_if)
+    trouble = Trouble(key, int(seq), args.slow, args.fail)
     events = env.from_files(args.input, "json", SCHEMA, uid="events", max_files_per_epoch=1)
     numbered = events.key_by("key").process(Sequence(trouble), SEQUENCE).uid("sequence")
     numbered.sink_to(FileSink(Path(args.output) / "sequence", "parquet")).uid("to-sequence")

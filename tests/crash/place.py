@@ -15,7 +15,6 @@ from typing import Any
 
 from crash.driver import Driver
 from crash.verify import SINKS, Findings, Truth, examine
-
 from turnback.coordinator import CheckpointLog, Manifest, verify
 from turnback.storage import Storage, open_storage
 

@@ -3,10 +3,10 @@
 import signal
 
 import pytest
+
 from crash.conftest import MakePlace
 from crash.driver import Driver
 from crash.place import SINKS, Place, after_epoch, of_epoch
-
 from turnback.coordinator import Manifest
 
 pytestmark = pytest.mark.timeout(900)

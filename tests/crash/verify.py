@@ -88,7 +88,7 @@ def _examine_sequence(
     seen = Counter(tuple(row[c] for c in columns) for row in rows)
     found.rows["sequence"] = seen.total()
     _compare("sequence", truth.sequence, seen, found, partial)
-    _check_runs("sequence", _by_key(((r["key"], r["seq"]) for r in rows)), 0, found)
+    _check_runs("sequence", _by_key((r["key"], r["seq"]) for r in rows), 0, found)
 
 
 def _examine_tally(
@@ -100,8 +100,8 @@ def _examine_tally(
     seen = Counter(tuple(row[c] for c in columns) for row in rows)
     found.rows["tally"] = seen.total()
     _compare("tally", truth.tally, seen, found, partial)
-    _check_runs("tally", _by_key(((r["key"], r["seq"]) for r in rows)), 0, found)
-    _check_runs("tally of team", _by_key(((r["team"], r["n"]) for r in rows)), 1, found)
+    _check_runs("tally", _by_key((r["key"], r["seq"]) for r in rows), 0, found)
+    _check_runs("tally of team", _by_key((r["team"], r["n"]) for r in rows), 1, found)
 
 
 def _compare(

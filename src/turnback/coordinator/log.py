@@ -136,18 +136,38 @@ class CheckpointLog:
     # -- writing
 
     def fence(
-        self, *, job: str, job_id: str, created_ms: int, host: str, pid: int, nonce: str
+        self,
+        *,
+        job: str,
+        job_id: str,
+        created_ms: int,
+        host: str,
+        pid: int,
+        nonce: str,
+        after: int | None = None,
     ) -> Fence:
         """Start an attempt: take the first free slot and with it the right to append.
 
+        Args:
+            job: Name of the job.
+            job_id: Its identity.
+            created_ms: When, by the driver's clock.
+            host: Where the driver runs.
+            pid: Its process.
+            nonce: Tells this driver apart from any other.
+            after: The attempt that the same driver restarts from.
+
         Raises:
-            FencedError: Another driver of this job started at the same moment and won.
+            FencedError: Another driver of this job started at the same moment and won, or has
+                taken over since attempt `after`.
             CorruptFileError: The newest slot is damaged, so the next attempt is not known.
         """
         while True:
             manifests = self._manifest_numbers()
             numbers = self.numbers()
             top = self.get(numbers[-1]) if numbers else None
+            if after is not None and top is not None and top.attempt != after:
+                self._check_own(top, nonce, after)
             fence = Fence(
                 job=job,
                 job_id=job_id,
@@ -288,6 +308,14 @@ class CheckpointLog:
         if self._fence is None:
             raise CheckpointError(f"the checkpoint log of {self.uri} was opened for reading only")
         return self._fence
+
+    def _check_own(self, top: Slot, nonce: str, after: int) -> None:
+        """Refuse to restart a failed attempt whose driver was replaced without knowing it."""
+        if not isinstance(top, Fence) or top.nonce != nonce:
+            raise FencedError(
+                f"job {top.job!r}: attempt {after} may not be restarted by this driver, attempt "
+                f"{top.attempt} has taken over at chk-{top.number}. Stop this driver"
+            )
 
     def _explain_lost_start(self, mine: Fence) -> None:
         taken = self.get(mine.number)

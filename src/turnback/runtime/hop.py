@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,8 @@ class Hop:
     def fields(self) -> list[tuple[str, TypeInfo]]:
         """The data columns of all wires, in order."""
         return [
-            (f"w{wire.id}_{i}_{name}", type)  # unique even where Spark takes "n" and "N" for one
+            # Unique where Spark takes "n" and "N" for one, and without a need for quotes.
+            (f"w{wire.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
             for wire in self.wires
             for i, (name, type) in enumerate(stream_columns(wire.type))
         ]
@@ -55,7 +57,7 @@ class Hop:
     def ddl(self) -> str:
         """The same for Spark."""
         columns = [f"{TO} int", f"{WIRE} int", f"{CONTROL} binary"]
-        columns += [f"`{name.replace('`', '``')}` {type.ddl()}" for name, type in self.fields]
+        columns += [f"{name} {type.ddl()}" for name, type in self.fields]
         return ", ".join(columns)
 
     def pack(self, wire: Wire, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:

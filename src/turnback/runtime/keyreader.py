@@ -35,10 +35,10 @@ def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
 def _column_reader(column: str, type: TypeInfo) -> KeyReader:
     if not isinstance(type, RowTypeInfo):
         return lambda batch: batch.rows
-    if issubclass(type.python_class or tuple, tuple):
+    if type.python_class is tuple or not column.isidentifier():
         index = [name for name, _ in stream_columns(type)].index(column)
         return lambda batch: [row[index] for row in batch.rows]
-    get = attrgetter(column)
+    get = attrgetter(column)  # faster than by index: rows take names there as well
     return lambda batch: list(map(get, batch.rows))
 
 

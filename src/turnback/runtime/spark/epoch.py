@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from turnback.core.errors import EpochConflictError
 from turnback.planner import Level
 from turnback.runtime.failure import unmarked
+from turnback.runtime.hop import CONTROL
 from turnback.runtime.message import Barrier, TaskAck, align, decode_barrier
 
 
@@ -50,13 +51,13 @@ def run_epoch(frame: DataFrame, levels: Sequence[Level]) -> EpochAcks:
         EpochConflictError: Two attempts of a task were read; nothing is confirmed.
     """
     try:
-        rows = frame.select("_ctl").collect()
+        rows = frame.collect()
     except Exception as e:
         cause = unmarked(e)
         if cause is e:
             raise
         raise cause from None
-    return _checked([decode_barrier(bytes(row[0])) for row in rows], levels)
+    return _checked([decode_barrier(bytes(row[CONTROL])) for row in rows], levels)
 
 
 def _checked(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:

@@ -74,8 +74,7 @@ def _key_partition(wire: Wire, hop: Hop, max_parallelism: int) -> str:
     names = [name for name, _ in stream_columns(wire.type)]
     span = hop.spans[wire.id]
     columns = [hop.fields[span.start + names.index(c)][0] for c in wire.key.columns]
-    quoted = ", ".join(f"`{c.replace('`', '``')}`" for c in columns)
-    group = f"pmod(xxhash64({quoted}), {max_parallelism})"
+    group = f"pmod(xxhash64({', '.join(columns)}), {max_parallelism})"
     return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
 
 

@@ -75,6 +75,8 @@ class JobRunner:
         )
         self._attempt: Attempt | None = None
         self._restarts = 0
+        self._fenced: int | None = None
+        self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
         self._saying = threading.Lock()
         self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
@@ -141,14 +143,17 @@ class JobRunner:
         return history, None
 
     def _fence(self, log: CheckpointLog, info: JobInfo) -> Fence:
-        return log.fence(
+        fence = log.fence(
             job=info.job,
             job_id=info.job_id,
             created_ms=self._clock.now_ms(),
             host=socket.gethostname(),
             pid=getpid(),
-            nonce=uuid.uuid4().hex,
+            nonce=self._nonce,
+            after=self._fenced,
         )
+        self._fenced = fence.attempt
+        return fence
 
     def _snapshot(self, log: CheckpointLog) -> Manifest | None:
         """What to start from: what the user chose, the first time; then the newest there is."""
