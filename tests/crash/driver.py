@@ -89,7 +89,12 @@ class Driver:
     @property
     def errors(self) -> str:
         """The end of its standard error."""
-        return (self._directory / "err").read_text(errors="replace")[-4000:]
+        return self.log[-4000:]
+
+    @property
+    def log(self) -> str:
+        """Its standard error."""
+        return (self._directory / "err").read_text(errors="replace")
 
     def is_stopped(self) -> bool:
         """Whether the process is paused."""

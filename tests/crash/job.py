@@ -76,12 +76,13 @@ class Sequence(KeyedProcessFunction):
     last = ValueStateDescriptor("last", int)
     count = ValueStateDescriptor("count", int)
 
-    def __init__(self, trouble: Trouble) -> None:
+    def __init__(self, trouble: Trouble | None) -> None:
         self._trouble = trouble
 
     def process_element(self, value, ctx):
         """Number the element."""
-        self._trouble(value.key, value.seq)
+        if self._trouble:
+            self._trouble(value.key, value.seq)
         previous, count = self.last.value(), (self.count.value() or 0) + 1
         self.last.update(value.seq)
         self.count.update(count)
@@ -94,8 +95,13 @@ class Tally(KeyedProcessFunction):
     last = MapStateDescriptor("last", str, int)
     n = ValueStateDescriptor("n", int)
 
+    def __init__(self, trouble: Trouble | None) -> None:
+        self._trouble = trouble
+
     def process_element(self, value, ctx):
         """Number the element."""
+        if self._trouble:
+            self._trouble(value.key, value.seq)
         previous = self.last.get(value.key)
         n = (self.n.value() or 0) + 1
         self.last.put(value.key, value.seq)
@@ -144,6 +150,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kill-driver", action="store_true", help="also from points in tasks")
     parser.add_argument("--gate", help="start the job when this file is there")
     parser.add_argument("--at", default=":-1", help="the element at which there is trouble")
+    parser.add_argument("--where", choices=("sequence", "tally"), default="sequence")
     parser.add_argument("--slow", help="hold it up once; the file says where")
     parser.add_argument("--fail", help="fail on it once; the file says where")
     return parser.parse_args()
@@ -163,12 +170,13 @@ def environment(args: argparse.Namespace) -> StreamExecutionEnvironment:
 def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     """The program."""
     key, _, seq = args.at.rpartition(":")
-    trouble = Trouble(key, int(seq), args.slow, args.fail)
+    trouble = dict.fromkeys(("sequence", "tally"))
+    trouble[args.where] = Trouble(key, int(seq), args.slow, args.fail)
     events = env.from_files(args.input, "json", SCHEMA, uid="events", max_files_per_epoch=1)
-    numbered = events.key_by("key").process(Sequence(trouble), SEQUENCE).uid("sequence")
+    numbered = events.key_by("key").process(Sequence(trouble["sequence"]), SEQUENCE).uid("sequence")
     numbered.sink_to(FileSink(Path(args.output) / "sequence", "parquet")).uid("to-sequence")
     if args.sinks > 1:
-        tally = numbered.key_by("team").process(Tally(), TALLY).uid("tally")
+        tally = numbered.key_by("team").process(Tally(trouble["tally"]), TALLY).uid("tally")
         tally.sink_to(FileSink(Path(args.output) / "tally", "json")).uid("to-tally")
 
 

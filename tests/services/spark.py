@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster: a master and workers, from pip's pyspark, on 127.0.0.1."""
+"""A real Spark standalone cluster: a master and workers, from pip's pyspark, on loopback addresses."""
 
 import json
 import os
@@ -25,8 +25,8 @@ class SparkCluster:
 
     Attributes:
         master: What a driver gives as its master.
-        pids: The workers' processes, as if on machines of their own: each has its own temporary
-            directory.
+        pids: The workers' processes, as if on machines of their own: each has its own address
+            and its own temporary directory.
         directory: Logs and the workers' directories.
     """
 
@@ -88,17 +88,22 @@ def spark_cluster(
         for number in range(workers):
             own = directory / f"worker-{number}"
             (own / "tmp").mkdir(parents=True)
-            scratch = {"TMPDIR": str(own / "tmp"), "SPARK_LOCAL_DIRS": str(own / "tmp")}
+            host = f"127.0.0.{number + 1}"  # Spark does not speculate twice on one host
+            settings = {
+                "SPARK_LOCAL_DIRS": str(own / "tmp"),
+                "SPARK_LOCAL_IP": host,
+                "TMPDIR": str(own / "tmp"),
+            }
             process = stack.enter_context(
                 running(
                     [
                         *(_HOME / "bin" / "spark-class", "org.apache.spark.deploy.worker.Worker"),
-                        *("--host", "127.0.0.1", "--webui-port", "0", "--work-dir", own / "work"),
+                        *("--host", host, "--webui-port", "0", "--work-dir", own / "work"),
                         *("--cores", str(cores), "--memory", "1g", master),
                     ],
                     ready=lambda number=number: _alive(page) == number + 1,
                     log=directory / f"worker-{number}.log",
-                    environment=ours | scratch,
+                    environment=ours | settings,
                     timeout=120,
                 )
             )
