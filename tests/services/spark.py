@@ -1,4 +1,4 @@
-"""A real Spark standalone cluster: a master and workers, from pip's pyspark, on loopback addresses."""
+"""A real Spark standalone cluster from pip's pyspark: a master and workers, on loopback."""
 
 import json
 import os

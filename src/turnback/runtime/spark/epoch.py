@@ -11,6 +11,9 @@ from turnback.runtime.failure import unmarked
 from turnback.runtime.hop import CONTROL
 from turnback.runtime.message import Barrier, TaskAck, align, decode_barrier
 
+_NO_WAY_BACK = "Spark cannot rollback"
+"""How Spark puts it that output was lost with an executor after some had read it."""
+
 
 @dataclass(frozen=True)
 class EpochAcks:
@@ -54,9 +57,11 @@ def run_epoch(frame: DataFrame, levels: Sequence[Level]) -> EpochAcks:
         rows = frame.collect()
     except Exception as e:
         cause = unmarked(e)
-        if cause is e:
-            raise
-        raise cause from None
+        if cause is not e:
+            raise cause from None
+        if _NO_WAY_BACK in str(e):
+            raise EpochConflictError("output of tasks that others had read was lost") from None
+        raise
     return _checked([decode_barrier(bytes(row[CONTROL])) for row in rows], levels)
 
 

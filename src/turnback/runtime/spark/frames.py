@@ -27,9 +27,11 @@ class EpochFrames:
         self._ddl = [p.output.ddl() for p in self.programs]
         self._injected = self._injector(spark)
         self._routes = [self._route(p) for p in self.programs]
+        self._prepared = False
 
     def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
         """Level after level, with a shuffle before each but one that reads the sources."""
+        self._prepare(batch.sparkSession)
         frame = batch.union(self._injected)
         for program, blob, ddl, route, order in zip(
             self.programs, self._blobs, self._ddl, self._routes, orders, strict=True
@@ -42,6 +44,15 @@ class EpochFrames:
             # Spark insists on a function; the name is what its UI shows.
             frame = frame.mapInArrow(task.__call__, ddl)
         return frame
+
+    def _prepare(self, session: SparkSession) -> None:
+        """Make one job of an epoch: adaptive execution runs every shuffle as a job of its own.
+
+        It would have nothing to adapt: the partitions are fixed. The session is the query's own.
+        """
+        if not self._prepared:
+            session.conf.set("spark.sql.adaptive.enabled", "false")
+            self._prepared = True
 
     def _injector(self, spark: SparkSession) -> DataFrame:
         """The coordinator's barriers: one row per task of the first shuffle.

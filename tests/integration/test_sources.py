@@ -1,0 +1,188 @@
+"""Where elements come from: files, lists and any streaming DataFrame; read once, whatever ends."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from job_support import COUNTED, Count, Jobs, counted, eventually
+
+from turnback import CollectSink, Row
+from turnback.core.errors import ElementTypeError, JobFailedError, PlanError
+
+
+class Event(NamedTuple):
+    k: str
+    n: int | None
+
+
+def count_files(jobs: Jobs, **how: Any) -> Any:
+    env = jobs.env()
+    events = jobs.files(env, "events", Event)
+    events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    return env.execute("job", bounded=True, **how)
+
+
+def test_a_bounded_job_goes_on_with_new_files_only(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"}, {"k": "b"})
+    jobs.feed("events", {"k": "a"})
+    first = count_files(jobs)
+    assert [e.records for e in first.epochs] == [2, 1]
+    assert first.restored_from is None
+    jobs.feed("events", {"k": "b"})
+    second = count_files(jobs)
+    assert [e.records for e in second.epochs] == [1]
+    assert second.restored_from == f"chk-{first.last_checkpoint}"
+    assert second.job_id == first.job_id
+    third = count_files(jobs)
+    assert not third.epochs
+    assert third.restored_from == f"chk-{second.last_checkpoint}"
+    jobs.feed("events", {"k": "a"}, {"k": "c"})
+    assert [e.number for e in count_files(jobs).epochs] == [4]
+    assert jobs.out() == counted("abab" + "ac")
+
+
+def test_starting_afresh_reads_everything_again(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    first = count_files(jobs)
+    again = count_files(jobs, fresh=True)
+    assert [e.records for e in again.epochs] == [1]
+    assert again.restored_from is None
+    assert again.job_id != first.job_id
+    assert jobs.out() == [("a", 1), ("a", 1)]
+    jobs.feed("events", {"k": "a"})
+    count_files(jobs)
+    assert jobs.out() == [("a", 1), ("a", 1), ("a", 2)]
+
+
+def test_many_files_over_many_epochs_and_two_runs(jobs: Jobs) -> None:
+    """More epochs than Spark keeps entries for in one file of its list."""
+    for half in range(2):
+        for _ in range(13):
+            jobs.feed("events", {"k": "a"})
+        assert len(count_files(jobs).epochs) == 13, f"run {half}"
+    assert jobs.out() == counted("a" * 26)
+    assert not count_files(jobs).epochs
+
+
+def test_an_unbounded_job_takes_files_as_they_come(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    env = jobs.env()
+    events = jobs.files(env, "events", Event)
+    events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    client = jobs.start(env, epoch_interval=20)
+    eventually(lambda: jobs.out() == [("a", 1)])
+    assert not client.done()
+    with pytest.raises(TimeoutError):
+        client.result(0.01)
+    jobs.feed("events", {"k": "a"}, {"k": "b"})
+    eventually(lambda: len(jobs.out()) == 3)
+    client.cancel()
+    report = client.result(60)
+    assert client.done()
+    assert report.epochs[-1].records == 2
+    jobs.feed("events", {"k": "b"})
+    count_files(jobs)
+    assert jobs.out() == counted("aabb")
+
+
+def test_a_list_is_read_once_and_goes_on_where_it_was(jobs: Jobs) -> None:
+    rows = [Row(k="a", n=1), Row(k="b", n=None), Row(k="a", n=3)]
+
+    def run(rows: list[Any]) -> list[int]:
+        env = jobs.env()
+        listed = env.from_collection(rows, Event, uid="list")
+        listed.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+        return [e.records for e in env.execute("job", bounded=True).epochs]
+
+    assert run(rows) == [3]
+    assert run(rows) == []
+    assert run([*rows, ("b", 4)]) == [1]
+    assert jobs.out() == counted("abab")
+    with pytest.raises(JobFailedError, match=r"list.* shorter"):
+        run(rows[:2])
+    assert jobs.out() == counted("abab")
+
+
+def test_what_a_list_may_hold(jobs: Jobs) -> None:
+    env = jobs.env()
+    lists = {
+        "dicts": [{"k": "a", "n": 1}],
+        "tuples": [("a", 1)],
+        "rows": [Row(k="a", n=1)],
+        "named": [Event("a", 1)],
+        "scalars": ["a", "b"],
+    }
+    sinks = {name: CollectSink() for name in lists}
+    for name, elements in lists.items():
+        env.from_collection(elements, uid=name).sink_to(sinks[name]).uid(f"{name} out")
+    env.from_collection([], "k string", uid="empty").sink_to(CollectSink())
+    env.execute("job", bounded=True)
+    found = {name: sink.results for name, sink in sinks.items()}
+    assert found["dicts"] == found["rows"] == found["named"] == found["tuples"] == [("a", 1)]
+    assert found["dicts"][0].k == found["rows"][0].k == found["tuples"][0].f0 == "a"
+    assert isinstance(found["named"][0], Event)
+    assert found["scalars"] == ["a", "b"]
+
+
+def test_lists_that_cannot_be_read(jobs: Jobs) -> None:
+    env = jobs.env()
+    with pytest.raises(PlanError, match="the list is empty, so its type must be given"):
+        env.from_collection([])
+    with pytest.raises(PlanError, match="object is not a type that can be used"):
+        env.from_collection([object()])
+    with pytest.raises(ElementTypeError, match=r"from_collection: .*'n'.*'two'"):
+        env.from_collection([("a", 1), ("b", "two")], Event)
+    with pytest.raises(PlanError, match="too many to travel inside the query"):
+        env.from_collection([b"x" * (1 << 24)] * 5)
+
+
+def test_any_streaming_dataframe(jobs: Jobs) -> None:
+    """With stateless steps of Spark's own, a literal column and a filter."""
+    directory = jobs.input("events")
+    jobs.feed("events", {"k": "a", "n": 1}, {"k": "b", "n": 2})
+
+    def run() -> None:
+        frame = jobs.spark.readStream.schema("k string, n bigint").json(str(directory))
+        frame = frame.where("n is not null").selectExpr("upper(k) as k", "n * 10 as `n.ten`")
+        env = jobs.env()
+        stream = env.from_dataframe(frame, uid="frame")
+        stream.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+        stream.map(lambda row: row["n.ten"], int).sink_to(jobs.sink("tens")).uid("tens")
+        env.execute("job", bounded=True)
+
+    run()
+    jobs.feed("events", {"k": "a", "n": 3}, {"k": "x"})
+    run()
+    assert jobs.out() == counted("ABA")
+    assert jobs.out("tens") == [10, 20, 30]
+
+
+def test_a_source_that_makes_its_own_data(jobs: Jobs) -> None:
+    frame = jobs.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    env = jobs.env(parallelism=1)
+    numbers = env.from_dataframe(frame.select("value"), uid="rate")
+    numbers.map(lambda row: row.value, int).sink_to(jobs.sink()).uid("out")
+    client = jobs.start(env, epoch_interval=20)
+    eventually(lambda: len(jobs.out()) >= 15)
+    client.cancel()
+    client.result(60)
+    before = len(jobs.out())
+    client = jobs.start(env, epoch_interval=20)
+    eventually(lambda: len(jobs.out()) >= before + 10)
+    client.cancel()
+    client.result(60)
+    assert sorted(jobs.out()) == list(range(len(jobs.out())))
+
+
+def test_frames_that_cannot_be_sources(jobs: Jobs) -> None:
+    spark = jobs.spark
+    env = jobs.env()
+    with pytest.raises(PlanError, match=r"static; use spark.readStream instead of spark.read"):
+        env.from_dataframe(spark.range(3))
+    rate = spark.readStream.format("rate").load()
+    with pytest.raises(PlanError, match="more than one column named value"):
+        env.from_dataframe(rate.selectExpr("value", "value as VALUE"))
+    env.from_dataframe(rate.dropDuplicates(["value"]), uid="rate").sink_to(CollectSink())
+    with pytest.raises(PlanError, match=r"source 'rate'.*state of Spark's own .*key_by"):
+        env.execute("job", bounded=True)
