@@ -27,13 +27,19 @@ class Driver:
     Args:
         arguments: Of `job.py`.
         directory: For its output and temporary files; must be new.
+        gate: The file the job waits for.
         environment: Added to this process's environment.
     """
 
     def __init__(
-        self, arguments: list[str], directory: Path, environment: Mapping[str, str] | None = None
+        self,
+        arguments: list[str],
+        directory: Path,
+        gate: Path,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         directory.mkdir(parents=True)
+        self._gate = gate
         self._directory = directory
         scratch = directory / "tmp"
         scratch.mkdir()
@@ -54,6 +60,15 @@ class Driver:
                 start_new_session=True,
             )
         self.pid = self.process.pid
+
+    def go(self) -> None:
+        """Start the job."""
+        self._gate.touch()
+
+    def until_ready(self) -> None:
+        """Wait until nothing but `go` is missing."""
+        ready = self._gate.with_suffix(".ready")
+        self.until_running(ready.exists, "come to the gate")
 
     def wait(self) -> int:
         """Wait for the end of the process and of all it started; return the exit status."""

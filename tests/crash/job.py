@@ -119,9 +119,7 @@ def main() -> int:
     env = environment(args)
     build(env, args)
     if args.gate:
-        Path(f"{args.gate}.{os.getpid()}").touch()
-        while not Path(args.gate).exists():
-            time.sleep(0.002)
+        wait_for(Path(args.gate))
     client = env.execute_async("crash", bounded=True, start_from=args.start_from)
     try:
         client.result()
@@ -178,6 +176,13 @@ def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     if args.sinks > 1:
         tally = numbered.key_by("team").process(Tally(trouble["tally"]), TALLY).uid("tally")
         tally.sink_to(FileSink(Path(args.output) / "tally", "json")).uid("to-tally")
+
+
+def wait_for(gate: Path) -> None:
+    """Say that all is ready, and wait for permission to start the job."""
+    gate.with_suffix(".ready").touch()
+    while not gate.exists():
+        time.sleep(0.002)
 
 
 def tell(report, error: Exception | None) -> None:

@@ -56,19 +56,31 @@ class Place:
         self.drivers: list[Driver] = []
         self.clones: list[Place] = []
 
-    def start(self, *arguments: str, **environment: str) -> Driver:
-        """Start a driver; keyword arguments go into its environment."""
+    def start(self, *arguments: str, ahead: bool = False, **environment: str) -> Driver:
+        """Start a driver.
+
+        Args:
+            *arguments: For the job.
+            ahead: Start the process but not the job, which waits for `Driver.go`. Spark's start
+                costs more than the little work here.
+            **environment: Added to the environment.
+        """
+        number = len(self.drivers)
+        gate = self.base / f"gate-{number}"
         own_local = "--master" not in arguments
         command = [
             *("--root", str(self.base / "jobs")),
             *("--input", str(self.inputs)),
             *("--output", str(self.output)),
+            *("--gate", str(gate)),
             *(("--local", str(self.base / "local")) if own_local else ()),
             *arguments,
         ]
-        directory = self.base / f"driver-{len(self.drivers)}"
-        self.drivers.append(Driver(command, directory, environment))
-        return self.drivers[-1]
+        driver = Driver(command, self.base / f"driver-{number}", gate, environment)
+        self.drivers.append(driver)
+        if not ahead:
+            driver.go()
+        return driver
 
     def clone(self, name: str) -> Place:
         """A copy of everything the job has written, to try something else with."""

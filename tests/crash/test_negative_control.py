@@ -19,9 +19,10 @@ Rows = list[dict[str, object]]
 def test_committing_before_the_manifest_makes_duplicates(place: MakePlace) -> None:
     job = place(6)
     broken = {"TURNBACK_FAULT_COMMIT_FIRST": "1"}
+    driver = job.start(ahead=True, **broken)
     killed = job.start(**broken, TURNBACK_KILL_AT="before-manifest:3")
     assert killed.wait() == -signal.SIGKILL, killed.errors
-    driver = job.start(**broken)
+    driver.go()
     assert driver.wait() == 0, driver.errors
     found = job.examine()
     assert any(row.startswith("sequence (") for row in found.duplicates), found

@@ -14,13 +14,12 @@ pytestmark = pytest.mark.timeout(900)
 
 def test_fault_17_started_together_one_wins(place: MakePlace) -> None:
     job = place(6)
-    gate = job.base / "gate"
-    drivers = [job.start("--gate", str(gate)) for _ in range(2)]
+    drivers = [job.start(ahead=True) for _ in range(2)]
     for driver in drivers:
-        ready = gate.with_name(f"gate.{driver.pid}")
-        driver.until_running(ready.exists, "come to the gate")
+        driver.until_ready()
     with job.watched():
-        gate.touch()
+        for driver in drivers:
+            driver.go()
         statuses = [driver.wait() for driver in drivers]
     assert sorted(statuses) == [0, 1], [driver.errors for driver in drivers]
     winner, loser = sorted(drivers, key=lambda driver: driver.process.returncode)
@@ -33,13 +32,10 @@ def test_fault_17_started_together_one_wins(place: MakePlace) -> None:
 def test_fault_18_and_19_a_zombie_wakes_after_it_was_replaced(place: MakePlace, point: str) -> None:
     job = place(6)
     zombie = job.start(TURNBACK_STOP_AT=point)
+    successor = job.start(ahead=True)
     zombie.until_running(zombie.is_stopped, "stop")
     job.assert_consistent()
-    if point.startswith("before"):
-        refused = job.start()
-        assert refused.wait() == 1
-        assert refused.report["error"] == "JobInUseError"
-    successor = replace(job)
+    take_over(job, successor)
     attempt = job.latest().attempt
     files = {s: job.visible(s) for s in SINKS}
     log = CheckpointLog(job.storage).numbers()
@@ -64,9 +60,10 @@ def test_fault_18_a_zombie_does_not_restart(place: MakePlace) -> None:
     zombie = job.start(
         *("--interval", "3600000", "--restarts", "3", "--at", "k00:2", "--slow", str(slow))
     )
+    successor = job.start(ahead=True)
     zombie.until_running(slow.exists, "come to the element")
     zombie.pause()
-    replace(job)
+    take_over(job, successor)
     log = CheckpointLog(job.storage).numbers()
     zombie.resume()
     assert zombie.wait() == 1, zombie.errors
@@ -75,16 +72,15 @@ def test_fault_18_a_zombie_does_not_restart(place: MakePlace) -> None:
     assert not job.examine(), job.examine()
 
 
-def replace(job: Place) -> Driver:
+def take_over(job: Place, successor: Driver) -> None:
     """Run a second driver to the end, as on another machine that cannot see the first one's."""
-    before = CheckpointLog(job.storage)
-    zombie = before.entries()[-1].attempt
+    log = CheckpointLog(job.storage)
+    zombie = log.entries()[-1].attempt
     status = job.status
     status["process"]["host"] = "elsewhere"
     (job.job / "status.json").write_text(json.dumps(status))
-    driver = job.start()
-    assert driver.wait() == 0, driver.errors
-    job.assert_settled(driver.report)
-    newer = [slot for slot in before.entries() if slot.attempt > zombie]
+    successor.go()
+    assert successor.wait() == 0, successor.errors
+    job.assert_settled(successor.report)
+    newer = [slot for slot in log.entries() if slot.attempt > zombie]
     assert any(isinstance(slot, Manifest) for slot in newer)
-    return driver

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from turnback.core import Batch, Row, RowTypeInfo, TypeInfo, as_type
-from turnback.core.errors import PlanError
+from turnback.core.errors import ElementTypeError, PlanError
 
 _NAME = "turnback-collection"
 _LARGEST = 64 * 1024 * 1024
@@ -24,7 +24,10 @@ def collection_frame(
     grown since the last run goes on where it was.
     """
     type = _type_of(elements) if type_info is None else as_type(type_info)
-    data = _encoded(Batch(type, list(elements)).arrow)
+    try:
+        data = _encoded(Batch(type, list(elements)).arrow)
+    except ElementTypeError as e:
+        raise ElementTypeError(f"from_collection: {e}") from None
     spark.dataSource.register(CollectionSource)
     columns = (
         zip(type.names, type.types, strict=True)
@@ -101,6 +104,11 @@ class CollectionReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """One partition with everything between two positions."""
+        if end["index"] < start["index"]:
+            raise PlanError(
+                f"from_collection: {start['index']} elements were read before, and now the list is "
+                f"shorter: it has {end['index']}. Only add to its end, or start the job afresh"
+            )
         return [InputPartition((start["index"], end["index"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

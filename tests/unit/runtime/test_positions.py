@@ -39,13 +39,13 @@ class TestScratch:
         scratch.seed({"rate": "7", "files": '{"logOffset":41}'}, {"files": [entry("a", 41)]})
         lines = (scratch.path / "offsets" / "0").read_text().split("\n")
         assert lines[0] == "v1"
-        assert lines[2:] == ['{"logOffset": 0}', "7", "-"]
+        assert lines[2:] == ['{"logOffset":0}', "7", "-"]  # Spark compares the text
         assert (scratch.path / "commits" / "0").read_text().startswith("v1\n")
         assert json.loads((scratch.path / "metadata").read_text())["id"]
         version, seen = (scratch.path / "sources" / "0" / "0").read_text().split("\n")
         assert version == "v1"
         assert json.loads(seen) == {"path": "file:///a", "timestamp": 1, "batchId": 0}
-        assert scratch.offsets(0) == {"files": '{"logOffset": 0}', "rate": "7", "new": None}
+        assert scratch.offsets(0) == {"files": '{"logOffset":0}', "rate": "7", "new": None}
 
     def test_a_format_of_another_spark_is_refused(self, scratch):
         scratch._write("offsets/3", "v2\n{}\n1\n2\n3")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,6 +18,7 @@ from turnback.coordinator import (
     Manifest,
 )
 from turnback.core import Clock
+from turnback.core.errors import TurnbackError
 from turnback.core.faults import reach
 from turnback.graph import NodeKind
 from turnback.planner import Plan
@@ -26,6 +27,7 @@ from turnback.runtime.match import check_plan
 from turnback.runtime.message import StorageRef
 from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epochs import Epochs
+from turnback.runtime.spark.localfiles import cheap_local_files
 from turnback.runtime.spark.scratch import Scratch
 from turnback.runtime.spark.sources import leaf_names, united
 from turnback.sinks import CommitterContext
@@ -65,6 +67,7 @@ class Attempt:
         clock: Clock,
         on_epoch: Callable[[EpochStats], None],
     ) -> None:
+        self._spark = spark
         self._plan = plan
         self._spec = spec
         self._log = log
@@ -117,12 +120,14 @@ class Attempt:
             self.coordinator.start()
             reach("before-first-epoch")
             # 3. epochs, with checkpoints beside them
-            self._drive()
+            with cheap_local_files(self._spark):
+                self._drive()
             if not self._stopping:
                 self.coordinator.final()
         finally:
             self._epochs.close()
             self.coordinator.close(cancelled=self._stopping)
+            self._roll_back(self._epochs.prepared)
             self._scratch.remove()
 
     def stop(self) -> None:
@@ -167,6 +172,14 @@ class Attempt:
             reach("during-recovery")
         for uid in pending:
             _LOG.warning("the program has no sink %r any more; its last output is not settled", uid)
+
+    def _roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Leave nothing of an epoch that was refused; the next attempt would find it as well."""
+        for uid, transactions in prepared.items():
+            try:
+                self._committers[uid].abort(transactions)
+            except TurnbackError as e:
+                _LOG.warning("sink %r could not roll back: %s", uid, e)
 
     def _drive(self) -> None:
         writer = united(self._plan).writeStream.foreachBatch(self._on_batch)

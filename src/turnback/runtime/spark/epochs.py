@@ -56,6 +56,8 @@ class Epochs:
         self._chains = Chains(self._frames.programs, plan.max_parallelism)
         self._merger = Merger(spark, self._frames.programs, storage, attempt)
         self._epoch = snapshot.epoch if snapshot else 0
+        self.prepared: dict[str, tuple[bytes, ...]] = {}
+        """What the sinks have prepared in an epoch the coordinator does not know of yet."""
         self._unclaimed = snapshot
         self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
         self._operators = tuple(
@@ -69,6 +71,7 @@ class Epochs:
         started = time.perf_counter()
         epoch = self._epoch + 1
         acks = self._acknowledged(batch, epoch)
+        self.prepared = acks.transactions()
         self._take_schemas(acks)
         for ack in acks.acks:
             if ack.state is not None:
@@ -82,8 +85,9 @@ class Epochs:
             state=self._chains.live(),
             schemas=self._schemas,
             operators=self._operators,
-            transactions=acks.transactions(),
+            transactions=self.prepared,
         )
+        self.prepared = {}
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
         self._epoch = epoch

@@ -19,6 +19,7 @@ from turnback.core.errors import CheckpointError
 _BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 _NOTHING = "-"
+_FIRST_ENTRY = '{"logOffset":0}'  # exactly as Spark writes it, or it takes it for another offset
 _PREFIX = "turnback-spark-"
 
 
@@ -45,7 +46,7 @@ class Scratch:
             offset = offsets.get(leaf)
             if offset is not None and leaf in logs:
                 self._seed_log(i, logs[leaf])
-                offset = json.dumps({"logOffset": 0})
+                offset = _FIRST_ENTRY
             lines.append(_NOTHING if offset is None else offset)
         self._write("offsets/0", "\n".join(lines))
         self._write("commits/0", _COMMIT)
