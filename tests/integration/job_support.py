@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from turnback import (
@@ -18,9 +20,11 @@ from turnback import (
     KeyedProcessFunction,
     RestartStrategies,
     StreamExecutionEnvironment,
+    Types,
 )
 from turnback import ValueStateDescriptor as Value
 from turnback.coordinator import CheckpointLog, Event, JobDirectory, Manifest, read_history
+from turnback.core import Batch, RowTypeInfo, as_type
 
 
 class Count(KeyedProcessFunction):
@@ -88,13 +92,15 @@ class Jobs:
 
     def feed(self, source: str, *records: Mapping[str, Any]) -> Path:
         """Put one file with these records in front of a source."""
-        directory = self.input(source)
-        hidden = directory / f".{self._files}"
+        path = self._new(source, "json")
+        hidden = path.with_name(f".{path.name}")
         hidden.write_text("".join(f"{json.dumps(r)}\n" for r in records))
-        self._files += 1
-        path = directory / f"{self._files:04}.json"
         os.utime(hidden, (self._files, self._files))  # Spark takes the oldest first
         return hidden.rename(path)
+
+    def _new(self, source: str, suffix: str) -> Path:
+        self._files += 1
+        return self.input(source) / f"{self._files:04}.{suffix}"
 
     def input(self, source: str) -> Path:
         directory = self.directory / "in" / source
@@ -107,6 +113,19 @@ class Jobs:
         """A stream of a source's files, one per epoch."""
         directory = self.input(source)
         return env.from_files(directory, "json", schema, uid or source, max_files_per_epoch=1)
+
+    def given(
+        self, env: StreamExecutionEnvironment, uid: str, elements: Iterable[Any], spec: Any
+    ) -> Any:
+        """A stream of these elements, in one epoch; cheaper than a list, which needs processes."""
+        kind = as_type(spec)
+        batch = Batch(kind, list(elements)).arrow
+        path = self._new(uid, "parquet")
+        pq.write_table(pa.Table.from_batches([batch]), path)
+        os.utime(path, (self._files, self._files))
+        rows = kind if isinstance(kind, RowTypeInfo) else Types.ROW_NAMED(["value"], [kind])
+        stream = env.from_files(path.parent, "parquet", rows, uid, max_files_per_epoch=1)
+        return stream if rows is kind else stream.map(lambda row: row.value, kind)
 
     def sink(self, name: str = "out") -> FileSink:
         return FileSink(self.directory / name, "json")

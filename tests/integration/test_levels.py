@@ -80,8 +80,8 @@ def test_a_diamond_with_an_edge_that_skips_levels(jobs: Jobs, parallelism: int) 
 
 def test_several_sources_and_parallelism_of_single_operators(jobs: Jobs) -> None:
     env = jobs.env(parallelism=2)
-    one = env.from_collection([("a", 1), ("b", 2)] * 20, SCHEMA, uid="one")
-    two = env.from_collection([("a", 3), ("c", 4)] * 20, SCHEMA, uid="two")
+    one = jobs.given(env, "one", [("a", 1), ("b", 2)] * 20, SCHEMA)
+    two = jobs.given(env, "two", [("a", 3), ("c", 4)] * 20, SCHEMA)
     sinks = {name: CollectSink() for name in ("keyed", "single", "wide")}
     wide = one.union(two).key_by("k", "n").process(Where(), "k string, i int, of int")
     wide.uid("where").set_parallelism(3).sink_to(sinks["keyed"]).uid("keyed")

@@ -106,12 +106,16 @@ def test_the_strategy_of_the_configuration_file(
         "    max-failures-per-interval: 2\n    failure-rate-interval: 5 min\n    delay: 0 s\n"
     )
     monkeypatch.setenv("TURNBACK_CONF", str(file))
-    env = fed.env(parallelism=1).set_restart_strategy(RestartStrategies.fall_back_restart())
-    assert count(fed, env, 2, 5).attempts == 3
+
+    def configured() -> StreamExecutionEnvironment:
+        env = fed.env(parallelism=1)
+        return env.set_restart_strategy(RestartStrategies.fall_back_restart())
+
+    assert count(fed, configured(), 2, 5).attempts == 3
     assert fed.out() == ALL
     fed.feed("events", {"k": "a"})
     with pytest.raises(JobFailedError, match="failed after 2 restarts"):
-        count(fed, env, *range(1_000))
+        count(fed, configured(), *range(1_000))
     (fed.marks.directory / "calls").unlink()
     with pytest.raises(JobFailedError, match="failed: operator"):
         count(fed, fed.env(parallelism=1), 1)  # code wins: no restart
