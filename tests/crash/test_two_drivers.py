@@ -81,6 +81,6 @@ def take_over(job: Place, successor: Driver) -> None:
     (job.job / "status.json").write_text(json.dumps(status))
     successor.go()
     assert successor.wait() == 0, successor.errors
-    job.assert_settled(successor.report)
+    job.assert_settled(successor.report, alive=zombie)
     newer = [slot for slot in log.entries() if slot.attempt > zombie]
     assert any(isinstance(slot, Manifest) for slot in newer)

@@ -32,7 +32,7 @@ def count(jobs: Jobs, backend: str = "rocksdb", **how: Any) -> Any:
 @pytest.fixture
 def counted_once(jobs: Jobs) -> Jobs:
     """A job with state in two partitions, a checkpoint, and something new to read."""
-    jobs.feed("events", *({"k": k} for k in "abcd"))
+    jobs.feed("events", *({"k": k} for k in "abcdefgh"))
     count(jobs)
     jobs.feed("events", {"k": "a"})
     return jobs
@@ -92,7 +92,7 @@ def test_a_damaged_file_is_named_and_nothing_of_it_is_used(
     # Never taken for "no checkpoint, start empty", nor is an older one used.
     assert [m.epoch for m in jobs.checkpoints()] == [1]
     count(jobs, backend)
-    assert jobs.out() == counted("abcda")
+    assert jobs.out() == counted("abcdefgha")
 
 
 def test_files_that_are_missing_or_swapped(counted_once: Jobs) -> None:
@@ -110,7 +110,7 @@ def test_files_that_are_missing_or_swapped(counted_once: Jobs) -> None:
         count(jobs)
     assert jobs.out() == before
     count(jobs)
-    assert jobs.out() == counted("abcda")
+    assert jobs.out() == counted("abcdefgha")
 
 
 def test_a_checkpoint_can_be_skipped_only_on_demand(jobs: Jobs) -> None:

@@ -84,13 +84,18 @@ def test_several_sources_and_parallelism_of_single_operators(jobs: Jobs) -> None
     two = jobs.given(env, "two", [("a", 3), ("c", 4)] * 20, SCHEMA)
     sinks = {name: CollectSink() for name in ("keyed", "single", "wide")}
     wide = one.union(two).key_by("k", "n").process(Where(), "k string, i int, of int")
-    wide.uid("where").set_parallelism(3).sink_to(sinks["keyed"]).uid("keyed")
+    wide.uid("../where/ä").set_parallelism(3).sink_to(sinks["keyed"]).uid("keyed")
+    wide.sink_to(jobs.sink()).uid("../../out")
     narrow = wide.map(lambda row: row.k, str).uid("narrow").set_parallelism(1)
     narrow.sink_to(sinks["single"]).uid("single")
     narrow.map(lambda k: (k,), "k string").set_parallelism(5).key_by("k").process(
         Where(), "k string, i int, of int"
     ).uid("last").set_parallelism(4).sink_to(sinks["wide"]).uid("wide")
-    env.execute("job", bounded=True)
+    report = env.execute("../a job/näme/..", bounded=True)
+    # Names are names, not paths.
+    assert [p.as_uri() for p in jobs.root.iterdir()] == [report.job_dir]
+    assert {p.name for p in jobs.directory.iterdir()} == {"in", "jobs", "marks", "out"}
+    assert len(jobs.out()) == 80
     keyed, last = sinks["keyed"].results, sinks["wide"].results
     assert {(row.of, row.i < 3) for row in keyed} == {(3, True)}
     assert len({row.i for row in keyed}) > 1

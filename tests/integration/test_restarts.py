@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +33,11 @@ class FailsOn(Count):
         yield from super().process_element(value, ctx)
 
 
-def count(jobs: Jobs, env: StreamExecutionEnvironment, *calls: int) -> Any:
+def count(jobs: Jobs, env: StreamExecutionEnvironment, *calls: int, **how: Any) -> Any:
     events = jobs.files(env, "events", "k string")
     counts = events.key_by("k").process(FailsOn(jobs.marks, *calls), COUNTED).uid("count")
     counts.sink_to(jobs.sink()).uid("out")
-    return env.execute("job", bounded=True)
+    return env.execute("job", bounded=True, **how)
 
 
 @pytest.fixture
@@ -119,6 +116,26 @@ def test_the_strategy_of_the_configuration_file(
     (fed.marks.directory / "calls").unlink()
     with pytest.raises(JobFailedError, match="failed: operator"):
         count(fed, fed.env(parallelism=1), 1)  # code wins: no restart
+
+
+def test_a_failure_right_after_turning_back(fed: Jobs) -> None:
+    """The restart goes on from what the user chose, not from the newest checkpoint."""
+
+    def env() -> StreamExecutionEnvironment:
+        made = fed.env(parallelism=1, **FIXED)
+        made.get_checkpoint_config().set_num_retained_checkpoints(10)
+        return made
+
+    count(fed, env())
+    old = fed.checkpoints()[1]
+    (fed.marks.directory / "calls").unlink()
+    fed.directory.joinpath("out").rename(fed.directory / "before")
+    report = count(fed, env(), 1, start_from=old.number)
+    assert report.attempts == 2
+    starts = [e for e in fed.events() if isinstance(e, AttemptStarted)]
+    assert [e.snapshot for e in starts] == [None, old.name, old.name]
+    assert fed.out("before") == ALL
+    assert fed.out() == [pair for pair in ALL if pair not in counted("aab" * old.epoch)]
 
 
 def test_checkpoints_off_means_no_restart(fed: Jobs) -> None:
@@ -229,27 +246,3 @@ def test_null_keys(jobs: Jobs, by: str) -> None:
     assert jobs.out() == []
     assert issubclass(NullKeyError, TypeError)
     assert not issubclass(NullKeyError, UserFunctionError)
-
-
-def test_a_function_the_workers_cannot_load(fed: Jobs, tmp_path: Path) -> None:
-    """A module that only the driver can import: told at once, not tried for ever."""
-    (tmp_path / "only_here.py").write_text("def same(row):\n    return row\n")
-    program = f"""
-import sys
-sys.path.insert(0, {str(tmp_path)!r})
-from only_here import same
-from turnback import CollectSink, StreamExecutionEnvironment
-env = StreamExecutionEnvironment.get_execution_environment(root={str(fed.root)!r})
-env.enable_checkpointing(1_000).set_parallelism(1)
-env.from_collection([1]).map(same, int).sink_to(CollectSink())
-env.execute("job", bounded=True)
-"""
-    environment = {**os.environ, "SPARK_MASTER": "local[1]"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env=environment,
-        timeout=300, check=False, cwd="/",
-    )  # fmt: skip
-    assert done.returncode == 1
-    last = done.stderr.strip().splitlines()[-1]
-    assert "PlanError: the program cannot be loaded in the workers: No module named" in last
-    assert "'only_here'" in last

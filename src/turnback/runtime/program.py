@@ -36,6 +36,10 @@ class LevelProgram:
         ]
         return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0, -1)
 
+    def layout(self) -> str:
+        """What decides which key groups of each operator a partition holds."""
+        return " ".join(f"{op.uid!r}:{op.parallelism}" for op in self.level.keyed)
+
 
 def source_hop(plan: Plan) -> Hop:
     """The columns in which all sources arrive: one wire per source."""

@@ -88,6 +88,7 @@ class LocalState:
             lambda file: read_state(order.storage, file),
             schemas,
             self._program.groups(partition),
+            layout=self._program.layout(),
         )
         for backend in self._backends:
             backend.begin(self._home.store, order.epoch)

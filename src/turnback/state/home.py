@@ -97,6 +97,7 @@ def open_home(
     groups: tuple[int, int],
     progress: Progress | None = None,
     options: RocksOptions | None = None,
+    layout: str = "",
 ) -> Home:
     """Open the local store of a partition and bring it to the last epoch of its files.
 
@@ -110,13 +111,15 @@ def open_home(
         groups: First and last key group of the partition.
         progress: Called with rows applied and rows to apply, when there is anything to apply.
         options: Of the RocksDB store.
+        layout: Whatever else decides which rows of the files count, such as the operators' own
+            parallelism; a store filled under another one is rebuilt.
 
     Raises:
         CorruptFileError: A file is not what the manifest says; nothing is served.
         IncompatibleStateError: A stored state does not fit the program.
     """
     directory = Path(directory)
-    scope = _scope(kind, schemas, groups)
+    scope = _scope(kind, schemas, groups, layout)
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock.take(directory)
     if lock is None:
@@ -239,7 +242,7 @@ def _marker_of(store: Store) -> Marker | None:
         return None
 
 
-def _scope(kind: str, schemas: Sequence[StateSchema], groups: tuple[int, int]) -> str:
+def _scope(kind: str, schemas: Sequence[StateSchema], groups: tuple[int, int], layout: str) -> str:
     prefixes: dict[bytes, StateSchema] = {}
     for schema in schemas:
         twin = prefixes.setdefault(state_prefix(*schema.id), schema)
@@ -248,7 +251,9 @@ def _scope(kind: str, schemas: Sequence[StateSchema], groups: tuple[int, int]) -
     ordered = [prefixes[prefix] for prefix in sorted(prefixes)]
     boot = _boot_id() if kind == "hashmap" else ""  # never synced, so not to be trusted after one
     return xxhash.xxh3_128_hexdigest(
-        msgspec.json.encode([STORE_FORMAT, kind, boot, groups, ordered], order="deterministic")
+        msgspec.json.encode(
+            [STORE_FORMAT, kind, boot, groups, layout, ordered], order="deterministic"
+        )
     )
 
 

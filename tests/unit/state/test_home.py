@@ -337,3 +337,14 @@ def test_inline_files_need_no_reading(job):
     bump_all(j)
     j.files = [msgspec.structs.replace(f, inline=j.blobs.pop(f.path)) for f in j.files]
     assert counts(j) == {1}
+
+
+def test_a_store_filled_under_another_layout_is_rebuilt(job, tmp_path):
+    j = job(COUNT)
+    bump_all(j)
+    backend, _ = j.backend()
+    for layout, found in (("op:2", "rebuilt"), ("op:2", "home"), ("op:3", "rebuilt")):
+        with open_home(
+            j.kind, tmp_path / "home", j.files, j.read, backend.schemas(), (0, 15), layout=layout
+        ) as home:
+            assert home.found == found
