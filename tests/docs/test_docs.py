@@ -53,3 +53,10 @@ def test_make_targets_shown_exist():
         for target in re.findall(r"`make (\w+)`|^make (\w+)$", page.read_text(), re.MULTILINE):
             name = target[0] or target[1]
             assert re.search(rf"^{name}:", makefile, re.MULTILINE), f"{page.name}: make {name}"
+
+
+def test_coverage_names_what_is_there():
+    text = (ROOT / "docs" / "coverage.md").read_text()
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        places = (ROOT / "src/turnback" / name, ROOT / "tests" / name, ROOT / name)
+        assert any(place.exists() for place in places), name
