@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from crash.place import Place, write_input
+from services.java import java_options
 
 MakePlace = Callable[[int], Place]
 
@@ -29,9 +30,29 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return make
 
 
+@pytest.fixture(scope="session")
+def java(inputs: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Options for Java; to find them, the job may have to run once, without any fault."""
+
+    def run(options: str) -> None:
+        job = Place(tmp_path_factory.mktemp("java"), inputs(10))
+        driver = job.start(JDK_JAVA_OPTIONS=options)
+        try:
+            driver.until(lambda: driver.process.poll() is not None, "end")
+            driver.until(lambda: not driver.members(), "end its Java process")
+        finally:
+            job.kill()
+        job.assert_settled(driver.report)
+
+    return java_options(run)
+
+
 @pytest.fixture
-def place(tmp_path: Path, inputs: Callable[[int], Path]) -> Iterator[MakePlace]:
+def place(
+    tmp_path: Path, inputs: Callable[[int], Path], java: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakePlace]:
     """Makes the place of a job with so many epochs; all its drivers are gone afterwards."""
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", java)
     made: list[Place] = []
 
     def make(epochs: int) -> Place:

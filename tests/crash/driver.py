@@ -15,8 +15,6 @@ from typing import Any
 
 _JOB = Path(__file__).with_name("job.py")
 _SOURCES = Path(__file__).parents[2] / "src"
-# A short life is cheaper without the optimising compiler.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 PATIENCE_S = float(os.environ.get("TURNBACK_TEST_PATIENCE", "300"))
 """How long a single step may take; generous, as other work may keep the machine busy."""
 
@@ -44,7 +42,6 @@ class Driver:
         scratch = directory / "tmp"
         scratch.mkdir()
         ours = {
-            "JDK_JAVA_OPTIONS": JAVA_OPTIONS,
             "PYTHONPATH": str(_SOURCES),
             "SPARK_LOCAL_DIRS": str(scratch),
             "SPARK_LOCAL_IP": "127.0.0.1",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from crash.conftest import MakePlace
-from crash.driver import JAVA_OPTIONS, Driver, parent
+from crash.driver import Driver, parent
 from crash.place import Place
 from services.spark import SparkCluster, spark_cluster
 from turnback.coordinator import verify
@@ -19,9 +19,9 @@ EPOCHS, TASKS = 8, 4
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+def cluster(java: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
     directory = tmp_path_factory.mktemp("cluster")
-    with spark_cluster(directory, environment={"JDK_JAVA_OPTIONS": JAVA_OPTIONS}) as running:
+    with spark_cluster(directory, environment={"JDK_JAVA_OPTIONS": java}) as running:
         yield running
 
 

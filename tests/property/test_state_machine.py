@@ -155,8 +155,8 @@ class KeyedState(RuleBasedStateMachine):
     def epoch(self, machine: int, steps: list[tuple[str, tuple[Any, ...]]]) -> None:
         """Tasks may run where the store is missing, or of some time ago, or of another past."""
         self.job.root = self.directory / f"m{machine}"
-        expected = [on_model(self.model.setdefault(k, {}), o) for k, o in steps]
-        expected = copy.deepcopy(expected)
+        # What a step reads must not change with the steps after it.
+        expected = [copy.deepcopy(on_model(self.model.setdefault(k, {}), o)) for k, o in steps]
         assert self.job.run([(k, lambda h, o=o: on_state(h, o)) for k, o in steps]) == expected
 
     @rule(machine=machines, steps=st.lists(st.tuples(keys, operations), max_size=8))
