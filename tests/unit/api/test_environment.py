@@ -107,6 +107,11 @@ def test_wrong_options_of_a_checkpoint(env, case):
 
 ENVIRONMENT = {
     "interval": (lambda e: e.enable_checkpointing("ten seconds"), "checkpoint interval: 'ten"),
+    "interval 0": (lambda e: e.enable_checkpointing(0), "interval"),
+    "interval below 0": (lambda e: e.enable_checkpointing(-5), "interval"),
+    "interval in parsecs": (lambda e: e.enable_checkpointing("10 parsecs"), "10 parsecs"),
+    "interval None": (lambda e: e.enable_checkpointing(None), "interval"),
+    "interval 3.5": (lambda e: e.enable_checkpointing(3.5), "interval"),
     "mode": (lambda e: e.enable_checkpointing(1_000, "often"), "must be a CheckpointingMode"),
     "backend": (lambda e: e.set_state_backend("rocks"), "unknown state backend 'rocks'; there"),
     "backend list": (lambda e: e.set_state_backend(["rocksdb"]), "unknown state backend"),

@@ -203,6 +203,8 @@ class Attempt:
         except StreamingQueryException as e:
             raise (self._failure or e) from None
         self.coordinator.raise_failure()
+        if self._failure is not None:
+            raise self._failure
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
         if self._wake.is_set():
@@ -210,5 +212,8 @@ class Attempt:
         try:
             self._epochs.run(batch, batch_id)
         except Exception as e:
+            if self._wake.is_set():  # stopped; an exception now makes Spark print a page
+                _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
+                return
             self._failure = self._failure or e
             raise
