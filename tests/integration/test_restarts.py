@@ -308,3 +308,13 @@ def test_cancelled_in_the_middle_of_an_epoch(fed: Jobs, monkeypatch: pytest.Monk
     assert raised == []
     count(fed, fed.env())
     assert fed.out() == ALL
+
+
+def test_half_written_files_of_a_killed_driver_are_cleared(fed: Jobs) -> None:
+    count(fed, fed.env())
+    left = [fed.path() / "state" / ".turnback-tmp-a", fed.path() / ".turnback-tmp-b"]
+    for path in left:
+        path.write_bytes(b"half")
+    count(fed, fed.env())
+    assert not any(path.exists() for path in left)
+    assert fed.out() == ALL

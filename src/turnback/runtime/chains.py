@@ -1,15 +1,11 @@
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
-
-import msgspec
 
 from turnback.core import group_range
 from turnback.runtime.program import LevelProgram
-from turnback.state import StateFile, in_order
+from turnback.state import StateFile, in_order, share
 
-Span = tuple[int, int]
 Home = tuple[int, int]
 """Level and partition."""
 
@@ -31,7 +27,14 @@ class Chains:
             if not program.level.keyed:
                 continue
             for partition in range(program.level.parallelism or 0):
-                mine = self._share(program, partition, ordered)
+                mine = share(
+                    ordered,
+                    {
+                        op.uid: group_range(partition, op.parallelism, self._max_parallelism)
+                        for op in program.level.keyed
+                        if partition < op.parallelism
+                    },
+                )
                 if mine:
                     self._chains[program.level.index, partition] = mine
 
@@ -68,41 +71,3 @@ class Chains:
         """Every file some partition needs, whole, each once."""
         used = {file.path for files in self._chains.values() for file in files}
         return tuple(file for path, file in self._whole.items() if path in used)
-
-    def _share(
-        self, program: LevelProgram, partition: int, ordered: Sequence[StateFile]
-    ) -> tuple[StateFile, ...]:
-        """The parts of the files that count for a partition.
-
-        A complete file says all there is to say about its operators in its key groups, so older
-        files count only outside of those.
-        """
-        open_spans: dict[str, list[Span]] = {
-            op.uid: [group_range(partition, op.parallelism, self._max_parallelism)]
-            for op in program.level.keyed
-            if partition < op.parallelism
-        }
-        share: list[StateFile] = []
-        for file in reversed(ordered):
-            parts: dict[Span, list[str]] = defaultdict(list)
-            for uid in file.operators:
-                for span in open_spans.get(uid, ()):
-                    clipped = (max(span[0], file.first_group), min(span[1], file.last_group))
-                    if clipped[0] <= clipped[1]:
-                        parts[clipped].append(uid)
-                if file.complete and uid in open_spans:
-                    covered = (file.first_group, file.last_group)
-                    open_spans[uid] = [r for s in open_spans[uid] for r in _without(s, covered)]
-            share += [_part(file, span, uids) for span, uids in parts.items()]
-        return tuple(in_order(share))
-
-
-def _part(file: StateFile, span: Span, uids: list[str]) -> StateFile:
-    return msgspec.structs.replace(
-        file, first_group=span[0], last_group=span[1], operators=tuple(uids)
-    )
-
-
-def _without(span: Span, hole: Span) -> list[Span]:
-    pieces = [(span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1])]
-    return [p for p in pieces if p[0] <= p[1]]

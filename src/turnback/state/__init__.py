@@ -6,10 +6,11 @@ from turnback.state.home import Home, open_home
 from turnback.state.keyed import KeyedStateBackend
 from turnback.state.list import ListState
 from turnback.state.map import MapState
-from turnback.state.merge import merge
+from turnback.state.merge import live_rows, merge
 from turnback.state.reducing import ReducingState
 from turnback.state.rocksdb import RocksOptions
 from turnback.state.schema import StateSchema
+from turnback.state.share import share
 from turnback.state.store import LocalStore
 from turnback.state.value import ValueState
 
@@ -31,9 +32,11 @@ __all__ = [
     "ValueState",
     "in_order",
     "joined_lineage",
+    "live_rows",
     "merge",
     "open_home",
     "plan_merges",
     "read_delta",
+    "share",
     "write_delta",
 ]

@@ -55,6 +55,29 @@ def merge(files: Sequence[StateFile], read: Read, *, final: bool) -> BuiltDelta:
     return BuiltDelta(data, kept.rows, first, last, operators)
 
 
+def live_rows(files: Sequence[StateFile], read: Read) -> Iterator[tuple[StateSchema, pa.Table]]:
+    """What is there after all these files, without tombstones, in ascending key groups.
+
+    In memory at once is what `merge` needs. Every table holds rows of one state, with the columns
+    group, key, sub and value; the tables of a state follow each other in the order of groups.
+
+    Args:
+        files: As `share` gives them.
+        read: Gives the bytes of a file that does not carry them inline.
+
+    Raises:
+        CorruptFileError: A file is not what its `StateFile` says.
+    """
+    states = _States()
+    sources = [_Source(file, _checked(file, read), states) for file in in_order(files)]
+    for piece in _pieces(sources):
+        rows = _latest(piece, states.single(), final=True)
+        for number in pc.unique(rows["state"]).to_pylist():
+            for batch in bounded_batches(rows.filter(pc.field("state") == number)):
+                table = pa.Table.from_batches([batch]).drop_columns(["state"])
+                yield states.schemas[number], table
+
+
 class _Kept:
     """The rows of the merged file, counted as they pass."""
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from turnback.core.errors import CorruptFileError, IncompatibleStateError
-from turnback.state import DeltaBuilder, StateSchema, delta, merge, read_delta
+from turnback.state import DeltaBuilder, StateSchema, delta, live_rows, merge, read_delta
 
 VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
 MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")
@@ -154,3 +154,33 @@ def test_damage_and_foreign_types_are_refused(files):
     files.blobs["f2"] = files.blobs["f1"]
     with pytest.raises(CorruptFileError, match="f2"):
         files.merge(final=True)
+
+
+def test_live_rows_are_what_a_final_merge_keeps(files):
+    files.add((VALUE, 1, b"x", None, b"1"), (MAP, 0, b"x", b"s", b"1"), (MAP, 1, b"x", b"t", b"1"))
+    files.add(
+        (VALUE, 1, b"x", None, None), (MAP, 1, b"x", b"t", b"2"), (VALUE, 3, b"y", None, b"3")
+    )
+    files.add((MAP, 0, b"x", None, None), (LIST, 2, b"k", b"0", b"1"))
+    found = [
+        (schema.name, *row.values())
+        for schema, table in live_rows(files.files, lambda f: files.blobs[f.path])
+        for row in table.to_pylist()
+    ]
+    assert sorted(found) == sorted(files.merge(final=True)[1])
+    assert sorted(found) == [
+        ("l", 2, b"k", b"0", b"1"),
+        ("m", 1, b"x", b"t", b"2"),
+        ("v", 3, b"y", None, b"3"),
+    ]
+
+
+def test_live_rows_of_a_state_come_in_bounded_tables_in_the_order_of_groups(files, monkeypatch):
+    monkeypatch.setattr(delta, "BATCH_ROWS", 3)
+    for value in (b"1", b"2"):
+        files.add(*((VALUE, g, b"%d" % k, None, value) for g in (5, 2, 9) for k in range(4)))
+    tables = [t for _, t in live_rows(files.files, lambda f: files.blobs[f.path])]
+    assert max(map(len, tables)) == 3
+    groups = [g for t in tables for g in t["group"].to_pylist()]
+    assert groups == [2] * 4 + [5] * 4 + [9] * 4
+    assert {v for t in tables for v in t["value"].to_pylist()} == {b"2"}

@@ -45,6 +45,7 @@ from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobReport, JobSpec
 from turnback.runtime.snapshot import local_root
 from turnback.runtime.spark.attempt import Attempt
+from turnback.storage import LocalStorage
 
 _LOG = logging.getLogger(__name__)
 _FINAL = (
@@ -89,6 +90,9 @@ class JobRunner:
             JobFailedError: It failed for good; the cause is chained and told.
         """
         self._directory.require_free()
+        storage = self._directory.storage
+        if isinstance(storage, LocalStorage):
+            storage.remove_leftovers()  # half-written files of drivers and workers that were killed
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
         strategy = self._spec.restart
