@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, Self, TypeVar, overload
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
-from turnback.core import TypeInfo, as_type, check_state_name, serializer_for
+from turnback.core import RowTypeInfo, TypeInfo, as_type, check_state_name, serializer_for
 from turnback.core.errors import StateError, UnsupportedTypeError
-from turnback.core.types import MapTypeInfo
+from turnback.core.types import ListTypeInfo, MapTypeInfo
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -19,11 +23,49 @@ class StateNotBoundError(StateError, AttributeError):
     """A declared state was used before the runtime has bound it."""
 
 
+class EvolutionOptions(TypedDict, total=False):
+    """What every descriptor can be told about stored state; see `StateDescriptor`."""
+
+    aliases: Mapping[str, str] | None
+    migrate: Callable[[Any], Any] | None
+    migrate_from: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionRules:
+    """How stored values become values of the type declared now.
+
+    Attributes:
+        aliases: Pairs of the path of a field in the new type and its old name.
+        migrate: Makes a new value from an old one; None when the built-in rules apply.
+        migrate_from: The type whose values `migrate` takes; None for the stored one.
+    """
+
+    aliases: tuple[tuple[str, str], ...] = ()
+    migrate: Callable[[Any], Any] | None = None
+    migrate_from: TypeInfo | None = None
+
+
 class StateDescriptor:
     """Names and types one state of a function.
 
     As a class attribute of a function it also declares the state: the runtime replaces it, per
     instance, by the state's handle. Immutable; equal descriptors describe the same stored state.
+
+    When a job starts from state that was stored with another type, fields are matched by name: new
+    ones get the default of their class or None, others are dropped, numbers may become wider. What
+    else has to happen is told by options, which are no part of the stored state:
+
+    - ``aliases``: old names of renamed fields, ``{"clicks": "click_count"}``. A field inside of
+      another is written as a path, ``{"user.clicks": "click_count"}``, where lists and maps on the
+      way are passed through; the old name is always one of the same row.
+    - ``migrate``: a function from an old value (list element, map value, accumulator) to a new one,
+      in place of all built-in rules. It is called for values stored with another type than the one
+      declared now, and only for those: it may stay in the program until the type changes again,
+      and values that change their meaning but not their type need a state of a new name. None is
+      kept as it is.
+    - ``migrate_from``: the type ``migrate`` expects. Values then come as instances of its class,
+      not as `Row`, and values stored with any third type are refused.
 
     Attributes:
         name: Unique among the states of one operator; restore finds the state by it.
@@ -31,7 +73,7 @@ class StateDescriptor:
         attribute: Name of the class attribute it was given to, if any.
     """
 
-    __slots__ = ("_key_type", "_problem", "_type", "attribute", "name")
+    __slots__ = ("_key_type", "_problem", "_rules", "_type", "attribute", "name")
 
     kind: ClassVar[str]
     name: str
@@ -39,16 +81,32 @@ class StateDescriptor:
     _type: TypeInfo | None
     _key_type: TypeInfo | None
     _problem: str | None
+    _rules: EvolutionRules
 
-    def __init__(self, name: str, type: Any, *key_type: Any) -> None:
+    def __init__(
+        self,
+        name: str,
+        type: Any,
+        *key_type: Any,
+        aliases: Mapping[str, str] | None = None,
+        migrate: Callable[[Any], Any] | None = None,
+        migrate_from: Any = None,
+    ) -> None:
         check_state_name(name)
-        found, problem = _resolve(name, type, *key_type)
+        found, problem = _resolve(f"state {name!r}", type, *key_type)
+        old = None
+        if migrate_from is not None:
+            (old, _), unreadable = _resolve(f"state {name!r}: migrate_from", migrate_from)
+            problem = problem or unreadable
+        rules = EvolutionRules(_checked_aliases(name, aliases, found[0]), migrate, old)
+        _check_migrate(name, rules, migrate_from is not None, found[0])
         set_ = object.__setattr__
         set_(self, "name", name)
         set_(self, "attribute", None)
         set_(self, "_type", found[0])
         set_(self, "_key_type", found[1])
         set_(self, "_problem", problem)
+        set_(self, "_rules", rules)
 
     @property
     def type(self) -> TypeInfo:
@@ -62,6 +120,12 @@ class StateDescriptor:
         """Type of a map's keys, else None."""
         self.check()
         return self._key_type
+
+    @property
+    def rules(self) -> EvolutionRules:
+        """How values that were stored with another type are read."""
+        self.check()
+        return self._rules
 
     def check(self) -> None:
         """Raise `UnsupportedTypeError`, naming the state, if its values could not be stored.
@@ -123,13 +187,14 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     Args:
         name: Name of the state.
         type: Type of the value: anything `Types` makes, a Python type or a DDL string.
+        **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
     __slots__ = ()
     kind = "value"
 
-    def __init__(self, name: str, type: Any) -> None:
-        super().__init__(name, type)
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        super().__init__(name, type, **options)
 
 
 class ListStateDescriptor(StateDescriptor, Generic[T]):
@@ -138,13 +203,14 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
     Args:
         name: Name of the state.
         type: Type of the elements.
+        **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
     __slots__ = ()
     kind = "list"
 
-    def __init__(self, name: str, type: Any) -> None:
-        super().__init__(name, type)
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        super().__init__(name, type, **options)
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
@@ -154,13 +220,16 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         name: Name of the state.
         key_type: Type of the map's keys.
         value_type: Type of the map's values.
+        **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
     __slots__ = ()
     kind = "map"
 
-    def __init__(self, name: str, key_type: Any, value_type: Any) -> None:
-        super().__init__(name, value_type, key_type)
+    def __init__(
+        self, name: str, key_type: Any, value_type: Any, **options: Unpack[EvolutionOptions]
+    ) -> None:
+        super().__init__(name, value_type, key_type, **options)
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):
@@ -170,14 +239,17 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         name: Name of the state.
         reduce_function: A `ReduceFunction`, or a callable of two values.
         type: Type of the value.
+        **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
     __slots__ = ("reduce_function",)
     kind = "reducing"
     reduce_function: Any
 
-    def __init__(self, name: str, reduce_function: Any, type: Any) -> None:
-        super().__init__(name, type)
+    def __init__(
+        self, name: str, reduce_function: Any, type: Any, **options: Unpack[EvolutionOptions]
+    ) -> None:
+        super().__init__(name, type, **options)
         if not callable(getattr(reduce_function, "reduce", reduce_function)):
             raise StateError(
                 f"state {name!r}: expected a ReduceFunction or a callable of two values, "
@@ -193,14 +265,21 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
         name: Name of the state.
         aggregate_function: An `AggregateFunction`.
         accumulator_type: Type of its accumulator, which is what is stored.
+        **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
     __slots__ = ("aggregate_function",)
     kind = "aggregating"
     aggregate_function: Any
 
-    def __init__(self, name: str, aggregate_function: Any, accumulator_type: Any) -> None:
-        super().__init__(name, accumulator_type)
+    def __init__(
+        self,
+        name: str,
+        aggregate_function: Any,
+        accumulator_type: Any,
+        **options: Unpack[EvolutionOptions],
+    ) -> None:
+        super().__init__(name, accumulator_type, **options)
         missing = [
             m
             for m in ("create_accumulator", "add", "get_result")
@@ -215,7 +294,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
 
 
 def _resolve(
-    name: str, value: Any, *key: Any
+    what: str, value: Any, *key: Any
 ) -> tuple[tuple[TypeInfo | None, TypeInfo | None], str | None]:
     """The types of a value and of a map's key, or why there are none."""
     try:
@@ -223,5 +302,102 @@ def _resolve(
         whole = value_type if key_type is None else MapTypeInfo(key_type, value_type)
         serializer_for(whole)
     except UnsupportedTypeError as e:
-        return (None, None), f"state {name!r}: {e}"
+        return (None, None), f"{what}: {e}"
     return (value_type, key_type), None
+
+
+def _checked_aliases(
+    name: str, aliases: Mapping[str, str] | None, type_: TypeInfo | None
+) -> tuple[tuple[str, str], ...]:
+    """The aliases, if each gives one field of the type one name that no other field has."""
+    if not isinstance(aliases, Mapping | None):
+        raise StateError(
+            f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
+        )
+    # Without a type there is nothing to check against, and check() tells why there is none.
+    pairs = tuple((aliases or {}).items())
+    rows = {} if type_ is None else _rows_by_path(type_)
+    taken: set[tuple[str, str]] = set()
+    for path, old in pairs if type_ is not None else ():
+        prefix, row = _row_of(name, path, rows)
+        if not isinstance(old, str) or not old:
+            raise StateError(f"state {name!r}: the old name of {path!r} must be text, got {old!r}")
+        if old in row.names:
+            raise StateError(
+                f"state {name!r}: {path!r} cannot be read from {old!r}, which is itself a field "
+                f"beside it; take the alias out, or use migrate="
+            )
+        if (prefix, old) in taken:
+            raise StateError(f"state {name!r}: two fields have the alias {old!r}; keep one of them")
+        taken.add((prefix, old))
+    return pairs
+
+
+_Rows = dict[str, list[tuple[str, RowTypeInfo]]]
+
+
+def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
+    """The row a field is in, and the path to that row."""
+    found = rows.get(path, [])
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise StateError(
+            f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
+            f"a dot in its name; use migrate="
+        )
+    near = get_close_matches(str(path), rows, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"its fields: {', '.join(rows) or 'none'}"
+    raise StateError(
+        f"state {name!r}: aliases={{new name: old name}} names {path!r}, which is no field of its "
+        f"type; {hint}"
+    )
+
+
+def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
+    """Where each field path leads; more than one place where names have dots in them."""
+    if isinstance(type_, ListTypeInfo):
+        return _rows_by_path(type_.element, prefix)
+    if isinstance(type_, MapTypeInfo):
+        return _rows_by_path(type_.value, prefix)
+    found: _Rows = {}
+    if isinstance(type_, RowTypeInfo):
+        for name, inner in zip(type_.names, type_.types, strict=True):
+            found.setdefault(prefix + name, []).append((prefix, type_))
+            for path, rows in _rows_by_path(inner, f"{prefix}{name}.").items():
+                found.setdefault(path, []).extend(rows)
+    return found
+
+
+def _check_migrate(
+    name: str, rules: EvolutionRules, has_old_type: bool, type_: TypeInfo | None
+) -> None:
+    migrate = rules.migrate
+    if migrate is None:
+        if has_old_type:
+            raise StateError(f"state {name!r}: migrate_from= says what migrate= takes; give both")
+        return
+    if not callable(migrate) or not _takes_one(migrate):
+        raise StateError(
+            f"state {name!r}: migrate must be a callable of one value, got {migrate!r}"
+        )
+    if rules.aliases:
+        raise StateError(
+            f"state {name!r}: migrate= replaces all other rules, aliases= too; drop one of them"
+        )
+    if rules.migrate_from is not None and rules.migrate_from == type_:
+        raise StateError(
+            f"state {name!r}: migrate_from is the very type it has now, so that old values cannot "
+            f"be told from new ones; give the state a new name if the meaning of its values "
+            f"changes, or leave migrate_from out if it was only another kind of state"
+        )
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # a builtin that does not tell
+    return True
