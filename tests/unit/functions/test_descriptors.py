@@ -154,6 +154,7 @@ def test_aliases_name_fields_at_any_depth():
         (int, {"aliases": {"n": "m"}}, "its fields: none"),
         (Clicks, {"aliases": {"clicks": "seen"}}, "itself a field"),
         (Clicks, {"aliases": {"clicks": "a", "seen": "a"}}, "two fields have the alias 'a'"),
+        (User, {"aliases": {"clicks.clicks": "a", "clicks.seen": "a"}}, "two fields have"),
         (Clicks, {"aliases": {"clicks": 5}}, "must be text, got 5"),
         (Clicks, {"aliases": [("clicks", "n")]}, "maps new field names to old ones"),
         ("`a.b` int, a struct<b:int>", {"aliases": {"a.b": "c"}}, "in two ways"),

@@ -161,6 +161,11 @@ def test_decimals_keep_their_digits(old, new):
     assert "cannot become" in refused(as_type(old), as_type(new))
 
 
+def test_integers_become_floats():
+    outcome = evolve(as_type("struct<a:int>"), as_type("struct<a:double>"))
+    assert [type(v) for v in outcome.convert((1,))] == [float]
+
+
 def test_a_refusal_says_why():
     assert "cannot hold every stored value" in refused("a bigint", "a int")
     assert "exactly" in refused("a bigint", "a double")
@@ -188,15 +193,16 @@ def test_a_row_that_shares_no_field_is_refused():
 
 
 def test_nested_rows_lists_and_maps():
-    old = "id int, xs array<struct<n:int>>, m map<string,array<int>>"
-    new = "id int, xs array<struct<n:bigint,extra:string>>, m map<string,array<bigint>>"
-    value = (1, [(2,), None, (None,)], {"a": [3, None], "b": None})
+    old = "id int, xs array<struct<n:int>>, m map<string,array<int>>, f map<string,int>"
+    new = "id int, xs array<struct<n:bigint,extra:string>>, m map<string,array<bigint>>, "
+    new += "f map<string,double>"
+    value = (1, [(2,), None, (None,)], {"a": [3, None], "b": None}, {"a": 1, "b": None})
     why, after = migrated(old, new, value)
-    assert after == (1, [(2, None), None, (None, None)], {"a": [3, None], "b": None})
+    assert after == (1, [(2, None), None, (None, None)], *value[2:])
     assert "'xs.n' widened" in why
     assert "field 'xs.extra' added as None" in why
     assert "elements of values of 'm' widened" in why
-    assert migrated(old, new, (1, None, None))[1] == (1, None, None)
+    assert migrated(old, new, (1, None, None, None))[1] == (1, None, None, None)
 
 
 def test_keys_of_maps_inside_values_do_not_change():
