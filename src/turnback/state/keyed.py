@@ -107,7 +107,7 @@ class KeyedStateBackend(KeyContext):
             case "list":
                 return ListState(self, schema, serializer)
             case "map":
-                return MapState(self, schema, serializer, _sub_codec(descriptor.key_type))
+                return MapState(self, schema, serializer, sub_codec(descriptor.key_type))
             case "reducing":
                 return ReducingState(self, schema, serializer, descriptor.reduce_function)
             case "aggregating":
@@ -115,7 +115,7 @@ class KeyedStateBackend(KeyContext):
         raise StateError(f"state {descriptor.name!r}: unknown kind {descriptor.kind!r}")
 
 
-def _sub_codec(type_: TypeInfo) -> Serializer | KeyCodec:
+def sub_codec(type_: TypeInfo) -> Serializer | KeyCodec:
     """What encodes map keys: like keys where possible, so that equal ones have equal bytes."""
     try:
         return KeyCodec((type_,), by_columns=False)

@@ -1,0 +1,156 @@
+"""The directory of a savepoint, which is one as soon as its metadata is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+
+import msgspec
+
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    NotFoundError,
+)
+from turnback.savepoint.metadata import METADATA, SavepointMetadata, decode, encode
+from turnback.storage.base import Storage, claim
+from turnback.storage.digest import check
+from turnback.storage.open import open_storage
+
+
+class FileProblem(msgspec.Struct, frozen=True):
+    """Something that keeps a savepoint from being restored.
+
+    Attributes:
+        path: The file, relative to the savepoint.
+        reason: What is wrong with it.
+    """
+
+    path: str
+    reason: str
+
+
+class SavepointDirectory:
+    """Where one savepoint is, or is being written.
+
+    Args:
+        storage: The directory itself.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    @classmethod
+    def locate(
+        cls, location: str | PathLike[str], options: Mapping[str, str] | None = None
+    ) -> SavepointDirectory:
+        """Return the directory at a path or URI; nothing is read yet.
+
+        Args:
+            location: The directory, or the `_metadata.json` in it; as `open_storage` takes it.
+            options: Settings of the storage.
+
+        Raises:
+            ConfigurationError: It is a file, or cannot be used.
+        """
+        text = fspath(location)
+        head, slash, tail = text.rpartition("/")
+        if tail == METADATA:
+            text = (head or slash) or "."
+        try:
+            return cls(open_storage(text, options))
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"{fspath(location)} is not a savepoint: give its directory, or the {METADATA} in "
+                f"it ({error})"
+            ) from error
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        return self.storage.uri
+
+    def write_metadata(self, metadata: SavepointMetadata) -> None:
+        """Make it a savepoint. Every file that is named has to be written before.
+
+        Raises:
+            AlreadyExistsError: Another savepoint is there already; it was not changed.
+        """
+        try:
+            claim(self.storage, METADATA, encode(metadata))
+        except AlreadyExistsError as error:
+            raise AlreadyExistsError(
+                f"{self.uri} already holds a savepoint: write each into a directory of its own"
+            ) from error
+
+    def load(self) -> SavepointMetadata:
+        """Read what the savepoint says of itself.
+
+        Raises:
+            CheckpointNotFoundError: Nothing is there, or only a part of a savepoint.
+            CorruptFileError: The metadata is damaged.
+            FormatVersionError: It was written by a newer version.
+        """
+        try:
+            data = self.storage.get(METADATA)
+        except NotFoundError:
+            raise self._no_savepoint() from None
+        return decode(data, f"{self.uri}/{METADATA}")
+
+    def verify(self) -> list[FileProblem]:
+        """Read every file of the savepoint and compare it with what was recorded.
+
+        Returns:
+            What is wrong, nothing if it can be restored.
+
+        Raises:
+            CheckpointNotFoundError: There is no savepoint.
+            FormatVersionError: It was written by a newer version.
+            StorageError: The storage does not answer, so nothing can be said.
+        """
+        try:
+            metadata = self.load()
+        except CorruptFileError as error:
+            return [FileProblem(METADATA, str(error))]
+        problems = []
+        for path, length, digest in metadata.entries():
+            name = f"{self.uri}/{path}"
+            try:
+                check(self.storage.get(path), length, digest, name)
+            except NotFoundError:
+                problems.append(FileProblem(path, f"{name} is missing"))
+            except CorruptFileError as error:
+                problems.append(FileProblem(path, str(error)))
+        return problems
+
+    def delete(self) -> None:
+        """Delete the savepoint: first the metadata, then the files it names, and nothing else.
+
+        If it is interrupted, files are left that are no savepoint any more.
+
+        Raises:
+            CheckpointNotFoundError: There is no savepoint.
+            CorruptFileError: The metadata is damaged, so its files are not known.
+            FormatVersionError: It was written by a newer version.
+        """
+        metadata = self.load()
+        self.storage.delete(METADATA)
+        for path in metadata.files():
+            self.storage.delete(path)
+
+    def _no_savepoint(self) -> CheckpointNotFoundError:
+        if not self.storage.list():
+            return CheckpointNotFoundError(
+                f"no savepoint is at {self.uri}: the directory does not exist or is empty. Look "
+                "for a directory with a _metadata.json in it"
+            )
+        return CheckpointNotFoundError(
+            f"{self.uri} holds no {METADATA}: it is a partial savepoint, not usable, because "
+            "writing it was interrupted or is still going on; or it is no savepoint at all. Use "
+            "another savepoint or checkpoint"
+        )
+
+    def __repr__(self) -> str:
+        return f"SavepointDirectory({self.uri!r})"

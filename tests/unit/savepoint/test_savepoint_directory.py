@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+from savepoint_support import LOG, METADATA, state_schema
+
+from turnback.coordinator.manifest import SourcePosition
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    NotFoundError,
+    StorageError,
+)
+from turnback.savepoint import SavedState, SavepointDirectory, StatePart
+from turnback.storage import LocalStorage, MemoryStorage
+from turnback.storage.digest import digest
+
+PART, LOGGED = "state/op/state/u1.parquet", "sources/u2"
+
+
+def written(storage):
+    """A whole savepoint of two files."""
+    storage.put(PART, b"part")
+    storage.put(LOGGED, b"log")
+    metadata = replace(
+        METADATA,
+        states=(SavedState(state_schema(), 1, (StatePart(PART, 4, digest(b"part"), 1, 0, 0),)),),
+        sources={"src": SourcePosition(None, (replace(LOG, length=3, digest=digest(b"log")),))},
+    )
+    directory = SavepointDirectory(storage)
+    directory.write_metadata(metadata)
+    return directory, metadata
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request, tmp_path):
+    if request.param == "local":
+        return LocalStorage(tmp_path / "sp")
+    return MemoryStorage(request.node.name)
+
+
+@pytest.mark.parametrize(
+    "form", ["{}", "{}/", "{}/_metadata.json", "file://{}", "file://{}/_metadata.json"]
+)
+def test_it_is_found_by_its_directory_and_by_its_metadata(tmp_path, form):
+    _, metadata = written(LocalStorage(tmp_path / "sp"))
+    assert SavepointDirectory.locate(form.format(tmp_path / "sp")).load() == metadata
+
+
+def test_it_is_found_by_path_objects_and_from_inside(tmp_path, monkeypatch):
+    _, metadata = written(LocalStorage(tmp_path / "a b"))
+    assert SavepointDirectory.locate(tmp_path / "a b").load() == metadata
+    assert SavepointDirectory.locate(tmp_path / "a b" / "_metadata.json").load() == metadata
+    assert SavepointDirectory.locate(f"file://{tmp_path}/a%20b/_metadata.json").load() == metadata
+    monkeypatch.chdir(tmp_path / "a b")
+    assert SavepointDirectory.locate("_metadata.json").load() == metadata
+    assert SavepointDirectory.locate(".").load() == metadata
+
+
+def test_uris_keep_their_scheme():
+    written(MemoryStorage("sp-uri"))
+    assert SavepointDirectory.locate("memory://sp-uri/_metadata.json").uri == "memory://sp-uri"
+    found = SavepointDirectory.locate("s3://bucket/a/_metadata.json", {"region": "us-east-1"})
+    assert found.uri == "s3://bucket/a"
+
+
+def test_it_can_be_moved_as_a_whole(tmp_path):
+    _, metadata = written(LocalStorage(tmp_path / "sp"))
+    (tmp_path / "sp").rename(tmp_path / "elsewhere")
+    moved = SavepointDirectory.locate(tmp_path / "elsewhere")
+    assert moved.load() == metadata
+    assert moved.verify() == []
+
+
+def test_nothing_there(storage):
+    with pytest.raises(CheckpointNotFoundError, match=r"no savepoint is at .*does not exist"):
+        SavepointDirectory(storage).load()
+
+
+def test_a_partial_savepoint_is_none(storage):
+    storage.put(PART, b"part")
+    for use in ("load", "verify", "delete"):
+        with pytest.raises(CheckpointNotFoundError, match=r"partial savepoint.*interrupted"):
+            getattr(SavepointDirectory(storage), use)()
+    assert storage.list() == [PART]
+
+
+def test_a_file_is_not_a_savepoint(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigurationError, match=r"file is not a savepoint: give its directory"):
+        SavepointDirectory.locate(tmp_path / "file")
+    with pytest.raises(ConfigurationError, match=r"not a savepoint"):
+        SavepointDirectory.locate(tmp_path / "file" / "_metadata.json")
+
+
+def test_damaged_metadata_is_named(storage):
+    directory, _ = written(storage)
+    storage.put("_metadata.json", storage.get("_metadata.json")[:-5])
+    with pytest.raises(CorruptFileError, match=r"_metadata.json is damaged"):
+        directory.load()
+    (problem,) = directory.verify()
+    assert problem.path == "_metadata.json"
+    with pytest.raises(CorruptFileError):
+        directory.delete()
+    assert len(storage.list()) == 3
+
+
+# -- writing
+
+
+def test_a_second_savepoint_finds_no_room(storage):
+    directory, metadata = written(storage)
+    with pytest.raises(AlreadyExistsError, match=r"already holds a savepoint.*of its own"):
+        directory.write_metadata(replace(metadata, id="other"))
+    assert directory.load() == metadata
+
+
+class ReplyLost:
+    """A storage whose first write happens, and fails."""
+
+    def __init__(self, inner):
+        self.inner, self.uri, self.failed = inner, inner.uri, False
+
+    def put_if_absent(self, path, data):
+        self.inner.put_if_absent(path, data)
+        if not self.failed:
+            self.failed = True
+            raise StorageError("no answer")
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_a_lost_reply_is_not_taken_for_a_lost_race(request):
+    storage = ReplyLost(MemoryStorage(request.node.name))
+    _, metadata = written(storage)
+    assert storage.failed
+    assert SavepointDirectory(storage).load() == metadata
+
+
+# -- verify
+
+
+def test_an_intact_savepoint_has_no_problems(storage):
+    directory, _ = written(storage)
+    storage.put("state/op/state/stray", b"x")
+    assert directory.verify() == []
+
+
+def test_every_problem_is_told(storage):
+    directory, _ = written(storage)
+    storage.put(PART, b"paRt")
+    storage.delete(LOGGED)
+    reasons = {problem.path: problem.reason for problem in directory.verify()}
+    assert set(reasons) == {PART, LOGGED}
+    assert "checksum" in reasons[PART]
+    assert f"{LOGGED} is missing" in reasons[LOGGED]
+    storage.put(PART, b"part!")
+    assert "5 bytes found" in next(p.reason for p in directory.verify() if p.path == PART)
+
+
+def test_a_file_behind_a_link_is_not_read(tmp_path):
+    storage = LocalStorage(tmp_path / "sp")
+    directory, _ = written(storage)
+    (tmp_path / "secret").write_bytes(b"part")
+    (tmp_path / "sp" / PART).unlink()
+    (tmp_path / "sp" / PART).symlink_to(tmp_path / "secret")
+    with pytest.raises(StorageError):
+        directory.verify()
+
+
+# -- delete
+
+
+def test_delete_removes_what_is_named_and_nothing_else(storage):
+    directory, _ = written(storage)
+    storage.put("state/op/state/mine.txt", b"x")
+    storage.put("README", b"x")
+    directory.delete()
+    assert storage.list() == ["README", "state/op/state/mine.txt"]
+
+
+def test_delete_begins_with_the_metadata(request):
+    inner = MemoryStorage(request.node.name)
+
+    class Stops:
+        uri, deleted = inner.uri, []
+
+        def delete(self, path):
+            self.deleted.append(path)
+            inner.delete(path)
+            raise StorageError("stopped")
+
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+    written(inner)
+    with pytest.raises(StorageError, match="stopped"):
+        SavepointDirectory(Stops()).delete()
+    assert Stops.deleted == ["_metadata.json"]
+    with pytest.raises(CheckpointNotFoundError):
+        SavepointDirectory(inner).load()
+
+
+def test_a_file_that_is_gone_already_does_not_stop_it(storage):
+    directory, _ = written(storage)
+    storage.delete(PART)
+    directory.delete()
+    assert storage.list() == []
+    with pytest.raises(NotFoundError):
+        storage.get(LOGGED)
