@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -178,7 +179,7 @@ def _apply(
     total = sum(file.rows for file in todo)
     done = 0
     store = home.store
-    for file in todo:
+    for file, after in zip_longest(todo, todo[1:]):
         data = file.inline if file.inline is not None else read(file)
         check(data, file.length, file.digest, file.path)
         delta = read_delta(data, file.path)
@@ -188,6 +189,8 @@ def _apply(
         marker = Marker(file.last_epoch, file.attempt_at(file.last_epoch), file.path, scope)
         finished = msgspec.msgpack.encode(marker)
         unfinished = msgspec.msgpack.encode(msgspec.structs.replace(marker, version=_UNFINISHED))
+        if after is not None and after.last_epoch == file.last_epoch:
+            finished = unfinished  # the epoch is spread over several files, as after a rescale
         if not len(delta):
             store.write(Changes([], [], []), finished)
         for number, batch in enumerate(delta.batches(), 1):

@@ -281,6 +281,27 @@ def test_a_kill_in_the_middle_of_a_large_file_leads_to_a_rebuild(job, monkeypatc
     assert j.found[-1] == "rebuilt"
 
 
+def test_a_kill_between_two_files_of_one_epoch_leads_to_a_rebuild(job, monkeypatch):
+    """After a rescale, an epoch of one partition is in the files of several older ones."""
+    j = job(COUNT, parallelism=2)
+    bump_all(j)
+    assert [f.last_epoch for f in j.files] == [1, 1]
+    j.parallelism = 1
+    read_file, calls = j.read, []
+
+    def dies(file):
+        calls.append(file)
+        if len(calls) == 2:
+            raise NotFoundError("the machine is gone")
+        return read_file(file)
+
+    monkeypatch.setattr(j, "read", dies)
+    with pytest.raises(NotFoundError):
+        counts(j)
+    monkeypatch.undo()
+    assert counts(j) == {1}
+
+
 def test_a_store_that_failed_is_rebuilt_next_time(job):
     j = job(COUNT)
     bump_all(j)
