@@ -35,7 +35,7 @@ class Grown:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--keys", type=int, nargs="+", default=[50_000, 5_000_000])
+    parser.add_argument("--keys", type=int, nargs="+", default=[50_000, 500_000, 5_000_000])
     parser.add_argument("--touched", type=int, default=10_000, help="keys per epoch (%(default)s)")
     parser.add_argument("--epochs", type=int, default=20, help="counted (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a phase may take")
@@ -47,14 +47,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(dataset: GrowthDataset, timeout: float) -> Grown:
-    """Build the state in one process and recover it in another, from the files alone."""
+    """Fill the state, touch it, and recover it from the files alone, each in a new process."""
     with tempfile.TemporaryDirectory(prefix="turnback-growth-") as scratch:
         arguments = ["--dataset", str(dataset.root.resolve()), "--scratch", scratch]
         phases = [
             json.loads(program.run(MODULE, [phase, *arguments], Path(scratch), timeout))
-            for phase in ("build", "recover")
+            for phase in ("load", "touch", "recover")
         ]
-    found = phases[0] | phases[1]
+    found = phases[1] | phases[2]
     return Grown(
         keys=dataset.growth.keys,
         seconds=tuple(found["seconds"]),
@@ -93,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         [
             "# Growth",
             f"Written by `{command}`. {machine.describe()}",
-            f"Every epoch touches {given.touched:,} keys; median of {given.epochs} epochs. "
+            f"Every epoch touches {given.touched:,} keys; median of {given.epochs} epochs, in a "
+            "process that has not loaded the state itself. "
             "Recovery: from start to the end of one more epoch, in a new process without local "
             "stores, checked against the expected counts.",
             growth_table(grown),

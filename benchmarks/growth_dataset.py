@@ -14,7 +14,7 @@ from benchmarks import records
 from benchmarks.workload import PARALLELISM
 
 SEED = 5_000
-FORMAT = 1
+FORMAT = 2
 LOAD_BATCH = 500_000
 
 
@@ -25,15 +25,7 @@ class Growth:
     keys: int
     touched: int
     epochs: int
-    warmup_epochs: int = 3
-
-    @property
-    def load_batches(self) -> int:
-        return -(-self.keys // LOAD_BATCH)
-
-    @property
-    def records(self) -> int:
-        return self.keys + self.touched * (self.warmup_epochs + self.epochs)
+    warmup_epochs: int = 5
 
 
 @dataclass(frozen=True)
@@ -42,6 +34,10 @@ class GrowthDataset:
 
     root: Path
     growth: Growth
+
+    @property
+    def load_files(self) -> str:
+        return str(self.root / "load-*.parquet")
 
     @property
     def build_files(self) -> str:
