@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from turnback.coordinator import CHECKPOINT_KEYS, RESTART_KEYS
+from turnback.coordinator import CHECKPOINT_KEYS, RESTART_KEYS, SAVEPOINT_KEYS
 from turnback.core.errors import ConfigurationError
 
 Configuration = dict[str, Any]
@@ -21,6 +21,7 @@ KNOWN_KEYS = frozenset(
     {
         *CHECKPOINT_KEYS,
         *RESTART_KEYS,
+        *SAVEPOINT_KEYS,
         *_ALIASES,
         "parallelism.default",
         "pipeline.max-parallelism",

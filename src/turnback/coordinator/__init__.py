@@ -1,5 +1,6 @@
 """Checkpoints: when they are taken, what makes them durable, and how a job starts from one."""
 
+from turnback.coordinator.catalog import SavepointCatalog, SavepointEntry
 from turnback.coordinator.committer import Committer
 from turnback.coordinator.completed import CompletedCheckpoint
 from turnback.coordinator.config import (
@@ -21,6 +22,7 @@ from turnback.coordinator.event import (
     Restarting,
 )
 from turnback.coordinator.find import ResumePoint, resolve, resume_point, split_slot_path
+from turnback.coordinator.held import HeldCheckpoint, Holds
 from turnback.coordinator.history import History, read_history
 from turnback.coordinator.jobdir import HEARTBEAT_S, AttemptInfo, JobDirectory, JobInfo
 from turnback.coordinator.lane import InlineLane, Lane, ThreadLane
@@ -33,6 +35,15 @@ from turnback.coordinator.manifest import (
     SourcePosition,
 )
 from turnback.coordinator.process import ProcessId
+from turnback.coordinator.request import (
+    Progress,
+    Request,
+    RequestKind,
+    RequestOrigin,
+    RequestResult,
+    RequestState,
+)
+from turnback.coordinator.requests import Requests
 from turnback.coordinator.restart import (
     RESTART_KEYS,
     RestartStrategies,
@@ -40,6 +51,12 @@ from turnback.coordinator.restart import (
     RestartStrategyConfiguration,
     choose_restart,
 )
+from turnback.coordinator.savepoint_settings import (
+    SAVEPOINT_KEYS,
+    SavepointFormat,
+    SavepointSettings,
+)
+from turnback.coordinator.schedule import SavepointSchedule, surplus
 from turnback.coordinator.status import JobState, Status
 from turnback.coordinator.verify import Problem, verify
 
@@ -47,6 +64,7 @@ __all__ = [
     "CHECKPOINT_KEYS",
     "HEARTBEAT_S",
     "RESTART_KEYS",
+    "SAVEPOINT_KEYS",
     "AttemptInfo",
     "AttemptStarted",
     "CheckpointCoordinator",
@@ -62,7 +80,9 @@ __all__ = [
     "Event",
     "ExternalizedCheckpointRetention",
     "Fence",
+    "HeldCheckpoint",
     "History",
+    "Holds",
     "InlineLane",
     "JobDirectory",
     "JobEnded",
@@ -74,12 +94,24 @@ __all__ = [
     "OperatorInfo",
     "Problem",
     "ProcessId",
+    "Progress",
     "Record",
+    "Request",
+    "RequestKind",
+    "RequestOrigin",
+    "RequestResult",
+    "RequestState",
+    "Requests",
     "RestartStrategies",
     "RestartStrategy",
     "RestartStrategyConfiguration",
     "Restarting",
     "ResumePoint",
+    "SavepointCatalog",
+    "SavepointEntry",
+    "SavepointFormat",
+    "SavepointSchedule",
+    "SavepointSettings",
     "SourcePosition",
     "Status",
     "ThreadLane",
@@ -89,5 +121,6 @@ __all__ = [
     "resume_point",
     "slot_path",
     "split_slot_path",
+    "surplus",
     "verify",
 ]

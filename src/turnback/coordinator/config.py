@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum
 from typing import Any
 
-from turnback.core.duration import parse_duration
+from turnback.coordinator.option import Parser, choice, count, duration, flag, read_options, text
 from turnback.core.errors import ConfigurationError
 
-Duration = int | str | timedelta
 _MINIMUM_MS = 10
 
 
@@ -94,16 +92,7 @@ class CheckpointSettings:
         Raises:
             ConfigurationError: A value cannot be used, or two spellings of a key disagree.
         """
-        found: dict[str, Any] = {}
-        origin: dict[str, str] = {}
-        for key, (field, parse) in _KEYS.items():
-            if key not in configuration:
-                continue
-            value = parse(key, configuration[key])
-            if field in found and found[field] != value:
-                raise ConfigurationError(f"{key} and {origin[field]} disagree: keep one of them")
-            found[field], origin[field] = value, key
-        return cls(**found)
+        return cls(**read_options(_KEYS, configuration))
 
 
 def _at_least(option: str, value: int, least: int, unit: str = "") -> None:
@@ -113,61 +102,25 @@ def _at_least(option: str, value: int, least: int, unit: str = "") -> None:
         )
 
 
-def _duration(key: str, value: Duration) -> int:
-    return parse_duration(value, key)
-
-
-def _count(key: str, value: Any) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ConfigurationError(f"{key} is {value!r}: it must be a whole number") from None
-
-
-def _flag(key: str, value: Any) -> bool:
-    text = str(value).strip().lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(f"{key} is {value!r}: it must be true or false")
-    return text == "true"
-
-
-def _text(_key: str, value: Any) -> str:
-    return str(value)
-
-
-def _choice(choices: type[Enum]) -> Callable[[str, Any], Enum]:
-    def parse(key: str, value: Any) -> Enum:
-        if isinstance(value, choices):
-            return value
-        wanted = str(value).strip().lower().replace("_", "-")
-        for choice in choices:
-            if choice.value == wanted:
-                return choice
-        allowed = ", ".join(str(choice.value) for choice in choices)
-        raise ConfigurationError(f"{key} is {value!r}: it must be one of {allowed}")
-
-    return parse
-
-
-_KEYS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    "execution.checkpointing.interval": ("interval_ms", _duration),
-    "execution.checkpointing.mode": ("mode", _choice(CheckpointingMode)),
-    "execution.checkpointing.timeout": ("timeout_ms", _duration),
-    "execution.checkpointing.min-pause": ("min_pause_ms", _duration),
-    "execution.checkpointing.max-concurrent-checkpoints": ("max_concurrent", _count),
-    "execution.checkpointing.tolerable-failed-checkpoints": ("tolerable_failures", _count),
-    "execution.checkpointing.num-retained": ("num_retained", _count),
-    "state.checkpoints.num-retained": ("num_retained", _count),
+_KEYS: dict[str, tuple[str, Parser]] = {
+    "execution.checkpointing.interval": ("interval_ms", duration),
+    "execution.checkpointing.mode": ("mode", choice(CheckpointingMode)),
+    "execution.checkpointing.timeout": ("timeout_ms", duration),
+    "execution.checkpointing.min-pause": ("min_pause_ms", duration),
+    "execution.checkpointing.max-concurrent-checkpoints": ("max_concurrent", count),
+    "execution.checkpointing.tolerable-failed-checkpoints": ("tolerable_failures", count),
+    "execution.checkpointing.num-retained": ("num_retained", count),
+    "state.checkpoints.num-retained": ("num_retained", count),
     "execution.checkpointing.externalized-checkpoint-retention": (
         "retention",
-        _choice(ExternalizedCheckpointRetention),
+        choice(ExternalizedCheckpointRetention),
     ),
-    "execution.checkpointing.incremental": ("incremental", _flag),
-    "state.backend.incremental": ("incremental", _flag),
-    "execution.checkpointing.storage": ("storage", _choice(CheckpointStorage)),
-    "state.checkpoint-storage": ("storage", _choice(CheckpointStorage)),
-    "execution.checkpointing.dir": ("directory", _text),
-    "state.checkpoints.dir": ("directory", _text),
+    "execution.checkpointing.incremental": ("incremental", flag),
+    "state.backend.incremental": ("incremental", flag),
+    "execution.checkpointing.storage": ("storage", choice(CheckpointStorage)),
+    "state.checkpoint-storage": ("storage", choice(CheckpointStorage)),
+    "execution.checkpointing.dir": ("directory", text),
+    "state.checkpoints.dir": ("directory", text),
 }
 
 CHECKPOINT_KEYS = tuple(_KEYS)

@@ -14,6 +14,7 @@ from turnback.coordinator.config import CheckpointSettings, ExternalizedCheckpoi
 from turnback.coordinator.cut import EpochCut
 from turnback.coordinator.decider import Trigger, Wait, decide
 from turnback.coordinator.event import Event
+from turnback.coordinator.held import HeldCheckpoint, Holds
 from turnback.coordinator.history import History
 from turnback.coordinator.lane import Lane, ThreadLane
 from turnback.coordinator.ledger import Ledger
@@ -58,6 +59,7 @@ class CheckpointCoordinator:
         clock: Where time comes from.
         executor: Makes a lane of a name.
         on_failure: Called once, from any thread, when the job has to fail; it must not block.
+        holds: What `hold` keeps; a driver gives the same to all its attempts.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class CheckpointCoordinator:
         clock: Clock | None = None,
         executor: Callable[[str], Lane] = ThreadLane,
         on_failure: Callable[[BaseException], None] | None = None,
+        holds: Holds | None = None,
     ) -> None:
         self._job = fence.job
         self._fence = fence
@@ -88,7 +91,8 @@ class CheckpointCoordinator:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._ledger = Ledger(settings, self._now())
-        self._retention = Retention(log, storage, settings.num_retained)
+        self._holds = holds or Holds()
+        self._retention = Retention(log, storage, settings.num_retained, self._holds)
         self._steps = Steps(
             fence, log, committers, self._clock, parent, max_parallelism, config or {}
         )
@@ -130,6 +134,7 @@ class CheckpointCoordinator:
         Args:
             thread: False leaves it to the caller to call `tick`.
         """
+        self._holds.watch(self._released)
         self._retention.load()
         self._pipeline.submit_chore(partial(self._pipeline.sweep, self._fence.attempt))
         if thread:
@@ -180,6 +185,27 @@ class CheckpointCoordinator:
                 self._ledger.requests.append((kind, future))
                 self._condition.notify_all()
         return future
+
+    def hold(self, kind: str = "savepoint") -> Future[HeldCheckpoint]:
+        """Ask for a checkpoint as `trigger` does, and keep its files until it is released.
+
+        Not even with one retained checkpoint can a file go between completion and hold. Callbacks
+        of the future run with the coordinator's lock held and must not block. Whoever stops
+        waiting has to release the checkpoint when it comes.
+        """
+        held: Future[HeldCheckpoint] = Future()
+        held.set_running_or_notify_cancel()
+
+        def settle(done: Future[CompletedCheckpoint]) -> None:
+            try:
+                held.set_result(HeldCheckpoint(done.result(), self._holds))
+            except Exception as error:  # noqa: BLE001 (raised by whoever waits)
+                held.set_exception(error)
+
+        # Futures are settled with the lock held, while the files are still in use.
+        with self._condition:
+            self.trigger(kind).add_done_callback(settle)
+        return held
 
     def final(self) -> CompletedCheckpoint | None:
         """Take a last checkpoint of the newest epoch and wait for it; `None` if there is none.
@@ -346,6 +372,12 @@ class CheckpointCoordinator:
             self._retention.delete_all()
         except TurnbackError as error:
             _LOG.warning("job %r: the checkpoints were not deleted: %s", self._job, error)
+
+    def _released(self) -> None:
+        if self._closed:
+            self._retention.delete_released()
+        else:
+            self._pipeline.submit_clean()
 
     def _ended(self) -> CheckpointError:
         return CheckpointError(f"job {self._job!r} has ended")

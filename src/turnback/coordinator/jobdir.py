@@ -6,6 +6,7 @@ status.json  how it is doing; rewritten by the driver, with a heartbeat
 checkpoints/ the checkpoint log
 state/, offsets/  files that checkpoints reference, below the attempt that wrote them
 history/     events
+savepoints/  one record per savepoint the job took
 ops/, sinks/ requests to the driver; scratch space of sinks
 """
 
@@ -21,6 +22,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from turnback.coordinator.document import decode_document, encode_document
 from turnback.coordinator.process import ProcessId
 from turnback.coordinator.status import FORMAT as STATUS_FORMAT
 from turnback.coordinator.status import JobState, Status
@@ -36,7 +38,6 @@ from turnback.core.errors import (
 )
 from turnback.core.ids import check_job_name, path_segment
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import seal, unseal
 from turnback.storage.open import open_storage
 
 _LOG = logging.getLogger(__name__)
@@ -294,16 +295,11 @@ class JobDirectory:
             data = self.storage.get(path)
         except NotFoundError:
             return None
-        name = f"{self.storage.uri}/{path}"
-        _, body = unseal(kind, _FORMAT, data, name)
-        try:
-            return msgspec.json.decode(body, type=type_)
-        except msgspec.MsgspecError as error:
-            raise CorruptFileError(f"{name} is intact but cannot be used: {error}") from error
+        return decode_document(kind, _FORMAT, data, f"{self.storage.uri}/{path}", type_)
 
 
 _KEPT = ("attempt", "epoch", "checkpoint", "restarts", "cause", "detail")
 
 
 def _sealed(kind: str, info: JobInfo | AttemptInfo) -> bytes:
-    return seal(kind, _FORMAT, msgspec.json.encode(info))
+    return encode_document(kind, _FORMAT, info)

@@ -151,15 +151,23 @@ class Ledger:
 
     def in_use(self) -> set[str]:
         """Return the files that the running epoch or a checkpoint under way needs."""
-        return set(self._uncertain).union(self._live, *(p.paths for p in self._held))
+        # One that commits may have lost its manifest to retention, and can still be held.
+        under_way = (*self._held, *self.in_flight)
+        return set(self._uncertain).union(self._live, *(p.paths for p in under_way))
 
     def _end(self, pending: PendingCheckpoint, now: int) -> None:
         self.in_flight.remove(pending)
         self._last_end = now
+        self._forget(pending)
 
     def _release(self, pending: PendingCheckpoint) -> None:
         pending.release()
         self._held.remove(pending)
+        self._forget(pending)
+
+    def _forget(self, pending: PendingCheckpoint) -> None:
+        if pending not in self._held and pending not in self.in_flight:
+            pending.paths = frozenset()
 
     def _changed(self) -> bool:
         if self.newest is None:

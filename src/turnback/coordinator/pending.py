@@ -122,7 +122,6 @@ class PendingCheckpoint:
         )
 
     def release(self) -> None:
-        """Let go of everything it held."""
+        """Let go of what only the manifest needed."""
         self._cut = None
         self._transactions = {}
-        self.paths = frozenset()

@@ -113,6 +113,10 @@ class Pipeline:
 
         self._steps.commit_sinks(transactions, committed)
 
+    def submit_clean(self) -> None:
+        """Delete what is not needed any more, after the commits so far."""
+        self.submit_chore(self._clean)
+
     def sweep(self, attempt: int) -> None:
         """Delete what attempts before this one left behind."""
         self._retention.sweep(attempt, self._in_use)

@@ -3,6 +3,7 @@ import re
 import threading
 from collections.abc import Callable, Collection
 
+from turnback.coordinator.held import Holds
 from turnback.coordinator.log import CheckpointLog
 from turnback.coordinator.manifest import Manifest
 from turnback.core.errors import StorageError
@@ -25,21 +26,27 @@ class Retention:
 
     A checkpoint goes in two steps: its manifest, then the files nobody else references. A crash in
     between leaves files without a manifest, never a manifest without files; `sweep` finds them.
+    Files that are held stay until they are released.
 
     Args:
         log: The checkpoints.
         storage: The job directory.
         keep: How many checkpoints are kept.
+        holds: Files that something else still reads.
     """
 
-    def __init__(self, log: CheckpointLog, storage: Storage, keep: int) -> None:
+    def __init__(
+        self, log: CheckpointLog, storage: Storage, keep: int, holds: Holds | None = None
+    ) -> None:
         self._log = log
         self._storage = storage
         self._keep = keep
+        self._holds = holds or Holds()
         self._lock = threading.Lock()
         self._retained: dict[int, frozenset[str]] = {}
         self._doomed: set[str] = set()
         self._certain = True
+        self._over = False
 
     def load(self) -> None:
         """Learn which checkpoints there are."""
@@ -98,11 +105,20 @@ class Retention:
         return late
 
     def delete_all(self) -> None:
-        """After the end, drop every checkpoint and all state files of the job."""
+        """After the end, drop every checkpoint and all state files of the job.
+
+        What is held goes with `delete_released`.
+        """
+        self._over = True
         self._drop(self.numbers())
         if self._certain and not self.numbers():
             self._retire_written(lambda attempt: True)
         self._delete_doomed(lambda: ())
+
+    def delete_released(self) -> None:
+        """After `delete_all`, delete what was held then; before, that is left to clean-up."""
+        if self._over:
+            self._delete_doomed(lambda: ())
 
     def _retire_written(self, by: Callable[[int], bool]) -> None:
         for directory in ("state", "offsets"):
@@ -124,7 +140,8 @@ class Retention:
         with self._lock:
             # What a checkpoint references comes back when that checkpoint is dropped.
             self._doomed.difference_update(*self._retained.values())
-            doomed = sorted(self._doomed - needed)
+            # Asked after `in_use`: what passes from in use to held is seen at least once.
+            doomed = sorted(self._doomed - needed - self._holds.paths())
         for path in doomed:
             reach("during-cleanup")
             if attempt_of(path) is not None:

@@ -12,7 +12,7 @@ from turnback import (
     StreamExecutionEnvironment,
 )
 from turnback.api.configuration import load_configuration
-from turnback.coordinator import choose_restart
+from turnback.coordinator import SavepointSettings, choose_restart
 from turnback.core.errors import ConfigurationError
 
 FILE = """
@@ -106,6 +106,17 @@ def test_mistakes_in_the_file(tmp_path, monkeypatch, text, message):
     monkeypatch.setenv("TURNBACK_CONF", "f.yaml")
     with pytest.raises(ConfigurationError, match=message):
         StreamExecutionEnvironment()
+
+
+def test_savepoints_are_configured_like_everything_else(tmp_path):
+    (tmp_path / "turnback.yaml").write_text(
+        "state.savepoints.dir: /sp\n"
+        "savepoints: {schedule: {interval: 6 h, keep: 2}, on-stop: false}"
+    )
+    settings = SavepointSettings.from_configuration(load_configuration())
+    assert settings == SavepointSettings("/sp", 6 * 3_600_000, keep=2, on_stop=False)
+    with pytest.raises(ConfigurationError, match=r"did you mean 'savepoints\.schedule\.cron'"):
+        load_configuration({"savepoints.schedule.crn": "0 3 * * *"})
 
 
 def test_a_named_file_that_is_not_there(monkeypatch, tmp_path):
