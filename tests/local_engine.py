@@ -23,9 +23,10 @@ from turnback.planner import Plan, Routing
 from turnback.runtime.chains import Chains
 from turnback.runtime.hop import Hop
 from turnback.runtime.level import LevelInstance
-from turnback.runtime.message import INJECTED, Order, StorageRef, TaskName, encode_barrier
+from turnback.runtime.message import INJECTED, Order, TaskName, encode_barrier
 from turnback.runtime.program import LevelProgram, level_programs, source_hop
 from turnback.runtime.spark.epoch import EpochAcks, run_epoch
+from turnback.runtime.storageref import StorageRef
 from turnback.sinks import CommitterContext
 from turnback.state import StateFile
 

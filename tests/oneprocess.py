@@ -28,13 +28,13 @@ from turnback.runtime.level import LevelInstance
 from turnback.runtime.message import (
     INJECTED,
     Order,
-    StorageRef,
     TaskName,
     decode_barrier,
     encode_barrier,
 )
 from turnback.runtime.program import level_programs
 from turnback.runtime.spark.merger import MergeTask
+from turnback.runtime.storageref import StorageRef
 from turnback.sinks import CommitterContext
 from turnback.state import plan_merges
 from turnback.storage import LocalStorage

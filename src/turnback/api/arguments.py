@@ -56,4 +56,9 @@ def job_root(directory: str | None) -> str:
     """Where job directories are."""
     if directory is None:
         directory = os.environ.get(ROOT_VARIABLE) or str(Path.home() / ".turnback" / "jobs")
-    return directory if "://" in directory else str(Path(directory).absolute())
+    return location(directory)
+
+
+def location(text: str) -> str:
+    """A path made absolute, for it means the same everywhere; a URI as it is."""
+    return text if "://" in text else str(Path(text).expanduser().absolute())

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from os import PathLike
+from typing import TYPE_CHECKING, Any
 
+from turnback.api.arguments import location, path_text
+from turnback.coordinator import RequestKind, SavepointFormat
+from turnback.core.errors import CheckpointError
 from turnback.runtime.job import JobReport
 
 if TYPE_CHECKING:
@@ -35,6 +39,98 @@ class JobClient:
     def cancel(self) -> None:
         """End the job; its checkpoints stay or go as configured."""
         self._runner.cancel()
+
+    def trigger_savepoint(
+        self,
+        savepoint_directory: str | PathLike[str] | None = None,
+        format_type: SavepointFormat | None = None,
+        *,
+        label: str | None = None,
+        note: str | None = None,
+    ) -> Future[str | None]:
+        """Take a savepoint at the next barrier; the job goes on meanwhile.
+
+        Args:
+            savepoint_directory: An empty or new directory for it; by default a new one below
+                ``state.savepoints.dir``.
+            format_type: Typed Parquet (canonical) or copies of state files (native).
+            label: A short name for it.
+            note: Why it is taken.
+
+        Returns:
+            Where it is, once it is complete.
+        """
+        return self._ask(
+            RequestKind.SAVEPOINT, savepoint_directory, format_type, label=label, note=note
+        )
+
+    def stop_with_savepoint(
+        self,
+        advance_to_end_of_event_time: bool = False,
+        savepoint_directory: str | PathLike[str] | None = None,
+        format_type: SavepointFormat | None = None,
+        *,
+        label: str | None = None,
+        note: str | None = None,
+    ) -> Future[str | None]:
+        """Let the running epoch be the last, take a savepoint of it, and end the job.
+
+        If the savepoint cannot be taken the job goes on. Arguments as in `trigger_savepoint`.
+        """
+        return self._ask(
+            RequestKind.STOP,
+            savepoint_directory,
+            format_type,
+            label=label,
+            note=note,
+            savepoint=True,
+            drain=advance_to_end_of_event_time,
+        )
+
+    def cancel_with_savepoint(
+        self,
+        savepoint_directory: str | PathLike[str] | None = None,
+        format_type: SavepointFormat | None = None,
+        *,
+        label: str | None = None,
+        note: str | None = None,
+    ) -> Future[str | None]:
+        """Take a savepoint, then cancel; what is processed in between is not in it."""
+        return self._ask(
+            RequestKind.CANCEL,
+            savepoint_directory,
+            format_type,
+            label=label,
+            note=note,
+            savepoint=True,
+        )
+
+    def _ask(
+        self,
+        kind: RequestKind,
+        directory: str | PathLike[str] | None,
+        format_type: SavepointFormat | None,
+        **what: Any,
+    ) -> Future[str | None]:
+        if self.done():
+            raise CheckpointError(f"job {self.report.job_name!r} has ended: start it again first")
+        target = (
+            None if directory is None else location(path_text("savepoint_directory", directory))
+        )
+        request = self._runner.requests.submit(
+            kind, target=target, type=format_type or self._runner.savepoint_format, **what
+        )
+        future: Future[str | None] = Future()
+
+        def wait() -> None:
+            try:
+                future.set_result(self._runner.answer(request, self.done))
+            except BaseException as e:  # noqa: BLE001 - raised again by the future
+                future.set_exception(e)
+
+        future.set_running_or_notify_cancel()
+        threading.Thread(target=wait, name="turnback-request", daemon=True).start()
+        return future
 
     def result(self, timeout: float | None = None) -> JobReport:
         """Wait for the end of the job.

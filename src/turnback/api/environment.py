@@ -17,13 +17,15 @@ from turnback.coordinator import (
     CheckpointSettings,
     CheckpointStorage,
     RestartStrategyConfiguration,
+    SavepointSettings,
     choose_restart,
 )
 from turnback.core import as_type, check_job_name, check_uid, parse_duration
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.graph import NodeKind, StreamGraph
 from turnback.planner import Plan, plan
-from turnback.runtime.job import JobReport, JobSpec
+from turnback.runtime.job import ClaimMode, JobReport, JobSpec
+from turnback.savepoint import Allowed, Renames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -256,7 +258,10 @@ class StreamExecutionEnvironment:
         bounded: bool = False,
         start_from: str | int | PathLike[str] | datetime | None = None,
         fresh: bool = False,
-        allow_non_restored_state: bool = False,
+        allow_non_restored_state: Allowed = False,
+        renames: Renames | None = None,
+        fork: bool = False,
+        claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
         epoch_interval: Duration = 0,
     ) -> JobClient:
         """Start the job and return at once.
@@ -264,9 +269,15 @@ class StreamExecutionEnvironment:
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
             bounded: Process what is there now, take a last checkpoint, and end.
-            start_from: A retained checkpoint instead of the latest: number, "chk-7", path, or time.
+            start_from: Another snapshot than the job's latest: a retained checkpoint by number,
+                "chk-7", path or time; or a savepoint by the path of its directory.
             fresh: Start empty although there are checkpoints.
-            allow_non_restored_state: Drop state that no operator claims.
+            allow_non_restored_state: Drop state that no operator claims: all of it (True), or the
+                operators and states that are named, as "uid" or "uid/state".
+            renames: What had another name when the snapshot was taken: old "uid" to new, or old
+                "uid/state" to new.
+            fork: The snapshot may be another job's; this job starts a life of its own from it.
+            claim_mode: Whether the savepoint it starts from becomes the job's, to be deleted.
             epoch_interval: Least time between the starts of two epochs.
         """
         from turnback.runtime.spark import JobRunner
@@ -292,6 +303,10 @@ class StreamExecutionEnvironment:
             start_from=snapshot_text(start_from),
             fresh=fresh,
             allow_non_restored_state=allow_non_restored_state,
+            renames=dict(renames or {}),
+            fork=fork,
+            claim_mode=claim_mode,
+            savepoints=SavepointSettings.from_configuration(self._configuration),
             storage_options=self._storage_options,
             local_dir=self._configuration.get("state.backend.local-dir"),
         )

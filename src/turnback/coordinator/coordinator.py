@@ -164,6 +164,16 @@ class CheckpointCoordinator:
             except TimeoutError:
                 raise report.commit_timeout(self._job, cut.epoch, self._settings) from None
 
+    def offer(self, cut: EpochCut) -> None:
+        """Take what the attempt starts from for its newest epoch, as long as there is none.
+
+        So that a checkpoint can be taken of a job that has had no input yet.
+        """
+        with self._condition:
+            if self._ledger.newest is None:
+                self._ledger.confirm(cut)
+                self._condition.notify_all()
+
     def retire(self, paths: Collection[str]) -> None:
         """Delete files that were replaced, once no checkpoint and no running epoch needs them.
 

@@ -2,8 +2,19 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 
-from turnback.coordinator import CheckpointSettings, RestartStrategy
+from turnback.coordinator import CheckpointSettings, RestartStrategy, SavepointSettings
+from turnback.savepoint import Allowed, Renames
+
+
+class ClaimMode(Enum):
+    """Whose a snapshot is that a job was started from."""
+
+    NO_CLAIM = "no_claim"
+    """It stays as it is, and any number of jobs can start from it."""
+    CLAIM = "claim"
+    """The job's: a savepoint is deleted once the job has a checkpoint of its own."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +32,12 @@ class JobSpec:
         epoch_interval_ms: Time between the starts of two epochs; 0 for as fast as possible.
         start_from: Which snapshot to start from; None for the latest of this job.
         fresh: Whether to start empty although there are checkpoints.
-        allow_non_restored_state: Whether state that no operator claims may be dropped.
+        allow_non_restored_state: Whether state that no operator claims may be dropped: all of it,
+            or what is named.
+        renames: Names in the snapshot to names in the program, where they differ.
+        fork: Whether the snapshot may be another job's.
+        claim_mode: Whose the snapshot is from then on.
+        savepoints: Where, when and how savepoints are taken.
         storage_options: Credentials and endpoints of object stores.
         local_dir: Where local stores live; None for the machine's default.
     """
@@ -36,7 +52,11 @@ class JobSpec:
     epoch_interval_ms: int = 0
     start_from: str | int | None = None
     fresh: bool = False
-    allow_non_restored_state: bool = False
+    allow_non_restored_state: Allowed = False
+    renames: Renames = field(default_factory=dict)
+    fork: bool = False
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     storage_options: dict[str, str] = field(default_factory=dict)
     local_dir: str | None = None
 

@@ -16,6 +16,7 @@ from turnback.graph import NodeKind
 from turnback.planner import Operator
 from turnback.runtime.context import TaskContext
 from turnback.runtime.failure import user_error
+from turnback.runtime.localstate import LocalState
 from turnback.runtime.message import (
     Barrier,
     Order,
@@ -28,7 +29,6 @@ from turnback.runtime.message import (
 from turnback.runtime.program import LevelProgram
 from turnback.runtime.route import Router
 from turnback.runtime.runners import Runner, make_runner
-from turnback.runtime.snapshot import LocalState
 from turnback.runtime.writers import SinkWriters
 from turnback.state import KeyedStateBackend
 

@@ -3,14 +3,14 @@ from __future__ import annotations
 import os
 import tempfile
 import uuid
-from functools import lru_cache
 from pathlib import Path
 
 from turnback.core import path_segment
 from turnback.core.errors import StateError
 from turnback.core.faults import reach
-from turnback.runtime.message import Order, StorageRef, TaskName
+from turnback.runtime.message import Order, TaskName
 from turnback.runtime.program import LevelProgram
+from turnback.runtime.storageref import read_state, storage_of
 from turnback.state import (
     DeltaBuilder,
     Home,
@@ -19,24 +19,9 @@ from turnback.state import (
     StateSchema,
     open_home,
 )
-from turnback.storage import Storage, digest, open_storage
+from turnback.storage import digest
 
 MAX_INLINE = 5 * 1024 * 1024
-
-
-@lru_cache(maxsize=8)
-def _opened(uri: str, options: tuple[tuple[str, str], ...]) -> Storage:
-    return open_storage(uri, dict(options))
-
-
-def storage_of(ref: StorageRef) -> Storage:
-    """The storage behind a reference, opened once per process."""
-    return _opened(ref.uri, tuple(sorted(ref.options.items())))
-
-
-def read_state(ref: StorageRef, file: StateFile) -> bytes:
-    """The bytes of a state file, wherever they are."""
-    return file.inline if file.inline is not None else storage_of(ref).get(file.path)
 
 
 def local_root(backend: str, local_dir: str | None, job_id: str) -> Path:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from turnback.core.errors import EpochConflictError
+from turnback.runtime.storageref import StorageRef
 from turnback.state import StateFile, StateSchema
 
 
@@ -88,21 +89,6 @@ def align(barriers: list[Barrier], where: str) -> tuple[TaskName, ...]:
             f"{[(n.partition, n.attempt) for n in names]}"
         )
     return tuple(names)
-
-
-@dataclass(frozen=True)
-class StorageRef:
-    """Where state files go; opened anew in every worker.
-
-    Attributes:
-        uri: The job's directory.
-        options: Credentials and endpoints of object stores.
-        inline: Whether state travels inside the acknowledgement (driver memory) instead.
-    """
-
-    uri: str
-    options: dict[str, str] = field(default_factory=dict)
-    inline: bool = False
 
 
 @dataclass(frozen=True)

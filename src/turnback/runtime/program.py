@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 
 from turnback.core import group_range
+from turnback.core.errors import PlanError
 from turnback.planner import Level, Plan, Wire
 from turnback.runtime.hop import Hop
 
@@ -69,3 +71,15 @@ def level_programs(plan: Plan) -> list[LevelProgram]:
             )
         )
     return programs
+
+
+def load_program(blob: bytes) -> LevelProgram:
+    """Read a pickled program, in a worker."""
+    try:
+        program: LevelProgram = pickle.loads(blob)
+    except (ImportError, AttributeError) as e:
+        raise PlanError(
+            f"the program cannot be loaded in the workers: {e}. Ship modules of your own with "
+            f"spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be imported"
+        ) from e
+    return program

@@ -1,31 +1,79 @@
 """Savepoints: state that outlives the job, in files that anything can read."""
 
+from turnback.savepoint.check import (
+    CheckReport,
+    CheckRow,
+    Subject,
+    Verdict,
+    check,
+    known_states,
+    program_of,
+)
+from turnback.savepoint.claims import (
+    Allowed,
+    Claims,
+    Program,
+    Renames,
+    SnapshotInfo,
+    StateId,
+    StoredState,
+    claim,
+    present,
+    refuse_unclaimed,
+    source_uid,
+)
 from turnback.savepoint.directory import FileProblem, SavepointDirectory
+from turnback.savepoint.evolution import Incompatible, Migration, Outcome, Same, evolve_state
 from turnback.savepoint.metadata import (
+    FILES,
     METADATA,
+    SOURCES,
     FileEntry,
     Origin,
     SavedState,
     SavepointMetadata,
-    SavepointType,
     StatePart,
 )
 from turnback.savepoint.parts import read_parts, state_directory, write_parts
 from turnback.savepoint.table import ROWS, StateTable
 
 __all__ = [
+    "FILES",
     "METADATA",
     "ROWS",
+    "SOURCES",
+    "Allowed",
+    "CheckReport",
+    "CheckRow",
+    "Claims",
     "FileEntry",
     "FileProblem",
+    "Incompatible",
+    "Migration",
     "Origin",
+    "Outcome",
+    "Program",
+    "Renames",
+    "Same",
     "SavedState",
     "SavepointDirectory",
     "SavepointMetadata",
-    "SavepointType",
+    "SnapshotInfo",
+    "StateId",
     "StatePart",
     "StateTable",
+    "StoredState",
+    "Subject",
+    "Verdict",
+    "check",
+    "claim",
+    "evolve_state",
+    "known_states",
+    "present",
+    "program_of",
     "read_parts",
+    "refuse_unclaimed",
+    "source_uid",
     "state_directory",
     "write_parts",
 ]

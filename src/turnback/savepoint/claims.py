@@ -9,7 +9,7 @@ every way that names something that exists, and refused when there are several; 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -77,7 +77,7 @@ class SnapshotInfo:
             max_parallelism=manifest.max_parallelism,
             states=tuple(StoredState(schema) for schema in manifest.schemas),
             operators=manifest.operators,
-            sources=tuple(dict.fromkeys(_source_uid(leaf, uids) for leaf in manifest.sources)),
+            sources=tuple(dict.fromkeys(source_uid(leaf, uids) for leaf in manifest.sources)),
         )
 
     def uids(self) -> frozenset[str]:
@@ -193,6 +193,12 @@ def claim(
     )
 
 
+def present(snapshot: SnapshotInfo, names: Iterable[Name]) -> list[Name]:
+    """Of some names, those of operators or states that are in a snapshot."""
+    known = _names_of(snapshot)
+    return [name for name in names if known.readings(name)]
+
+
 def refuse_unclaimed(snapshot: SnapshotInfo, claims: Claims) -> None:
     """Raise `IncompatibleStateError`, naming all of it, if state would be lost unasked."""
     if not claims.unclaimed:
@@ -280,7 +286,7 @@ class _Names:
 
     def read(self, given: Any, option: str, sort: type = object) -> Name:
         """The one operator (`str`) or state (`tuple`) that is meant."""
-        found = [name for name in self._readings(given) if isinstance(name, sort)]
+        found = [name for name in self.readings(given) if isinstance(name, sort)]
         if len(found) == 1:
             return found[0]
         if found:
@@ -297,7 +303,8 @@ class _Names:
         what = "operator" if sort is str else "state" if sort is tuple else "operator or state"
         raise ConfigurationError(f"{option}: {self.whose} has no {what} {given!r}; {hint}")
 
-    def _readings(self, given: Any) -> list[Name]:
+    def readings(self, given: Any) -> list[Name]:
+        """Everything a name can mean here."""
         if isinstance(given, str):
             cuts = [i for i, char in enumerate(given) if char == "/"]
             pairs = [(given[:i], given[i + 1 :]) for i in cuts]
@@ -328,7 +335,7 @@ def _refuse_two(what: str, found: list[str]) -> None:
         )
 
 
-def _source_uid(leaf: str, uids: Collection[str]) -> str:
+def source_uid(leaf: str, uids: Collection[str]) -> str:
     """The uid of a source: one that reads several inputs has a position for each, ``uid#0``."""
     uid, _, number = leaf.rpartition("#")
     return uid if leaf not in uids and uid and number.isdecimal() else leaf

@@ -6,12 +6,12 @@ checksum covers the kind, the version and every byte after itself.
 
 import re
 from collections.abc import Iterator
-from enum import StrEnum
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from turnback.coordinator.manifest import OperatorInfo, SourcePosition
+from turnback.coordinator.savepoint_settings import SavepointFormat
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError
 from turnback.state.file import StateFile
 from turnback.state.layout import MAX_GROUPS
@@ -34,15 +34,6 @@ _END = b"\n}\n"
 _STRANGE = re.compile(r"[\x00-\x1f\x7f\\]")
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class SavepointType(StrEnum):
-    """What the files of a savepoint are."""
-
-    CANONICAL = "canonical"
-    """Typed Parquet, which anything can read."""
-    NATIVE = "native"
-    """Copies of the job's state files: quick to take, for Turnback only."""
 
 
 class StatePart(msgspec.Struct, frozen=True):
@@ -139,7 +130,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     turnback_version: str
-    type: SavepointType
+    type: SavepointFormat
     job: str
     job_id: str
     attempt: int

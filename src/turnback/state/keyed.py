@@ -40,13 +40,14 @@ class KeyedStateBackend(KeyContext):
         key: The current key, set before each element.
     """
 
-    __slots__ = ("_handles", "_running")
+    __slots__ = ("_descriptors", "_handles", "_running")
 
     def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
         if not 1 <= max_parallelism <= MAX_GROUPS:
             raise StateError(f"max parallelism must be 1 to {MAX_GROUPS}, got {max_parallelism}")
         super().__init__(uid, codec, max_parallelism)
         self._handles: dict[str, Handle] = {}
+        self._descriptors: dict[str, StateDescriptor] = {}
         self._running = False
 
     def register(self, descriptor: StateDescriptor) -> Any:
@@ -64,6 +65,7 @@ class KeyedStateBackend(KeyContext):
                     f"processing had begun; ask for it in open(), or declare it in the class"
                 )
             handle = self._handles[descriptor.name] = self._handle(descriptor, schema)
+            self._descriptors[descriptor.name] = descriptor
         elif handle.schema != schema:
             raise StateError(
                 f"operator {self.uid!r} has two different states named {descriptor.name!r}: "
@@ -74,6 +76,10 @@ class KeyedStateBackend(KeyContext):
     def schemas(self) -> list[StateSchema]:
         """The states registered so far."""
         return [handle.schema for handle in self._handles.values()]
+
+    def descriptors(self) -> list[StateDescriptor]:
+        """What they were registered with."""
+        return list(self._descriptors.values())
 
     def begin(self, store: LocalStore, epoch: int) -> None:
         """Start an epoch over a store that holds the one before."""

@@ -10,10 +10,11 @@ import pytest
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import PlanError, StateError
-from turnback.runtime.message import Order, StorageRef
+from turnback.runtime.message import Order
 from turnback.runtime.program import level_programs
 from turnback.runtime.spark import worker
-from turnback.runtime.spark.frames import _pickled
+from turnback.runtime.spark.frames import pickled
+from turnback.runtime.storageref import StorageRef
 
 
 class Pass(KeyedProcessFunction):
@@ -38,14 +39,14 @@ def program(function):
 
 def test_what_cannot_be_sent_is_told_by_uid():
     with pytest.raises(PlanError, match=r"operators 'mine', 'out' cannot be sent.*lock.*open\(\)"):
-        _pickled(program(Pass(threading.Lock())))
+        pickled(program(Pass(threading.Lock())))
 
 
 def test_what_cannot_be_loaded_is_no_matter_of_restarts():
     for blob in (b"cno_such_module\nname\n.", b"cturnback\nNoSuchName\n."):
         with pytest.raises(PlanError, match=r"cannot be loaded in the workers: .*--py-files"):
-            worker._loaded(blob)
-    assert worker._loaded(_pickled(program(Pass()))).next_parallelism is None
+            load_program(blob)
+    assert load_program(pickled(program(Pass()))).next_parallelism is None
 
 
 class TestInstances:

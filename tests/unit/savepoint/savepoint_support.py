@@ -23,7 +23,7 @@ from turnback.savepoint import (
     Origin,
     SavedState,
     SavepointMetadata,
-    SavepointType,
+    SavepointFormat,
     StatePart,
 )
 from turnback.state import StateFile, StateSchema
@@ -157,7 +157,7 @@ LOG = LogFile("3", "sources/u2", 20, "xxh3:" + "1" * 32)
 METADATA = SavepointMetadata(
     id="0f3c",
     turnback_version="0.1.0",
-    type=SavepointType.CANONICAL,
+    type=SavepointFormat.CANONICAL,
     job="likes",
     job_id="j1",
     attempt=2,

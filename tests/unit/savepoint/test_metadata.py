@@ -11,7 +11,8 @@ from savepoint_support import LOG, METADATA, NATIVE, PART, state_schema
 
 from turnback.coordinator.manifest import SourcePosition
 from turnback.core.errors import CorruptFileError, FormatVersionError
-from turnback.savepoint import SavedState, SavepointType
+from turnback.coordinator import SavepointFormat
+from turnback.savepoint import SavedState
 from turnback.savepoint import metadata as module
 from turnback.savepoint.metadata import decode, encode
 
@@ -24,7 +25,7 @@ def with_paths(part="state/a/b/c", log="sources/a", native=None):
     )
     if native is not None:
         file = replace(NATIVE, path=native)
-        changed = replace(changed, type=SavepointType.NATIVE, states=(), native=(file,))
+        changed = replace(changed, type=SavepointFormat.NATIVE, states=(), native=(file,))
     return changed
 
 

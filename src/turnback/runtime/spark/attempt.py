@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +14,9 @@ from turnback.coordinator import (
     CheckpointLog,
     Committer,
     Fence,
+    HeldCheckpoint,
     History,
+    Holds,
     JobDirectory,
     Manifest,
 )
@@ -23,13 +26,12 @@ from turnback.core.faults import reach
 from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobSpec
-from turnback.runtime.match import check_plan
-from turnback.runtime.message import StorageRef
 from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epochs import Epochs
 from turnback.runtime.spark.localfiles import cheap_local_files
 from turnback.runtime.spark.scratch import Scratch
 from turnback.runtime.spark.sources import leaf_names, united
+from turnback.runtime.storageref import StorageRef
 from turnback.sinks import CommitterContext
 
 _LOG = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class Attempt:
         history: What happened.
         clock: Where time comes from.
         on_epoch: Called after every epoch.
+        holds: Files that savepoints are written from.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class Attempt:
         history: History,
         clock: Clock,
         on_epoch: Callable[[EpochStats], None],
+        holds: Holds,
     ) -> None:
         self._spark = spark
         self._plan = plan
@@ -75,6 +79,9 @@ class Attempt:
         self._failure: BaseException | None = None
         self._stopping = False
         self._wake = threading.Event()
+        self._gate = threading.Lock()
+        self.is_running = False
+        """Whether checkpoints of it can be taken."""
         self._positions = Positions(directory.storage, fence.attempt)
         leaves = leaf_names(plan)
         self._committers = self._make_committers(fence)
@@ -86,10 +93,11 @@ class Attempt:
             spec.settings,
             self._committers,
             max_parallelism=plan.max_parallelism,
-            parent=snapshot.number if snapshot else None,
+            parent=(snapshot.number or None) if snapshot else None,
             history=history,
             clock=clock,
             on_failure=lambda _: self._wake.set(),
+            holds=holds,
         )
         storage = StorageRef(directory.storage.uri, dict(spec.storage_options), spec.inline)
         self._epochs = Epochs(
@@ -118,6 +126,7 @@ class Attempt:
             # 2. sinks: commit what the snapshot promised, roll back what was left behind
             self._settle_sinks()
             self.coordinator.start()
+            self.is_running = True
             reach("before-first-epoch")
             # 3. epochs, with checkpoints beside them
             with cheap_local_files(self._spark):
@@ -125,6 +134,7 @@ class Attempt:
             if not self._stopping:
                 self.coordinator.final()
         finally:
+            self.is_running = False
             self._epochs.close()
             self.coordinator.close(cancelled=self._stopping)
             self._roll_back(self._epochs.prepared)
@@ -134,6 +144,23 @@ class Attempt:
         """End this attempt from another thread, as a cancellation."""
         self._stopping = True
         self._wake.set()
+
+    def pause(self) -> None:
+        """Wait for the end of the running epoch, and start no other until `resume`."""
+        self._gate.acquire()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._gate.release()
+
+    def finish(self) -> None:
+        """End this attempt from another thread as if its input had ended."""
+        self._wake.set()
+
+    def hold(self, kind: str) -> Future[HeldCheckpoint]:
+        """Take a checkpoint of the newest epoch, and keep its files until it is released."""
+        self.coordinator.offer(self._epochs.initial)
+        return self.coordinator.hold(kind)
 
     def _make_committers(self, fence: Fence) -> dict[str, Committer]:
         return {
@@ -154,11 +181,7 @@ class Attempt:
         snapshot = self._snapshot
         if snapshot is None:
             return
-        check_plan(snapshot, self._plan, allow_unclaimed=self._spec.allow_non_restored_state)
         mine = {k: v for k, v in snapshot.sources.items() if k in self._scratch.leaves}
-        gone = sorted(set(snapshot.sources) - set(mine))
-        if gone:
-            _LOG.warning("%s has positions of sources the program lacks: %s", snapshot.name, gone)
         logs = self._positions.restore(mine)
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
 
@@ -207,13 +230,14 @@ class Attempt:
             raise self._failure
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        if self._wake.is_set():
-            return
-        try:
-            self._epochs.run(batch, batch_id)
-        except Exception as e:
-            if self._wake.is_set():  # stopped; an exception now makes Spark print a page
-                _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
+        with self._gate:
+            if self._wake.is_set():
                 return
-            self._failure = self._failure or e
-            raise
+            try:
+                self._epochs.run(batch, batch_id)
+            except Exception as e:
+                if self._wake.is_set():  # stopped; an exception now makes Spark print a page
+                    _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
+                    return
+                self._failure = self._failure or e
+                raise

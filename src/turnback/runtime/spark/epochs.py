@@ -12,13 +12,13 @@ from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.chains import Chains
 from turnback.runtime.job import EpochStats, JobSpec
-from turnback.runtime.match import check_states
-from turnback.runtime.message import Order, StorageRef
+from turnback.runtime.message import Order
 from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epoch import EpochAcks, run_epoch
 from turnback.runtime.spark.frames import EpochFrames
 from turnback.runtime.spark.merger import Merger
 from turnback.runtime.spark.scratch import Scratch
+from turnback.runtime.storageref import StorageRef
 from turnback.state import StateSchema
 
 _LOG = logging.getLogger(__name__)
@@ -58,13 +58,20 @@ class Epochs:
         self._epoch = snapshot.epoch if snapshot else 0
         self.prepared: dict[str, tuple[bytes, ...]] = {}
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
-        self._unclaimed = snapshot
         self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
         self._operators = tuple(
             OperatorInfo(op.uid, op.name, op.kind.value, op.parallelism) for op in plan.operators()
         )
         if snapshot is not None:
             self._chains.restore(snapshot.state)
+        self.initial = EpochCut(
+            epoch=self._epoch,
+            sources=snapshot.sources if snapshot else {},
+            state=snapshot.state if snapshot else (),
+            schemas=self._schemas,
+            operators=self._operators,
+        )
+        """What the attempt starts from, as if it were an epoch of its own."""
 
     def run(self, batch: DataFrame, batch_id: int) -> None:
         """Run one epoch over one input batch and hand it to the coordinator."""
@@ -125,12 +132,8 @@ class Epochs:
         )
 
     def _take_schemas(self, acks: EpochAcks) -> None:
-        """Learn which states the program has; refuse to drop any of the snapshot's."""
+        """Learn which states the program has."""
         found = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
-        if self._unclaimed is not None:
-            if not self._spec.allow_non_restored_state:
-                check_states(self._unclaimed, found.values())
-            self._unclaimed = None
         self._schemas = tuple(found.values())
 
     def _read(self, acks: EpochAcks) -> int:

@@ -23,7 +23,7 @@ class EpochFrames:
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
         self.programs = level_programs(plan)
         self._plan = plan
-        self._blobs = [_pickled(p) for p in self.programs]
+        self._blobs = [pickled(p) for p in self.programs]
         self._ddl = [p.output.ddl() for p in self.programs]
         self._injected = self._injector(spark)
         self._routes = [self._route(p) for p in self.programs]
@@ -89,7 +89,8 @@ def _key_partition(wire: Wire, hop: Hop, max_parallelism: int) -> str:
     return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
 
 
-def _pickled(program: LevelProgram) -> bytes:
+def pickled(program: LevelProgram) -> bytes:
+    """A program as it is sent to the workers."""
     try:
         return bytes(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
     except (pickle.PicklingError, TypeError) as e:

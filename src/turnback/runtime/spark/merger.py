@@ -10,10 +10,9 @@ from pyspark.sql import SparkSession
 
 from turnback.core.faults import reach
 from turnback.runtime.chains import Chains, Home
-from turnback.runtime.failure import unmarked
-from turnback.runtime.message import StorageRef
 from turnback.runtime.program import LevelProgram
-from turnback.runtime.snapshot import read_state, storage_of
+from turnback.runtime.spark.tasks import run_tasks
+from turnback.runtime.storageref import StorageRef, read_state, storage_of
 from turnback.state import StateFile, joined_lineage, merge, plan_merges
 from turnback.storage import digest
 
@@ -112,7 +111,7 @@ class Merger:
         error = future.exception()
         if error is not None:
             # Nothing refers to a half-done merge; the files it was to replace are all there.
-            _LOG.warning("merging state files failed and is tried again: %s", unmarked(error))
+            _LOG.warning("merging state files failed and is tried again: %s", error)
             return []
         gone: list[str] = []
         for task, file in zip(tasks, future.result(), strict=True):
@@ -140,6 +139,4 @@ class Merger:
         return tasks
 
     def _run(self, tasks: list[MergeTask]) -> list[StateFile]:
-        context = self._spark.sparkContext
-        context.setJobDescription(f"Turnback: merge state of {len(tasks)} partitions")
-        return context.parallelize(tasks, len(tasks)).map(MergeTask.run).collect()
+        return run_tasks(self._spark, f"Turnback: merge state of {len(tasks)} partitions", tasks)

@@ -5,7 +5,7 @@ import shutil
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import getpid
 
@@ -17,13 +17,15 @@ from turnback.coordinator import (
     CheckpointLog,
     Fence,
     History,
+    Holds,
     JobDirectory,
     JobEnded,
     JobInfo,
     JobState,
-    Manifest,
+    Request,
+    Requests,
     Restarting,
-    resolve,
+    SavepointFormat,
     resume_point,
 )
 from turnback.core import Clock, SystemClock
@@ -43,8 +45,14 @@ from turnback.core.errors import (
 from turnback.core.faults import reach
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobReport, JobSpec
-from turnback.runtime.snapshot import local_root
+from turnback.runtime.localstate import local_root
+from turnback.runtime.locate import locate
+from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.attempt import Attempt
+from turnback.runtime.spark.service import Service, wait_for
+from turnback.runtime.spark.starter import Starter
+from turnback.runtime.storageref import StorageRef
+from turnback.savepoint import Origin
 from turnback.storage import LocalStorage
 
 _LOG = logging.getLogger(__name__)
@@ -74,7 +82,16 @@ class JobRunner:
         self._directory = JobDirectory.locate(
             spec.root, spec.name, dict(spec.storage_options), self._clock
         )
+        self._storage = StorageRef(
+            self._directory.storage.uri, dict(spec.storage_options), spec.inline
+        )
+        self._starter = Starter(spark, plan, spec, self._storage, self._clock)
+        self._holds = Holds()
+        self._service = Service(
+            spark, self._directory, self._storage, spec.savepoints, self, self._clock
+        )
         self._attempt: Attempt | None = None
+        self.origin: Origin | None = None
         self._restarts = 0
         self._fenced: int | None = None
         self._nonce = uuid.uuid4().hex
@@ -96,7 +113,7 @@ class JobRunner:
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
         strategy = self._spec.restart
-        with self._heartbeat():
+        with self._heartbeat(), self._served(info):
             while True:
                 history, cause = self._live(info)
                 if cause is None:
@@ -105,6 +122,25 @@ class JobRunner:
                 if delay is None or self._cancelled.is_set():
                     raise self._failed(info, history, cause)
                 self._wait(info, history, cause, delay)
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt that is running, `None` between two of them."""
+        return self._attempt
+
+    @property
+    def requests(self) -> Requests:
+        """What users ask of the job."""
+        return self._service.requests
+
+    @property
+    def savepoint_format(self) -> SavepointFormat:
+        """How savepoints are written if the request does not say."""
+        return self._spec.savepoints.format
+
+    def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
+        """Wait for the end of a request; see `wait_for`."""
+        return wait_for(self._service.requests, request, is_over, self._spec.name)
 
     def cancel(self) -> None:
         """End the job from another thread; its checkpoints stay or go as configured."""
@@ -123,8 +159,10 @@ class JobRunner:
             fence = self._fence(log, info)
             reach("after-fence")
             history = History(self._directory.storage, fence.attempt, self._clock)
-            snapshot = self._snapshot(log)
-            self._begin(info, fence, snapshot, history)
+            origin, known = self._origin(log)
+            matched = self._starter.match(origin, fence, known=known) if origin else None
+            self._begin(info, fence, origin, history)
+            manifest = self._starter.manifest(matched, fence) if matched else None
             self._attempt = Attempt(
                 self._spark,
                 self._plan,
@@ -132,10 +170,11 @@ class JobRunner:
                 self._directory,
                 log,
                 fence,
-                snapshot,
+                manifest,
                 history,
                 self._clock,
                 self._epoch_done,
+                self._holds,
             )
             if self._cancelled.is_set():
                 self._attempt.stop()
@@ -159,21 +198,36 @@ class JobRunner:
         self._fenced = fence.attempt
         return fence
 
-    def _snapshot(self, log: CheckpointLog) -> Manifest | None:
-        """What to start from: what the user chose, the first time; then the newest there is."""
-        if self._spec.start_from is not None and not self.report.attempts:
-            return resolve(log, self._spec.start_from)
+    def _origin(self, log: CheckpointLog) -> tuple[Snapshot | None, bool]:
+        """What to start from: what the user chose, the first time; then the newest there is.
+
+        Returns:
+            The snapshot, and whether it is known to fit because this very program has taken it.
+        """
+        first = not self.report.attempts
+        if self._spec.start_from is not None and first:
+            return locate(self._spec.start_from, self._storage), False
         point = resume_point(log, self._directory)
-        return point.manifest if point else None
+        if point is None:
+            return None, False
+        if point.manifest is not None:
+            return Snapshot.of_manifest(point.manifest, self._storage), not first
+        assert point.snapshot is not None
+        return locate(point.snapshot, self._storage), False
 
     def _begin(
-        self, info: JobInfo, fence: Fence, snapshot: Manifest | None, history: History
+        self, info: JobInfo, fence: Fence, origin: Snapshot | None, history: History
     ) -> None:
+        own = origin.manifest if origin and origin.job_id == info.job_id else None
         self._directory.record_attempt(
-            fence.attempt, checkpoint=snapshot.number if snapshot else None
+            fence.attempt,
+            checkpoint=own.number if own else None,
+            snapshot=origin.origin.uri if origin and not own else None,
         )
-        name = snapshot.name if snapshot else None
-        history.record(AttemptStarted(name, snapshot.epoch if snapshot else None))
+        if origin is not None and own is None:
+            self.origin = origin.origin
+        name = origin.name if origin else None
+        history.record(AttemptStarted(name, origin.epoch if origin else None))
         if not self.report.attempts:
             self.report.restored_from = name
         self.report.attempts += 1
@@ -233,6 +287,14 @@ class JobRunner:
     def _say(self, state: JobState, info: JobInfo, **fields: object) -> None:
         with self._saying:
             self._directory.say(state, info.job_id, **fields)
+
+    @contextmanager
+    def _served(self, info: JobInfo) -> Iterator[None]:
+        self._service.start(info.created_ms)
+        try:
+            yield
+        finally:
+            self._service.close(give_up=self._cancelled.is_set())
 
     @contextmanager
     def _heartbeat(self) -> Iterator[None]:

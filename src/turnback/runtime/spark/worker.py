@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import pickle
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +9,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark import TaskContext
 
-from turnback.core.errors import PlanError, TurnbackError
+from turnback.core.errors import TurnbackError
 from turnback.runtime.failure import marked
 from turnback.runtime.level import LevelInstance
 from turnback.runtime.message import Order, TaskName
-from turnback.runtime.program import LevelProgram
+from turnback.runtime.program import load_program
 
 _LOG = logging.getLogger(__name__)
 _KEPT = 64
@@ -56,21 +55,10 @@ class LevelTask:
     def _instance(self, key: tuple[str, int, int, int], partition: int) -> LevelInstance:
         instance = _instances.get(key)
         if instance is None:
-            instance = _instances[key] = LevelInstance(_loaded(self.blob), partition)
+            instance = _instances[key] = LevelInstance(load_program(self.blob), partition)
             _evict(key)
         _instances.move_to_end(key)
         return instance
-
-
-def _loaded(blob: bytes) -> LevelProgram:
-    try:
-        program: LevelProgram = pickle.loads(blob)
-    except (ImportError, AttributeError) as e:
-        raise PlanError(
-            f"the program cannot be loaded in the workers: {e}. Ship modules of your own with "
-            f"spark.addArtifacts(..., pyfile=True) or --py-files, or run where they can be imported"
-        ) from e
-    return program
 
 
 def _discard(key: tuple[str, int, int, int]) -> None:

@@ -1,0 +1,87 @@
+"""From the state files of a checkpoint to the files of a savepoint, some key groups at a time."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+
+import msgspec
+import pyarrow as pa
+
+from turnback.coordinator import Manifest
+from turnback.core.faults import reach
+from turnback.runtime.storageref import StorageRef, read_state, storage_of
+from turnback.savepoint import FILES, StatePart, StateTable, write_parts
+from turnback.state import StateFile, StateSchema, live_rows, share
+from turnback.storage import check
+
+SPAN_ROWS = 250_000
+"""A task folds about as many rows: small enough to give its place to an epoch soon."""
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """Writes the state of some key groups as Parquet.
+
+    Attributes:
+        files: What holds it, as `share` gives it.
+        source: The job directory.
+        target: The savepoint.
+    """
+
+    files: tuple[StateFile, ...]
+    source: StorageRef
+    target: StorageRef
+
+    def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
+        """Write; the files are durable when this returns."""
+        tables: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
+        codecs: dict[tuple[str, str], StateTable] = {}
+        for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
+            codec = codecs.setdefault(schema.id, StateTable(schema))
+            tables[schema.id].append(codec.to_typed(rows))
+        reach("during-savepoint")
+        storage = storage_of(self.target)
+        return [
+            (codecs[id].schema, write_parts(storage, codecs[id].schema, found))
+            for id, found in tables.items()
+        ]
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """Copies one state file into a savepoint as it is."""
+
+    file: StateFile
+    source: StorageRef
+    target: StorageRef
+
+    def run(self) -> StateFile:
+        """Copy; returns what the savepoint says of the file."""
+        data = read_state(self.source, self.file)
+        check(data, self.file.length, self.file.digest, self.file.path)
+        path = f"{FILES}/{posixpath.basename(self.file.path)}"
+        reach("during-savepoint")
+        storage_of(self.target).put(path, data)
+        return msgspec.structs.replace(self.file, path=path, inline=None)
+
+
+def export_tasks(manifest: Manifest, source: StorageRef, target: StorageRef) -> list[ExportTask]:
+    """Cut the work into tasks of bounded size."""
+    rows = sum(file.rows for file in manifest.state)
+    uids = {uid for file in manifest.state for uid in file.operators}
+    tasks = []
+    for span in spans(manifest.max_parallelism, -(-rows // SPAN_ROWS)):
+        files = share(manifest.state, dict.fromkeys(uids, span))
+        if files:
+            tasks.append(ExportTask(files, source, target))
+    return tasks
+
+
+def spans(groups: int, pieces: int) -> list[tuple[int, int]]:
+    """Cut all key groups into about as many ranges of about one size."""
+    pieces = max(1, min(pieces, groups))
+    bounds = [groups * i // pieces for i in range(pieces + 1)]
+    return [(a, b - 1) for a, b in pairwise(bounds)]

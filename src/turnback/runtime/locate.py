@@ -1,0 +1,61 @@
+"""From what a user writes ("latest", 7, a path, a time) to the snapshot that is meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from turnback.coordinator import CheckpointLog, Manifest, resolve, split_slot_path
+from turnback.core.errors import CheckpointNotFoundError
+from turnback.runtime.snapshot import Snapshot
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import SavepointDirectory
+
+
+def locate(given: str | int, job: StorageRef) -> Snapshot:
+    """Find a snapshot.
+
+    Args:
+        given: "latest", a number, "chk-7" or a time, for a checkpoint of the job; the path of a
+            checkpoint's file, of any job; the path of a savepoint or of its metadata file.
+        job: The directory of the job.
+
+    Raises:
+        CheckpointNotFoundError: There is none, or only a part of one.
+        CorruptFileError: It is damaged.
+        FormatVersionError: It was written by a newer version.
+        ConfigurationError: The path cannot be used.
+    """
+    if isinstance(given, int):
+        return _of_job(given, job)
+    slot = split_slot_path(given)
+    if slot is not None:
+        return _checkpoint(*slot, job)
+    if _is_path(given):
+        return load_savepoint(given, job.options)
+    return _of_job(given, job)
+
+
+def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
+    """Read what the savepoint at a path or URI says of itself."""
+    directory = SavepointDirectory.locate(location, options)
+    return Snapshot.of_savepoint(directory.load(), StorageRef(directory.uri, options))
+
+
+def _of_job(given: str | int, job: StorageRef) -> Snapshot:
+    return Snapshot.of_manifest(resolve(CheckpointLog(storage_of(job)), given), job)
+
+
+def _checkpoint(root: str, number: int, job: StorageRef) -> Snapshot:
+    other = StorageRef(root, job.options)
+    if storage_of(other).uri == storage_of(job).uri:
+        return _of_job(number, job)
+    log = CheckpointLog(storage_of(other))
+    found = log.get(number)
+    if not isinstance(found, Manifest):
+        raise CheckpointNotFoundError(f"chk-{number} in {log.uri} is the start of an attempt")
+    return Snapshot.of_manifest(found, StorageRef(log.uri, job.options))
+
+
+def _is_path(text: str) -> bool:
+    """Whether it can only be a path: a time or a name of a checkpoint has no slash in it."""
+    return "/" in text or Path(text).is_dir()

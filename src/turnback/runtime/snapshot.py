@@ -1,0 +1,152 @@
+"""Checkpoints and savepoints, whoever took them, as one thing to start from and to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from turnback.coordinator import Manifest, OperatorInfo, SourcePosition
+from turnback.runtime.storageref import StorageRef, read_state, storage_of
+from turnback.savepoint import (
+    Origin,
+    SavepointMetadata,
+    SnapshotInfo,
+    StatePart,
+    StateTable,
+    StoredState,
+    read_parts,
+    source_uid,
+)
+from turnback.state import StateFile, StateSchema, live_rows, share
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """One state of a snapshot, to be read in tasks.
+
+    Attributes:
+        schema: What it is, as it was written.
+        storage: Where the snapshot's files are.
+        parts: Its Parquet files, in a savepoint.
+        files: The state files, among others with its rows, in a checkpoint.
+    """
+
+    schema: StateSchema
+    storage: StorageRef
+    parts: tuple[StatePart, ...] = ()
+    files: tuple[StateFile, ...] = ()
+
+    def rows(self, first: int, last: int) -> Iterator[pa.Table]:
+        """Its rows in the key groups first..last, with the columns group, key, sub and value."""
+        if self.parts:
+            codec = StateTable(self.schema)
+            for typed in read_parts(storage_of(self.storage), self.parts, first, last):
+                yield codec.to_rows(typed)
+        mine = share(self.files, {self.schema.uid: (first, last)})
+        for schema, rows in live_rows(mine, lambda f: read_state(self.storage, f)):
+            if schema.id == self.schema.id:
+                yield rows
+
+    def typed(self, first: int, last: int) -> Iterator[pa.Table]:
+        """The same with typed columns."""
+        if self.parts:
+            yield from read_parts(storage_of(self.storage), self.parts, first, last)
+        else:
+            codec = StateTable(self.schema)
+            for rows in self.rows(first, last):
+                yield codec.to_typed(rows)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A checkpoint or a savepoint.
+
+    Attributes:
+        name: What people call it.
+        storage: Where its files are: the job's directory or the savepoint's.
+        job: The job that took it.
+        job_id: That job's identity.
+        epoch: The last epoch in it.
+        created_ms: When it was taken, by the clock of the driver that did.
+        max_parallelism: Number of key groups.
+        sources: Where each source goes on.
+        operators: The operators of the program that took it.
+        states: Its states and how large they are, as far as known.
+        origin: Where it is, as the lineage of jobs started from it tells.
+        manifest: The checkpoint, if it is one.
+        metadata: The savepoint, if it is one.
+    """
+
+    name: str
+    storage: StorageRef
+    job: str
+    job_id: str
+    epoch: int
+    created_ms: int
+    max_parallelism: int
+    sources: Mapping[str, SourcePosition]
+    operators: tuple[OperatorInfo, ...]
+    states: tuple[StoredState, ...]
+    origin: Origin
+    manifest: Manifest | None = field(default=None, repr=False)
+    metadata: SavepointMetadata | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_manifest(cls, manifest: Manifest, storage: StorageRef) -> Snapshot:
+        """A checkpoint of the job whose directory this is."""
+        uri = f"{storage.uri}/checkpoints/{manifest.name}.json"
+        return cls(
+            name=manifest.name,
+            storage=storage,
+            job=manifest.job,
+            job_id=manifest.job_id,
+            epoch=manifest.epoch,
+            created_ms=manifest.created_ms,
+            max_parallelism=manifest.max_parallelism,
+            sources=manifest.sources,
+            operators=manifest.operators,
+            states=tuple(StoredState(schema) for schema in manifest.schemas),
+            origin=Origin(uri, job=manifest.job, checkpoint=manifest.number),
+            manifest=manifest,
+        )
+
+    @classmethod
+    def of_savepoint(cls, metadata: SavepointMetadata, storage: StorageRef) -> Snapshot:
+        """The savepoint in this directory."""
+        return cls(
+            name=storage.uri,
+            storage=storage,
+            job=metadata.job,
+            job_id=metadata.job_id,
+            epoch=metadata.epoch,
+            created_ms=metadata.created_ms,
+            max_parallelism=metadata.max_parallelism,
+            sources=metadata.sources,
+            operators=metadata.operators,
+            states=tuple(StoredState(s.schema, s.rows, s.size or None) for s in metadata.states),
+            origin=Origin(storage.uri, metadata.id, metadata.job, metadata.checkpoint),
+            metadata=metadata,
+        )
+
+    def info(self) -> SnapshotInfo:
+        """What has to be known to match it with a program."""
+        uids = {op.uid for op in self.operators}
+        return SnapshotInfo(
+            name=self.name,
+            job=self.job,
+            max_parallelism=self.max_parallelism,
+            states=self.states,
+            operators=self.operators,
+            sources=tuple(dict.fromkeys(source_uid(leaf, uids) for leaf in self.sources)),
+        )
+
+    def rows(self, schema: StateSchema) -> StoredRows:
+        """The rows of one of its states."""
+        if self.manifest is not None:
+            return StoredRows(schema, self.storage, files=self.manifest.state)
+        assert self.metadata is not None
+        saved = self.metadata.state(*schema.id)
+        parts = saved.files if saved is not None else ()
+        return StoredRows(schema, self.storage, parts, self.metadata.native)

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from turnback.coordinator import LogFile, Manifest, SavepointFormat, SourcePosition
+from turnback.core.errors import CheckpointError
+from turnback.runtime.export import CopyTask, export_tasks
+from turnback.runtime.spark.tasks import Task, run_tasks
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import (
+    SOURCES,
+    Origin,
+    SavedState,
+    SavepointDirectory,
+    SavepointMetadata,
+    StateId,
+    StatePart,
+)
+from turnback.state import StateFile, StateSchema
+from turnback.storage import Storage, check
+
+T = TypeVar("T")
+
+OnProgress = Callable[[int, int], None]
+"""Called with the tasks done and the tasks there are."""
+
+
+@dataclass(frozen=True)
+class ExportOrder:
+    """What savepoint is wanted.
+
+    Attributes:
+        id: Unique.
+        target: The directory.
+        format: What its files are.
+        trigger: Who or what asked for it.
+        label: What the user calls it.
+        note: What the user says of it.
+        origin: What the job itself was started from.
+        version: Of Turnback.
+    """
+
+    id: str
+    target: StorageRef
+    format: SavepointFormat
+    trigger: str
+    label: str | None
+    note: str | None
+    origin: Origin | None
+    version: str
+
+
+class Exporter:
+    """Writes checkpoints out as savepoints, beside the epochs.
+
+    One small Spark job after the other: an epoch that starts meanwhile comes before the next of
+    them, because Spark serves jobs in the order in which they were submitted.
+    """
+
+    def __init__(self, spark: SparkSession, storage: StorageRef) -> None:
+        self._spark = spark
+        self._storage = storage
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End an export under way, from another thread; what it wrote is no savepoint."""
+        self._stopped.set()
+
+    def export(
+        self, manifest: Manifest, order: ExportOrder, created_ms: int, on_progress: OnProgress
+    ) -> SavepointMetadata:
+        """Write a savepoint; it exists when this returns, and not before.
+
+        Args:
+            manifest: The checkpoint; its files must not be deleted meanwhile.
+            order: What is wanted.
+            created_ms: When it was asked for.
+            on_progress: Hears how far it is.
+        """
+        native = order.format is SavepointFormat.NATIVE
+        states = [SavedState(schema) for schema in manifest.schemas]
+        files: tuple[StateFile, ...] = ()
+        if native:
+            copies = [CopyTask(f, self._storage, order.target) for f in manifest.state]
+            files = tuple(self._one_by_one(manifest, copies, on_progress))
+        else:
+            tasks = export_tasks(manifest, self._storage, order.target)
+            states = self._gathered(manifest, self._one_by_one(manifest, tasks, on_progress))
+        target = storage_of(order.target)
+        metadata = SavepointMetadata(
+            id=order.id,
+            turnback_version=order.version,
+            type=order.format,
+            job=manifest.job,
+            job_id=manifest.job_id,
+            attempt=manifest.attempt,
+            checkpoint=manifest.number,
+            epoch=manifest.epoch,
+            created_ms=created_ms,
+            trigger=order.trigger,
+            label=order.label,
+            note=order.note,
+            max_parallelism=manifest.max_parallelism,
+            sources={leaf: self._copied(p, target) for leaf, p in manifest.sources.items()},
+            operators=manifest.operators,
+            states=tuple(states),
+            watermarks=manifest.watermarks,
+            native=files,
+            origin=order.origin,
+        )
+        SavepointDirectory(target).write_metadata(metadata)
+        return metadata
+
+    def _one_by_one(
+        self, manifest: Manifest, tasks: Sequence[Task[T]], on_progress: OnProgress
+    ) -> list[T]:
+        results: list[T] = []
+        on_progress(0, len(tasks))
+        for number, task in enumerate(tasks, 1):
+            if self._stopped.is_set():
+                raise CheckpointError(
+                    f"the savepoint of {manifest.name} was given up: the job ends"
+                )
+            what = f"{manifest.job}: savepoint, part {number} of {len(tasks)}"
+            results += run_tasks(self._spark, what, [task])
+            on_progress(number, len(tasks))
+        return results
+
+    def _gathered(
+        self, manifest: Manifest, results: list[list[tuple[StateSchema, tuple[StatePart, ...]]]]
+    ) -> list[SavedState]:
+        parts: dict[StateId, list[StatePart]] = defaultdict(list)
+        for result in results:
+            for schema, written in result:
+                parts[schema.id] += written
+        return [
+            SavedState(schema, sum(p.rows for p in parts[schema.id]), tuple(parts[schema.id]))
+            for schema in manifest.schemas
+        ]
+
+    def _copied(self, position: SourcePosition, target: Storage) -> SourcePosition:
+        """A source's position, with the files of its log in the savepoint."""
+        log: list[LogFile] = []
+        for entry in position.log:
+            data = storage_of(self._storage).get(entry.path)
+            check(data, entry.length, entry.digest, entry.path)
+            path = f"{SOURCES}/{entry.name}"
+            target.put(path, data)
+            log.append(msgspec.structs.replace(entry, path=path))
+        return SourcePosition(position.offset, tuple(log))

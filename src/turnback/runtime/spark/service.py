@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from turnback.coordinator import (
+    HeldCheckpoint,
+    JobDirectory,
+    Progress,
+    Request,
+    RequestKind,
+    RequestOrigin,
+    Requests,
+    RequestState,
+    SavepointCatalog,
+    SavepointEntry,
+    SavepointSettings,
+    surplus,
+)
+from turnback.core import Clock
+from turnback.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    FencedError,
+    JobFailedError,
+    StorageError,
+    TurnbackError,
+)
+from turnback.runtime.spark.attempt import Attempt
+from turnback.runtime.spark.exporter import Exporter, ExportOrder
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import Origin, SavepointDirectory, SavepointMetadata
+
+_LOG = logging.getLogger(__name__)
+_POLL_S = 0.25
+_KEPT_REQUESTS = 100
+
+
+class Job(Protocol):
+    """What the service needs of the job it serves."""
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt that is running, `None` between two of them."""
+
+    @property
+    def origin(self) -> Origin | None:
+        """What the job was started from, if it was from another snapshot."""
+
+    def cancel(self) -> None:
+        """End the job."""
+
+
+class Service:
+    """Serves what users ask of a running job: savepoints, to stop, to cancel.
+
+    Requests come as files in the job directory, so anybody who can write there can ask. It lives
+    as long as the driver, over all its attempts. One savepoint is written at a time; a plain
+    cancel waits for none.
+
+    Args:
+        spark: The session.
+        directory: The job directory.
+        storage: The same, for tasks.
+        settings: Where savepoints go, and when they are taken by themselves.
+        job: The job.
+        clock: Where time comes from.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        directory: JobDirectory,
+        storage: StorageRef,
+        settings: SavepointSettings,
+        job: Job,
+        clock: Clock,
+    ) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._job = job
+        self._clock = clock
+        self._name = directory.name
+        self.requests = Requests(directory.storage, clock)
+        self._catalog = SavepointCatalog(directory.storage)
+        self._exporter = Exporter(spark, storage)
+        self._ended = threading.Event()
+        self._busy: tuple[Request, threading.Thread] | None = None
+        self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
+        self._last_scheduled: int | None = None
+
+    def start(self, created_ms: int) -> None:
+        """Begin to serve.
+
+        Args:
+            created_ms: When the job was created; a schedule counts from then.
+        """
+        self._settle_leftovers()
+        if self._settings.schedule is not None:
+            taken = [e.created_ms for e in self._catalog.list() if e.scheduled]
+            # A last time in the future, by a clock that was wrong, must not switch it off.
+            self._last_scheduled = min(max(taken, default=created_ms), self._clock.now_ms())
+        self._thread.start()
+
+    def close(self, *, give_up: bool) -> None:
+        """The job has ended: answer what is still open.
+
+        Args:
+            give_up: Do not wait for a savepoint that is being written.
+        """
+        self._ended.set()
+        if give_up:
+            self._exporter.stop()
+        self._thread.join()
+        if self._busy is not None:
+            self._busy[1].join()
+        try:
+            for request in self.requests.open():
+                self._fail(request, "the job has ended")
+            self.requests.prune(_KEPT_REQUESTS)
+        except StorageError as e:
+            _LOG.warning("job %r: requests are left without an answer: %s", self._name, e)
+
+    # -- the loop
+
+    def _run(self) -> None:
+        while not self._ended.wait(_POLL_S):
+            try:
+                self._submit_scheduled()
+                self._poll()
+            except Exception as e:  # noqa: BLE001 - a dead thread would serve nobody any more
+                _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
+
+    def _poll(self) -> None:
+        if self._busy is not None and not self._busy[1].is_alive():
+            self._busy = None
+        for request in self.requests.open():
+            if self._busy is not None and self._busy[0].id == request.id:
+                continue
+            if request.kind is RequestKind.CANCEL and not request.savepoint:
+                self._job.cancel()
+                self.requests.finish(request.id, RequestState.COMPLETED)
+            elif self._busy is None:
+                thread = threading.Thread(
+                    target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
+                )
+                self._busy = (request, thread)
+                thread.start()
+
+    def _submit_scheduled(self) -> None:
+        schedule, last = self._settings.schedule, self._last_scheduled
+        now = self._clock.now_ms()
+        if schedule is None or last is None or not schedule.due(last, now):
+            return
+        self._last_scheduled = now
+        self.requests.submit(
+            RequestKind.SAVEPOINT, type=self._settings.format, origin=RequestOrigin.SCHEDULE
+        )
+
+    def _settle_leftovers(self) -> None:
+        """Answer what a driver that died has left: its job has ended, and starts again now."""
+        for request in self.requests.open():
+            if request.kind is RequestKind.CANCEL and not request.savepoint:
+                self.requests.finish(request.id, RequestState.COMPLETED)
+            elif request.kind is not RequestKind.SAVEPOINT:
+                self._fail(request, "the driver died before it could; the job was started again")
+
+    # -- one request
+
+    def _serve(self, request: Request) -> None:
+        try:
+            path, checkpoint = self._fulfil(request)
+        except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
+            self._fail(request, _told(e))
+        else:
+            self._answer(request, RequestState.COMPLETED, path=path, checkpoint=checkpoint)
+
+    def _fulfil(self, request: Request) -> tuple[str | None, int | None]:
+        stopping = request.kind is RequestKind.STOP
+        while True:
+            attempt = self._attempt()
+            try:
+                if stopping:
+                    attempt.pause()
+                try:
+                    done = self._take(request, attempt)
+                    if stopping:
+                        attempt.finish()
+                finally:
+                    if stopping:
+                        attempt.resume()
+                break
+            except _AttemptOverError:
+                continue
+        if request.kind is RequestKind.CANCEL:
+            self._job.cancel()
+        return done
+
+    def _attempt(self) -> Attempt:
+        """The attempt that runs; waits while the job restarts."""
+        while not self._ended.is_set():
+            attempt = self._job.attempt
+            if attempt is not None and attempt.is_running:
+                return attempt
+            self._ended.wait(_POLL_S)
+        raise CheckpointError(f"job {self._name!r} has ended")
+
+    def _take(self, request: Request, attempt: Attempt) -> tuple[str | None, int | None]:
+        try:
+            held = attempt.hold("savepoint").result()
+        except FencedError:
+            raise
+        except CheckpointError as e:
+            if attempt.is_running:
+                raise
+            raise _AttemptOverError from e
+        with held:
+            if not request.takes_savepoint:
+                return None, held.checkpoint.number
+            metadata, uri = self._export(request, held)
+            self._record(request, metadata, uri)
+        return uri, metadata.checkpoint
+
+    def _export(self, request: Request, held: HeldCheckpoint) -> tuple[SavepointMetadata, str]:
+        target = StorageRef(self._target(request), self._storage.options)
+        storage = storage_of(target)
+        if storage.list():
+            raise ConfigurationError(
+                f"{storage.uri} is not empty: give the savepoint a directory of its own"
+            )
+        started = self._clock.now_ms()
+
+        def show(done: int, total: int) -> None:
+            self.requests.report(request.id, Progress(done, total, 0, started))
+
+        order = ExportOrder(
+            id=request.id,
+            target=target,
+            format=request.type,
+            trigger=f"{request.kind.value} ({request.origin.value})",
+            label=request.label,
+            note=request.note,
+            origin=self._job.origin,
+            version=version("turnback"),
+        )
+        return self._exporter.export(held.checkpoint.manifest, order, started, show), storage.uri
+
+    def _target(self, request: Request) -> str:
+        if request.target is not None:
+            return request.target
+        if self._settings.directory is None:
+            raise ConfigurationError(
+                "no directory for the savepoint: name one, or set state.savepoints.dir"
+            )
+        return f"{self._settings.directory.rstrip('/')}/savepoint-{self._name}-{request.id}"
+
+    def _record(self, request: Request, metadata: SavepointMetadata, uri: str) -> None:
+        scheduled = request.origin is RequestOrigin.SCHEDULE
+        entry = SavepointEntry(
+            id=metadata.id,
+            path=uri,
+            created_ms=metadata.created_ms,
+            checkpoint=metadata.checkpoint,
+            epoch=metadata.epoch,
+            label=metadata.label,
+            note=metadata.note,
+            scheduled=scheduled,
+            bytes=sum(metadata.files().values()),
+        )
+        self._catalog.add(entry)
+        if scheduled:
+            for old in surplus(self._catalog.list(), self._settings.keep):
+                SavepointDirectory.locate(old.path, self._storage.options).delete()
+                self._catalog.forget(old.id)
+
+    def _fail(self, request: Request, why: str) -> None:
+        _LOG.warning("job %r: %s request failed: %s", self._name, request.kind.value, why)
+        self._answer(request, RequestState.FAILED, error=why)
+
+    def _answer(
+        self,
+        request: Request,
+        state: RequestState,
+        *,
+        path: str | None = None,
+        checkpoint: int | None = None,
+        error: str | None = None,
+    ) -> None:
+        try:
+            self.requests.finish(request.id, state, path=path, checkpoint=checkpoint, error=error)
+        except StorageError as e:
+            _LOG.warning("request %s could not be answered: %s", request.id, e)
+
+
+class _AttemptOverError(Exception):
+    """The attempt ended before its checkpoint was taken; the next one can take it."""
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, TurnbackError) else f"{type(error).__name__}: {error}"
+
+
+def wait_for(
+    requests: Requests, request: Request, is_over: Callable[[], bool], name: str
+) -> str | None:
+    """Wait for the end of a request in the process that runs the job.
+
+    Returns:
+        The directory of the savepoint, if one was asked for.
+
+    Raises:
+        JobFailedError: The job ended without an answer.
+        CheckpointError: It failed.
+    """
+    while True:
+        over = is_over()
+        result = requests.wait(request.id, 0.5)
+        if result is not None:
+            if result.state is RequestState.FAILED:
+                raise CheckpointError(f"job {name!r}: {request.kind.value} failed: {result.error}")
+            return result.path
+        if over:
+            raise JobFailedError(f"job {name!r} ended before it answered")

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from turnback.coordinator import Fence, LogFile, Manifest, SourcePosition
+from turnback.core import Clock
+from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.planner import Plan
+from turnback.runtime.intake import Asked, IntakeTask, ProbeTask, asked
+from turnback.runtime.job import JobSpec
+from turnback.runtime.program import level_programs
+from turnback.runtime.snapshot import Snapshot
+from turnback.runtime.spark.frames import pickled
+from turnback.runtime.spark.sources import leaf_names
+from turnback.runtime.spark.tasks import run_tasks
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import (
+    Claims,
+    claim,
+    known_states,
+    present,
+    program_of,
+    refuse_unclaimed,
+    source_uid,
+)
+from turnback.storage import check
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A snapshot that fits the program.
+
+    Attributes:
+        snapshot: The snapshot.
+        own: It as a checkpoint of the job's own, if it is one.
+        claims: Who gets what of it, if it has to be taken in.
+    """
+
+    snapshot: Snapshot
+    own: Manifest | None
+    claims: Claims | None = None
+
+
+class Starter:
+    """Makes of a snapshot the manifest that an attempt starts from.
+
+    The job's own checkpoint is taken as it is if its state fits the program as it is. Everything
+    else is taken in first, see `turnback.runtime.intake`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, plan: Plan, spec: JobSpec, storage: StorageRef, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._spec = spec
+        self._storage = storage
+        self._clock = clock
+        self._programs = level_programs(plan)
+        self._blobs = [pickled(program) for program in self._programs]
+
+    def match(self, snapshot: Snapshot, fence: Fence, *, known: bool) -> Matched:
+        """Check that a snapshot fits the program; nothing is written yet.
+
+        Args:
+            snapshot: What to start from.
+            fence: The attempt that starts.
+            known: The snapshot is a checkpoint that this very program has taken.
+
+        Raises:
+            ConfigurationError: It is another job's, or `renames` and the like make no sense.
+            IncompatibleStateError: Its state does not fit the program.
+        """
+        own = snapshot.manifest if snapshot.job_id == fence.job_id else None
+        if known and own is not None:
+            return Matched(snapshot, own)
+        self._check_job(snapshot)
+        self._check_groups(snapshot)
+        claims, migrations = self._match(snapshot, resumed=own is not None)
+        for uid in claims.lost_sources:
+            _LOG.warning("%s has the position of source %r, which is gone", snapshot.name, uid)
+        for id, why in migrations.items():
+            _LOG.info("state %r of operator %r is migrated: %s", id[1], id[0], why)
+        renamed = any(id != stored.id for id, stored in claims.states.items())
+        moved = any(now != before for now, before in claims.sources.items())
+        as_it_is = own is not None and not (renamed or moved or migrations)
+        return Matched(snapshot, own, None if as_it_is else claims)
+
+    def manifest(self, matched: Matched, fence: Fence) -> Manifest:
+        """What the attempt starts from, all its state in the job's own directory."""
+        if matched.claims is not None:
+            return self._take_in(matched.snapshot, matched.claims, fence, matched.own)
+        assert matched.own is not None
+        return matched.own
+
+    def _check_job(self, snapshot: Snapshot) -> None:
+        chosen = self._spec.start_from is not None  # else an earlier start was allowed to
+        if chosen and snapshot.job != self._spec.name and not self._spec.fork:
+            raise ConfigurationError(
+                f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
+                f"{self._spec.name!r}: to start another job from it, with a life of its own, "
+                "pass fork=True"
+            )
+
+    def _check_groups(self, snapshot: Snapshot) -> None:
+        was, now = snapshot.max_parallelism, self._plan.max_parallelism
+        if was != now:
+            raise IncompatibleStateError(
+                f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, the program {now}; "
+                f"call set_max_parallelism({was}), or rewrite it offline for {now} key groups"
+            )
+
+    def _match(
+        self, snapshot: Snapshot, *, resumed: bool
+    ) -> tuple[Claims, dict[tuple[str, str], str]]:
+        """Who gets what, known for certain because operators were opened where that is needed."""
+        info, spec = snapshot.info(), self._spec
+        renames, allow = spec.renames, spec.allow_non_restored_state
+        if resumed:  # what an earlier start has renamed or dropped is not there any more
+            renames = {old: renames[old] for old in present(info, renames)}
+            allow = allow if isinstance(allow, bool) else tuple(present(info, allow))
+        program = program_of(self._plan)
+        claims = claim(info, program, renames, allow)
+        asked = self._ask(claims, program.open)
+        states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
+        for each in asked:
+            states[each.id[0]] |= {each.id[1]}
+        program = replace(program, states=states, open=frozenset())
+        claims = claim(info, program, renames, allow)
+        refuse_unclaimed(info, claims)
+        problems = [each.problem for each in asked if each.problem]
+        if problems:
+            raise IncompatibleStateError("; ".join(problems))
+        return claims, {each.id: each.migration for each in asked if each.migration}
+
+    def _ask(self, claims: Claims, open: Collection[str]) -> list[Asked]:
+        """Which states operators ask for; those that do so in `open` have to be opened for it."""
+        stored = {id: state.schema for id, state in claims.states.items()}
+        found: list[Asked] = []
+        tasks: list[ProbeTask] = []
+        for program, blob in zip(self._programs, self._blobs, strict=True):
+            if any(op.uid in open for op in program.level.keyed):
+                tasks.append(ProbeTask(blob, stored))
+            else:
+                for op in program.level.keyed:
+                    found += [asked(op, d, stored) for d in known_states(op).values()]
+        what = f"{self._spec.name}: ask operators for their state"
+        for answers in run_tasks(self._spark, what, tasks):
+            found += answers
+        return found
+
+    def _take_in(
+        self, snapshot: Snapshot, claims: Claims, fence: Fence, own: Manifest | None
+    ) -> Manifest:
+        stored = {id: snapshot.rows(state.schema) for id, state in claims.states.items()}
+        tasks = [
+            IntakeTask(
+                blob,
+                partition,
+                stored,
+                self._storage,
+                fence.attempt,
+                snapshot.epoch,
+            )
+            for program, blob in zip(self._programs, self._blobs, strict=True)
+            if program.level.keyed
+            for partition in range(program.level.parallelism or 0)
+        ]
+        what = f"{self._spec.name}: take in {snapshot.name}"
+        results = run_tasks(self._spark, what, tasks)
+        schemas = {schema.id: schema for _, found in results for schema in found}
+        return Manifest(
+            job=fence.job,
+            job_id=fence.job_id,
+            number=own.number if own else 0,
+            attempt=fence.attempt,
+            epoch=snapshot.epoch,
+            created_ms=self._clock.now_ms(),
+            trigger="intake",
+            parent=own.parent if own else None,
+            max_parallelism=snapshot.max_parallelism,
+            sources=self._positions(snapshot, claims, fence, copied=own is None),
+            state=tuple(file for files, _ in results for file in files),
+            schemas=tuple(schemas.values()),
+            operators=(),
+            transactions=own.transactions if own else {},
+            watermarks={},
+            config={},
+        )
+
+    def _positions(
+        self, snapshot: Snapshot, claims: Claims, fence: Fence, *, copied: bool
+    ) -> dict[str, SourcePosition]:
+        """The positions under the names sources have now; their logs in the job's own directory."""
+        uids = {op.uid for op in snapshot.operators}
+        positions: dict[str, SourcePosition] = {}
+        for leaf in leaf_names(self._plan):
+            now = source_uid(leaf, {source.uid for source in self._plan.sources})
+            before = claims.sources.get(now)
+            if before is None:
+                continue
+            for old, position in snapshot.sources.items():
+                same_input = old.removeprefix(before) == leaf.removeprefix(now)
+                if source_uid(old, uids) == before and same_input:
+                    positions[leaf] = (
+                        self._with_copies(snapshot, position, fence) if copied else position
+                    )
+        return positions
+
+    def _with_copies(
+        self, snapshot: Snapshot, position: SourcePosition, fence: Fence
+    ) -> SourcePosition:
+        log: list[LogFile] = []
+        for entry in position.log:
+            data = storage_of(snapshot.storage).get(entry.path)
+            check(data, entry.length, entry.digest, f"{snapshot.storage.uri}/{entry.path}")
+            path = f"offsets/{fence.attempt}/{entry.name}"
+            storage_of(self._storage).put(path, data)
+            log.append(msgspec.structs.replace(entry, path=path))
+        return SourcePosition(position.offset, tuple(log))
