@@ -11,7 +11,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import PlanError, StateError
 from turnback.runtime.message import Order
-from turnback.runtime.program import level_programs
+from turnback.runtime.program import level_programs, load_program
 from turnback.runtime.spark import worker
 from turnback.runtime.spark.frames import pickled
 from turnback.runtime.storageref import StorageRef

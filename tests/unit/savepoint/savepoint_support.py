@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from turnback.coordinator.manifest import LogFile, OperatorInfo, SourcePosition
+from turnback.coordinator import LogFile, OperatorInfo, SavepointFormat, SourcePosition
 from turnback.core import KeyCodec, Serializer
 from turnback.core.types import (
     BasicTypeInfo,
@@ -23,7 +23,6 @@ from turnback.savepoint import (
     Origin,
     SavedState,
     SavepointMetadata,
-    SavepointFormat,
     StatePart,
 )
 from turnback.state import StateFile, StateSchema

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 from savepoint_support import LOG, METADATA, NATIVE, PART, state_schema
 
+from turnback.coordinator import SavepointFormat
 from turnback.coordinator.manifest import SourcePosition
 from turnback.core.errors import CorruptFileError, FormatVersionError
-from turnback.coordinator import SavepointFormat
 from turnback.savepoint import SavedState
 from turnback.savepoint import metadata as module
 from turnback.savepoint.metadata import decode, encode
