@@ -13,6 +13,7 @@ from turnback.coordinator import (
     CheckpointStorage,
     ExternalizedCheckpointRetention,
     RestartStrategies,
+    SavepointFormat,
 )
 from turnback.core import Row, Types
 from turnback.functions import (
@@ -31,6 +32,7 @@ from turnback.functions import (
     RuntimeContext,
     ValueStateDescriptor,
 )
+from turnback.runtime.job import ClaimMode
 from turnback.sinks import CollectSink, DiscardSink, FileSink, PrintSink, TwoPhaseCommitSink
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "CheckpointConfig",
     "CheckpointStorage",
     "CheckpointingMode",
+    "ClaimMode",
     "CollectSink",
     "DataStream",
     "DataStreamSink",
@@ -61,6 +64,7 @@ __all__ = [
     "RestartStrategies",
     "Row",
     "RuntimeContext",
+    "SavepointFormat",
     "StreamExecutionEnvironment",
     "TwoPhaseCommitSink",
     "Types",

@@ -44,15 +44,15 @@ from turnback.core.errors import (
 )
 from turnback.core.faults import reach
 from turnback.planner import Plan
-from turnback.runtime.job import EpochStats, JobReport, JobSpec
+from turnback.runtime.job import ClaimMode, EpochStats, JobReport, JobSpec
 from turnback.runtime.localstate import local_root
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.attempt import Attempt
 from turnback.runtime.spark.service import Service, wait_for
 from turnback.runtime.spark.starter import Starter
-from turnback.runtime.storageref import StorageRef
-from turnback.savepoint import Origin
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import Origin, SavepointDirectory
 from turnback.storage import LocalStorage
 
 _LOG = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ class JobRunner:
             spark, self._directory, self._storage, spec.savepoints, self, self._clock
         )
         self._attempt: Attempt | None = None
+        self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
         self._restarts = 0
         self._fenced: int | None = None
@@ -226,6 +227,8 @@ class JobRunner:
         )
         if origin is not None and own is None:
             self.origin = origin.origin
+            if self._spec.claim_mode is ClaimMode.CLAIM and origin.metadata is not None:
+                self._claimed = origin
         name = origin.name if origin else None
         history.record(AttemptStarted(name, origin.epoch if origin else None))
         if not self.report.attempts:
@@ -238,10 +241,24 @@ class JobRunner:
         for how, times in stats.found.items():
             self.report.found[how] = self.report.found.get(how, 0) + times
 
+        if self._attempt is not None and self._attempt.coordinator.completed:
+            self._drop_claimed()
+
+    def _drop_claimed(self) -> None:
+        """Delete the savepoint that the job was given, now that it has a checkpoint of its own."""
+        claimed, self._claimed = self._claimed, None
+        if claimed is not None:
+            try:
+                SavepointDirectory(storage_of(claimed.storage)).delete()
+            except TurnbackError as e:
+                _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)
+
     def _take_stock(self) -> None:
         if self._attempt is not None:
             last = self._attempt.coordinator.last
             self.report.checkpoints += self._attempt.coordinator.completed
+            if self._attempt.coordinator.completed:
+                self._drop_claimed()
             if last is not None:
                 self.report.last_checkpoint = last.number
             self._attempt = None

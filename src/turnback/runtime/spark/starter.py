@@ -12,7 +12,7 @@ from turnback.core import Clock
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.planner import Plan
 from turnback.runtime.intake import Asked, IntakeTask, ProbeTask, asked
-from turnback.runtime.job import JobSpec
+from turnback.runtime.job import ClaimMode, JobSpec
 from turnback.runtime.program import level_programs
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.frames import pickled
@@ -107,6 +107,12 @@ class Starter:
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
                 f"{self._spec.name!r}: to start another job from it, with a life of its own, "
                 "pass fork=True"
+            )
+
+        if self._spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
+            raise ConfigurationError(
+                f"{snapshot.name} is a checkpoint: only savepoints can be claimed, checkpoints "
+                "belong to the job that took them"
             )
 
     def _check_groups(self, snapshot: Snapshot) -> None:

@@ -1,0 +1,294 @@
+"""Savepoints of running jobs: what they hold, and what happens around taking them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from job_support import COUNTED, Count, Jobs, counted, eventually
+
+from turnback import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from turnback.coordinator import (
+    JobDirectory,
+    JobEnded,
+    RequestKind,
+    Requests,
+    SavepointCatalog,
+    SavepointFormat,
+)
+from turnback.core.errors import CheckpointError, CheckpointNotFoundError, ConfigurationError
+from turnback.savepoint import SavepointDirectory
+
+KEYS = "aabcab"
+
+
+def feed(jobs: Jobs, keys: str = KEYS) -> None:
+    jobs.feed("events", *({"k": k} for k in keys))
+
+
+def build(jobs: Jobs, function: Any = None, sink: str = "out", **configuration: Any) -> Any:
+    env = jobs.env(**configuration)
+    events = jobs.files(env, "events", "k string")
+    counts = events.key_by("k").process(function or Count(), COUNTED).uid("count")
+    counts.sink_to(jobs.sink(sink)).uid("out")
+    return env
+
+
+def settled(jobs: Jobs, keys: str, sink: str = "out") -> None:
+    eventually(lambda: jobs.out(sink) == counted(keys))
+
+
+def rows(directory: Path, uid: str = "count", state: str = "count") -> dict[Any, Any]:
+    """A state, read by a program that knows nothing of Turnback."""
+    table = pq.read_table(directory / "state" / uid / state)
+    return dict(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("format_type", list(SavepointFormat))
+def test_one_is_taken_while_the_job_runs_and_many_jobs_start_from_it(jobs, format_type):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    path = jobs.directory / "sp"
+    where = client.trigger_savepoint(path, format_type, label="first", note="why").result(60)
+    assert where == path.as_uri()
+    feed(jobs)
+    settled(jobs, KEYS * 2)  # the job has gone on
+    client.cancel()
+    client.result(60)
+    metadata = SavepointDirectory.locate(path).load()
+    assert (metadata.label, metadata.note, metadata.job) == ("first", "why", "job")
+    if format_type is SavepointFormat.CANONICAL:
+        assert rows(path) == {"a": 3, "b": 2, "c": 1}
+    for name in ("fork1", "fork2"):
+        build(jobs, sink=name).execute(name, bounded=True, start_from=path, fork=True)
+        assert jobs.out(name) == [p for p in counted(KEYS * 2) if p not in counted(KEYS)]
+    assert SavepointDirectory.locate(path).verify() == []
+
+
+def test_it_can_be_copied_anywhere_and_read_by_anything(jobs, tmp_path):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    client.result(60)
+    there = tmp_path / "somewhere else" / "sp"
+    shutil.copytree(jobs.directory / "sp", there)
+    shutil.rmtree(jobs.directory / "sp")
+    frame = jobs.spark.read.parquet(str(there / "state" / "count" / "count"))
+    assert sorted((r.key, r.value) for r in frame.collect()) == [("a", 3), ("b", 2), ("c", 1)]
+    assert json.loads((there / "_metadata.json").read_text())["savepoint"]["job"] == "job"
+    feed(jobs)
+    shutil.rmtree(jobs.root)
+    build(jobs).execute("job", bounded=True, start_from=there / "_metadata.json")
+    assert jobs.out() == counted(KEYS * 2)
+
+
+def test_stopping_with_one_ends_the_job_right_there(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    where = client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    client.result(60)
+    assert jobs.events()[-1] == JobEnded("FINISHED")
+    feed(jobs)
+    build(jobs).execute("job", bounded=True, start_from=where)
+    assert jobs.out() == counted(KEYS * 2)
+    build(jobs).execute("job", bounded=True)  # and from its own checkpoint afterwards
+    assert jobs.out() == counted(KEYS * 2)
+
+
+def test_cancelling_with_one(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    client.cancel_with_savepoint(jobs.directory / "sp").result(60)
+    client.result(60)
+    assert jobs.events()[-1] == JobEnded("CANCELED")
+    assert rows(jobs.directory / "sp") == {"a": 3, "b": 2, "c": 1}
+
+
+def test_a_job_that_has_had_no_input_can_be_saved(jobs):
+    jobs.input("events")
+    client = jobs.start(build(jobs))
+    client.stop_with_savepoint(savepoint_directory=jobs.directory / "empty").result(60)
+    client.result(60)
+    feed(jobs)
+    build(jobs).execute("job", bounded=True, start_from=jobs.directory / "empty")
+    assert jobs.out() == counted(KEYS)
+    # Nor need there be any after a start from a savepoint.
+    client = jobs.start(build(jobs))
+    client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    client.result(60)
+    assert rows(jobs.directory / "sp") == {"a": 3, "b": 2, "c": 1}
+
+
+class Everything(KeyedProcessFunction):
+    seen = ListStateDescriptor("seen", int)
+    by_parity = MapStateDescriptor("by parity/..", str, int)
+    last = ValueStateDescriptor("last", "n bigint, text string")
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.seen.add(value.n)
+        parity = "odd" if value.n % 2 else "even"
+        self.by_parity[parity] = (self.by_parity.get(parity) or 0) + value.n
+        self.last.update((value.n, str(value.n)))
+        yield value.k, len(list(self.seen.get())), self.by_parity[parity], self.last.value().text
+
+
+def test_lists_maps_and_rows_with_awkward_names(jobs):
+    def run(name, numbers, **how):
+        jobs.feed("numbers", *({"k": "ab"[n % 3 % 2], "n": n} for n in numbers))
+        env = jobs.env()
+        stream = jobs.files(env, "numbers", "k string, n bigint").key_by("k")
+        out = stream.process(Everything(), "k string, n bigint, sum bigint, text string")
+        out.uid("a/b..c").sink_to(jobs.sink()).uid("out")
+        client = jobs.start(env, name, **how)
+        return client
+
+    client = run("job", range(10))
+    eventually(lambda: len(jobs.out()) == 10)
+    client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    client.result(60)
+    assert {p.relative_to(jobs.directory / "sp").parts[0] for p in jobs.directory.glob("sp/*")} == {
+        "_metadata.json",
+        "sources",
+        "state",
+    }
+    client = run("job", range(10, 20), bounded=True, start_from=jobs.directory / "sp")
+    client.result(60)
+    expected, seen, sums = [], {}, {}
+    for n in range(20):
+        k = "ab"[n % 3 % 2]
+        seen[k] = seen.get(k, 0) + 1
+        sums[k, n % 2] = sums.get((k, n % 2), 0) + n
+        expected.append((k, seen[k], sums[k, n % 2], str(n)))
+    assert jobs.out() == sorted(expected, key=repr)
+
+
+# -- requests
+
+
+def test_two_at_once_both_end(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    futures = [client.trigger_savepoint(jobs.directory / f"sp{i}") for i in range(2)]
+    for i, future in enumerate(futures):
+        assert future.result(60) == (jobs.directory / f"sp{i}").as_uri()
+        assert rows(jobs.directory / f"sp{i}") == {"a": 3, "b": 2, "c": 1}
+
+
+def test_anybody_can_ask_through_the_job_directory(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
+    request = requests.submit(RequestKind.STOP, savepoint=True, target=str(jobs.directory / "sp"))
+    result = requests.wait(request.id, 60)
+    assert result.path == (jobs.directory / "sp").as_uri()
+    client.result(60)
+    assert requests.open() == []
+
+
+def test_what_cannot_be_taken(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    full = jobs.directory / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    with pytest.raises(CheckpointError, match=r"full is not empty"):
+        client.trigger_savepoint(full).result(60)
+    with pytest.raises(CheckpointError, match=r"set state\.savepoints\.dir"):
+        client.trigger_savepoint().result(60)
+    (jobs.directory / "file").write_text("")
+    with pytest.raises(CheckpointError, match="file"):
+        client.trigger_savepoint(jobs.directory / "file").result(60)
+    with pytest.raises(ConfigurationError, match=r"\.\."):
+        client.trigger_savepoint(f"{jobs.directory}/../x")
+    with pytest.raises(ConfigurationError, match="must be a path"):
+        client.trigger_savepoint(7)
+    # A stop that cannot take its savepoint leaves the job running.
+    with pytest.raises(CheckpointError, match="not empty"):
+        client.stop_with_savepoint(savepoint_directory=full).result(60)
+    feed(jobs)
+    settled(jobs, KEYS * 2)
+    client.cancel()
+    client.result(60)
+    with pytest.raises(CheckpointError, match="has ended"):
+        client.trigger_savepoint(jobs.directory / "late")
+    assert [p.name for p in full.iterdir()] == ["mine.txt"]
+
+
+class Slow(Count):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        time.sleep(0.5)
+        yield from super().process_element(value, ctx)
+
+
+def test_an_open_request_is_answered_when_the_job_ends(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs, Slow()))
+    future = client.trigger_savepoint(jobs.directory / "sp")
+    client.cancel()
+    client.result(60)
+    try:
+        future.result(60)
+    except CheckpointError as e:
+        assert "ended" in str(e) or "given up" in str(e)
+        with pytest.raises(CheckpointNotFoundError):
+            SavepointDirectory.locate(jobs.directory / "sp").load()
+    assert Requests(JobDirectory.locate(jobs.root, "job").storage).open() == []
+
+
+def test_requests_that_a_dead_driver_left(jobs):
+    feed(jobs)
+    build(jobs).execute("job", bounded=True)
+    requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
+    asked = [
+        requests.submit(RequestKind.SAVEPOINT, target=str(jobs.directory / "sp")),
+        requests.submit(RequestKind.STOP, savepoint=True, target=str(jobs.directory / "stop")),
+        requests.submit(RequestKind.CANCEL),
+    ]
+    client = jobs.start(build(jobs))
+    results = [requests.wait(r.id, 60) for r in asked]
+    assert [r.state.value for r in results] == ["COMPLETED", "FAILED", "COMPLETED"]
+    assert "driver died" in results[1].error
+    assert not client.done()
+
+
+def test_scheduled_ones_come_by_themselves_and_old_ones_go(jobs):
+    feed(jobs)
+    env = build(
+        jobs,
+        **{
+            "state.savepoints.dir": str(jobs.directory / "saved"),
+            "savepoints.schedule.interval": "1 s",
+            "savepoints.schedule.keep": 2,
+        },
+    )
+    client = jobs.start(env)
+    kept = client.trigger_savepoint(label="mine").result(60)
+    catalog = SavepointCatalog(JobDirectory.locate(jobs.root, "job").storage)
+    first = eventually(lambda: [e for e in catalog.list() if e.scheduled])[0]
+    eventually(lambda: first not in catalog.list())
+    client.cancel()
+    client.result(60)
+    entries = catalog.list()
+    assert len([e for e in entries if e.scheduled]) <= 2
+    assert [e.path for e in entries if not e.scheduled] == [kept]
+    for entry in entries:
+        assert SavepointDirectory.locate(entry.path).verify() == []
+    with pytest.raises(CheckpointNotFoundError):
+        SavepointDirectory.locate(first.path).load()
