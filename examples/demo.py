@@ -1,85 +1,182 @@
-"""Run the social media job, kill it half-way with SIGKILL, start it again, compare with the truth.
+"""The story of a social media company that turns back time. Everything in it really happens.
 
-The output is read back with nothing but `json`; only the summary asks Turnback what it recorded.
+1. Version 1 counts views and clicks per post. Its driver is killed with SIGKILL and started again.
+2. Paid posts are launched. At that moment the team takes a savepoint; version 1 goes on.
+3. Weeks later users want paid and organic numbers apart. Version 2 starts from that savepoint:
+   all totals from before the launch, everything since then counted anew, then live.
+4. Version 3 is forked from the same savepoint beside it, as an A/B test.
+
+What readers see is read back with nothing but `json`, and compared with the truth.
 """
 
+from __future__ import annotations
+
 import json
-import random
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
+from demo_page import Run, page
+from demo_truth import POSTS, Truth, apart, newest
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turnback.coordinator import AttemptStarted, CheckpointDone, JobDirectory, read_history
+from turnback.coordinator import JobDirectory, RequestKind, Requests, RequestState
 from turnback.core.errors import ConfigurationError
 from turnback.runtime.spark.java import check_java
 
-JOB = Path(__file__).with_name("social_media.py")
-POSTS = ("cat video", "launch day", "recipe", "road trip", "sunset", "team photo", "unboxing")
-FILES, EVENTS_PER_FILE = 24, 1_000
-LIMIT_S = 300
+HERE = Path(__file__).parent
+BEFORE, SINCE, LIVE = 10, 10, 2
+"""Files of events from before the launch, since then, and while version 2 is live."""
+LIMIT_S = 240
 
 console = Console()
 
 
-class Demo:
-    """A directory with the events, the job's directory and the dashboard's files."""
+class Driver:
+    """A version of the job in a process of its own."""
 
-    def __init__(self, directory: Path) -> None:
-        self.events = directory / "events"
-        self.dashboard = directory / "dashboard"
-        self.jobs = directory / "jobs"
-        self.log = directory / "driver.log"
-        shutil.rmtree(directory, ignore_errors=True)
-        self.events.mkdir(parents=True)
-        self.truth: Counter[tuple[str, str]] = Counter()
-
-    def write_events(self) -> None:
-        rng = random.Random(7)
-        for number in range(FILES):
-            events = [
-                {"post": rng.choice(POSTS), "kind": rng.choices(("view", "click"), (4, 1))[0]}
-                for _ in range(EVENTS_PER_FILE)
-            ]
-            self.truth.update((e["post"], e["kind"]) for e in events)
-            text = "\n".join(json.dumps(e) for e in events)
-            (self.events / f"{number:03d}.json").write_text(text)
-
-    def start(self) -> subprocess.Popen[bytes]:
+    def __init__(self, demo: Demo, version: str, script: str, *arguments: str) -> None:
+        self.version, self.out = version, demo.directory / version
+        self.log = demo.directory / f"{version}.log"
+        self.started = time.time()
+        places = [str(demo.truth.directory), str(self.out), str(demo.jobs)]
         with self.log.open("ab") as log:
-            command = [sys.executable, str(JOB)]
-            places = [str(self.events), str(self.dashboard), str(self.jobs)]
-            return subprocess.Popen(command + places, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [sys.executable, str(HERE / script), *places, *arguments], stdout=log, stderr=log
+            )
 
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self, what: str = "totals") -> list[dict[str, Any]]:
         """What a reader of the dashboard sees: every committed row."""
-        files = sorted(self.dashboard.glob("*.json"))
+        files = sorted((self.out / what).glob("*.json"))
         return [json.loads(line) for f in files for line in f.read_text().splitlines()]
 
-    def run(self, progress: Progress, task: object, until: int) -> bool:
-        """Run a driver; kill it when this many rows are out. Returns whether it ended by itself."""
-        driver, deadline = self.start(), time.monotonic() + LIMIT_S
-        while driver.poll() is None:
-            seen = len(self.rows())
-            progress.update(task, completed=seen)  # type: ignore[arg-type]
-            if seen >= until or time.monotonic() > deadline:
-                driver.send_signal(signal.SIGKILL)
-                driver.wait()
-                return False
-            time.sleep(0.2)
-        progress.update(task, completed=len(self.rows()))  # type: ignore[arg-type]
-        if driver.returncode:
-            tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
-            console.print(f"[red]The job failed.[/red] The end of {self.log}:\n{tail}", style="red")
+    def wait(self, rows: int, progress: Progress, task: Any) -> None:
+        """Wait until a reader sees so many rows."""
+        deadline = time.monotonic() + LIMIT_S
+        while (seen := len(self.rows())) < rows:
+            progress.update(task, completed=seen)
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+                console.print(f"[red]{self.version} stopped.[/red] The end of {self.log}:\n{tail}")
+                raise SystemExit(1)
+            time.sleep(0.1)
+        progress.update(task, completed=seen)
+
+
+class Demo:
+    """A directory with the events, the jobs, and what they put out."""
+
+    def __init__(self, directory: Path) -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+        self.directory = directory
+        self.jobs = directory / "jobs"
+        self.savepoint = directory / "savepoints" / "launch-day"
+        self.truth = Truth(directory / "events")
+        self.drivers: list[Driver] = []
+        self.runs: list[Run] = []
+        self.saved = 0.0
+
+    def start(self, version: str, script: str, *arguments: str) -> Driver:
+        driver = Driver(self, version, script, *arguments)
+        self.drivers.append(driver)
+        return driver
+
+    def ask(self, job: str, kind: RequestKind, **what: Any) -> None:
+        """Ask a running job for something, through its directory, and wait for the answer."""
+        requests = Requests(JobDirectory.locate(self.jobs, job).storage)
+        answer = requests.wait(requests.submit(kind, **what).id, LIMIT_S)
+        if answer is None or answer.state is not RequestState.COMPLETED:
+            console.print(f"[red]{job}: {kind.value} failed: {answer and answer.error}")
             raise SystemExit(1)
-        return True
+
+    def ended(self, driver: Driver, how: str) -> None:
+        driver.process.wait(60)
+        self.runs.append(Run(driver.version, driver.started, time.time(), how))
+
+    def close(self) -> None:
+        for driver in self.drivers:
+            if driver.process.poll() is None:
+                driver.process.kill()
+                driver.process.wait()
+
+
+def tell(demo: Demo, progress: Progress) -> tuple[Driver, Driver]:
+    """Run the whole story."""
+    truth = demo.truth
+    truth.write(BEFORE, paid=False)
+    task = progress.add_task("version 1", total=truth.count)
+    driver = demo.start("v1", "social_media.py")
+    driver.wait(truth.count // 2, progress, task)
+    driver.process.send_signal(signal.SIGKILL)
+    demo.ended(driver, "killed")
+    progress.update(task, description="version 1, killed with SIGKILL")
+    progress.stop_task(task)
+
+    task = progress.add_task("version 1, same command again", total=truth.count)
+    driver = demo.start("v1", "social_media.py")
+    driver.wait(truth.count, progress, task)
+    demo.ask("social-media", RequestKind.SAVEPOINT, target=str(demo.savepoint), label="launch-day")
+    demo.saved = time.time()
+    truth.write(SINCE, paid=True)
+    progress.update(task, total=truth.count, description="version 1, after the savepoint")
+    driver.wait(truth.count, progress, task)
+    demo.ask("social-media", RequestKind.CANCEL)
+    demo.ended(driver, "cancelled")
+
+    since = truth.since_launch()
+    task2 = progress.add_task("version 2, from the savepoint", total=since)
+    task3 = progress.add_task("version 3, forked beside it", total=since)
+    at = str(demo.savepoint)
+    second = demo.start("v2", "social_media_v2.py", at, "social-media-v2", "1")
+    third = demo.start("v3", "social_media_v2.py", at, "social-media-v3", "2")
+    second.wait(since, progress, task2)
+    third.wait(since, progress, task3)
+    truth.write(LIVE, paid=True)
+    for driver, task, job in (
+        (second, task2, "social-media-v2"),
+        (third, task3, "social-media-v3"),
+    ):
+        progress.update(task, total=truth.since_launch())
+        driver.wait(truth.since_launch(), progress, task)
+        demo.ask(job, RequestKind.STOP)
+        demo.ended(driver, "stopped")
+    return second, third
+
+
+def report(demo: Demo, second: Driver, third: Driver) -> bool:
+    """Compare what readers see with the truth."""
+    found = {"v2": newest(second.rows()), "v3": newest(third.rows())}
+    right = len(second.rows()) == len(third.rows()) == demo.truth.since_launch()
+    table = Table("post", title="Version 2: views and clicks per post, paid and organic apart")
+    for heading in ("organic views", "clicks", "paid views", "clicks", "the truth"):
+        table.add_column(heading, justify="right")
+    for post in POSTS:
+        truth = apart(demo.truth, post)
+        fits = found["v2"].get(post) == found["v3"].get(post) == truth
+        right = right and fits
+        shown = [f"{n:,}" for n in found["v2"].get(post, (0, 0, 0, 0))]
+        table.add_row(post, *shown, "[green]equal" if fits else f"[red]{truth}")
+    console.print(table)
+    scores = [{r["post"]: r["score"] for r in d.rows("engagement")} for d in (second, third)]
+    html = page(demo.runs, demo.saved, found["v2"], scores[0], scores[1])
+    (demo.directory / "story.html").write_text(html)
+    summary = Table.grid(padding=(0, 2))
+    summary.add_row(
+        "events", f"{demo.truth.count:,}, {demo.truth.since_launch():,} since the launch"
+    )
+    summary.add_row("savepoint", str(demo.savepoint))
+    summary.add_row("job directories", str(demo.jobs))
+    summary.add_row("the story as a page", str(demo.directory / "story.html"))
+    console.print(summary)
+    verdict = "[green]Nothing lost, nothing doubled." if right else "[red]The counts are wrong."
+    console.print(f"\n{verdict}[/]")
+    return right
 
 
 def main() -> None:
@@ -89,56 +186,14 @@ def main() -> None:
         console.print(f"[red]{e}[/red]")
         raise SystemExit(1) from None
     demo = Demo(Path(sys.argv[1] if len(sys.argv) > 1 else "demo-output").absolute())
-    demo.write_events()
-    total = FILES * EVENTS_PER_FILE
-    console.print(
-        f"{total:,} events about {len(POSTS)} posts in {FILES} files, one file an epoch\n"
-    )
-    columns = ("{task.description:<34}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = ("{task.description:<32}", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = [TextColumn(c) if isinstance(c, str) else c for c in columns]
-    with Progress(*shown, console=console) as progress:
-        first = progress.add_task("first driver", total=total)
-        ended = demo.run(progress, first, until=total // 2)
-        if not ended:
-            progress.update(first, description="first driver [red]killed with SIGKILL[/red]")
-            progress.stop_task(first)
-            second = progress.add_task("second driver, same command", total=total)
-            demo.run(progress, second, until=10 * total)
-    raise SystemExit(0 if report(demo, total) else 1)
-
-
-def report(demo: Demo, total: int) -> bool:
-    rows = demo.rows()
-    newest: dict[str, tuple[int, int]] = {}
-    for row in rows:
-        counts = (int(str(row["views"])), int(str(row["clicks"])))
-        newest[str(row["post"])] = max(newest.get(str(row["post"]), (0, 0)), counts)
-    table = Table("post", title="Views and clicks per post")
-    for heading in ("views", "true views", "clicks", "true clicks"):
-        table.add_column(heading, justify="right")
-    right = len(rows) == total
-    for post in POSTS:
-        truth = (demo.truth[post, "view"], demo.truth[post, "click"])
-        got = newest.get(post, (0, 0))
-        right = right and got == truth
-        mark = "" if got == truth else "[red]"
-        table.add_row(
-            post, f"{mark}{got[0]:,}", f"{truth[0]:,}", f"{mark}{got[1]:,}", f"{truth[1]:,}"
-        )
-    console.print(table)
-    directory = JobDirectory.locate(demo.jobs, "social-media")
-    events = [record.event for record in read_history(directory.storage)]
-    starts = [e.snapshot or "nothing" for e in events if isinstance(e, AttemptStarted)]
-    taken = sum(isinstance(e, CheckpointDone) for e in events)
-    summary = Table.grid(padding=(0, 2))
-    summary.add_row("rows on the dashboard", f"{len(rows):,} for {total:,} events")
-    summary.add_row("checkpoints recorded", f"{taken}")
-    summary.add_row("drivers started from", ", then ".join(starts))
-    summary.add_row("job directory", str(demo.jobs / "social-media"))
-    console.print(summary)
-    verdict = "[green]Nothing lost, nothing doubled." if right else "[red]The counts are wrong."
-    console.print(f"\n{verdict}[/]")
-    return right
+    try:
+        with Progress(*shown, console=console) as progress:
+            second, third = tell(demo, progress)
+        raise SystemExit(0 if report(demo, second, third) else 1)
+    finally:
+        demo.close()
 
 
 if __name__ == "__main__":

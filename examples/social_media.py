@@ -21,17 +21,27 @@ class Totals(KeyedProcessFunction):
         yield Row(event.post, self.views.value() or 0, self.clicks.value() or 0)
 
 
-def main(events: str, dashboard: str, jobs: str) -> None:
+class Activity(KeyedProcessFunction):
+    events = ValueStateDescriptor("events", int)
+
+    def process_element(self, event, ctx):
+        self.events.update((self.events.value() or 0) + 1)
+        yield Row(event.kind, self.events.value())
+
+
+def main(events: str, out: str, jobs: str) -> None:
     env = StreamExecutionEnvironment.get_execution_environment(root=jobs)
-    env.set_state_backend("rocksdb").enable_checkpointing("200 ms")
+    env.enable_checkpointing("200 ms")
     stream = env.from_files(
         events, "json", "post string, kind string", uid="events", max_files_per_epoch=1
     )
     totals = stream.key_by("post").process(
         Totals(), output_type="post string, views bigint, clicks bigint"
     )
-    totals.uid("totals").sink_to(FileSink(dashboard, "json")).uid("dashboard")
-    env.execute("social-media", bounded=True)
+    totals.uid("totals").sink_to(FileSink(f"{out}/totals", "json")).uid("dashboard")
+    activity = stream.key_by("kind").process(Activity(), output_type="kind string, events bigint")
+    activity.uid("activity").sink_to(FileSink(f"{out}/activity", "json")).uid("activity board")
+    env.execute("social-media")
 
 
 if __name__ == "__main__":

@@ -206,7 +206,9 @@ def test_renamed_operators_states_and_sources(jobs: Jobs, saved: Path) -> None:
 
 def test_one_savepoint_many_jobs(jobs: Jobs, saved: Path) -> None:
     """Forks have lives of their own, and the job they came from goes on beside them."""
-    with pytest.raises(ConfigurationError, match="taken by the job 'job', not by 'b': .*fork=True"):
+    with pytest.raises(
+        ConfigurationError, match=r"taken by the job 'job', not by 'b': .*fork=True"
+    ):
         Program(jobs).build(jobs.env()).execute("b", bounded=True, start_from=saved)
     before = sorted(p.name for p in saved.rglob("*"))
     Program(jobs).build(jobs.env()).execute("job", bounded=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 
 from turnback import (
+    ExternalizedCheckpointRetention,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -153,8 +155,7 @@ def test_lists_maps_and_rows_with_awkward_names(jobs):
         stream = jobs.files(env, "numbers", "k string, n bigint").key_by("k")
         out = stream.process(Everything(), "k string, n bigint, sum bigint, text string")
         out.uid("a/b..c").sink_to(jobs.sink()).uid("out")
-        client = jobs.start(env, name, **how)
-        return client
+        return jobs.start(env, name, **how)
 
     client = run("job", range(10))
     eventually(lambda: len(jobs.out()) == 10)
@@ -292,3 +293,25 @@ def test_scheduled_ones_come_by_themselves_and_old_ones_go(jobs):
         assert SavepointDirectory.locate(entry.path).verify() == []
     with pytest.raises(CheckpointNotFoundError):
         SavepointDirectory.locate(first.path).load()
+
+
+def test_the_newest_of_checkpoints_and_savepoints(jobs):
+    """By name or by time, both kinds count."""
+    feed(jobs)
+    env = build(jobs, **{"state.savepoints.dir": str(jobs.directory / "saved")})
+    retention = ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION
+    env.get_checkpoint_config().set_externalized_checkpoint_retention(retention)
+    client = jobs.start(env)
+    settled(jobs, KEYS)
+    where = client.cancel_with_savepoint().result(60)
+    client.result(60)
+    assert jobs.checkpoints() == []
+    feed(jobs)
+    report = build(jobs).execute("job", bounded=True, start_from="latest")
+    assert report.restored_from == where
+    assert jobs.out() == counted(KEYS * 2)
+    now = datetime.now(UTC)
+    feed(jobs)
+    report = build(jobs).execute("job", bounded=True, start_from=now)
+    assert report.restored_from != where  # there is a newer checkpoint now
+    assert jobs.out() == counted(KEYS * 3)

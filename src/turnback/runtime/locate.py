@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 
-from turnback.coordinator import CheckpointLog, Manifest, resolve, split_slot_path
+from turnback.coordinator import (
+    CheckpointLog,
+    Manifest,
+    SavepointCatalog,
+    SavepointEntry,
+    resolve,
+    split_slot_path,
+)
 from turnback.core.errors import CheckpointNotFoundError
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.storageref import StorageRef, storage_of
@@ -15,7 +23,8 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     """Find a snapshot.
 
     Args:
-        given: "latest", a number, "chk-7" or a time, for a checkpoint of the job; the path of a
+        given: "latest" or a time, for the newest checkpoint or savepoint of the job, at all or
+            before that time; a number or "chk-7", for one of its checkpoints; the path of a
             checkpoint's file, of any job; the path of a savepoint or of its metadata file.
         job: The directory of the job.
 
@@ -42,7 +51,31 @@ def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
 
 
 def _of_job(given: str | int, job: StorageRef) -> Snapshot:
-    return Snapshot.of_manifest(resolve(CheckpointLog(storage_of(job)), given), job)
+    """A checkpoint of the job, or one of its savepoints if that is newer."""
+    storage = storage_of(job)
+    saved = _savepoint(given, SavepointCatalog(storage))
+    try:
+        manifest = resolve(CheckpointLog(storage), given)
+    except CheckpointNotFoundError:
+        if saved is None:
+            raise
+    else:
+        # Order follows the numbers of checkpoints, never the clock.
+        if saved is None or saved.checkpoint <= manifest.number:
+            return Snapshot.of_manifest(manifest, job)
+    return load_savepoint(saved.path, job.options)
+
+
+def _savepoint(given: str | int, catalog: SavepointCatalog) -> SavepointEntry | None:
+    if isinstance(given, int):
+        return None
+    if given.strip().lower() == "latest":
+        return catalog.latest()
+    try:
+        time = datetime.fromisoformat(given.strip())
+    except ValueError:
+        return None
+    return catalog.find(int(time.timestamp() * 1000))
 
 
 def _checkpoint(root: str, number: int, job: StorageRef) -> Snapshot:
