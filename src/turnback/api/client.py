@@ -117,9 +117,7 @@ class JobClient:
         target = (
             None if directory is None else location(path_text("savepoint_directory", directory))
         )
-        request = self._runner.requests.submit(
-            kind, target=target, type=format_type or self._runner.savepoint_format, **what
-        )
+        request = self._runner.ask(kind, target=target, type=format_type, **what)
         future: Future[str | None] = Future()
 
         def wait() -> None:

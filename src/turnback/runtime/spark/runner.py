@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import getpid
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -23,9 +24,8 @@ from turnback.coordinator import (
     JobInfo,
     JobState,
     Request,
-    Requests,
+    RequestKind,
     Restarting,
-    SavepointFormat,
     resume_point,
 )
 from turnback.core import Clock, SystemClock
@@ -129,15 +129,12 @@ class JobRunner:
         """The attempt that is running, `None` between two of them."""
         return self._attempt
 
-    @property
-    def requests(self) -> Requests:
-        """What users ask of the job."""
-        return self._service.requests
-
-    @property
-    def savepoint_format(self) -> SavepointFormat:
-        """How savepoints are written if the request does not say."""
-        return self._spec.savepoints.format
+    def ask(self, kind: RequestKind, **what: Any) -> Request:
+        """Ask the running job for something, as `Requests.submit` does."""
+        what["type"] = what.get("type") or self._spec.savepoints.format
+        request = self._service.requests.submit(kind, **what)
+        self._service.poke()
+        return request
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request; see `wait_for`."""

@@ -37,7 +37,8 @@ from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Origin, SavepointDirectory, SavepointMetadata
 
 _LOG = logging.getLogger(__name__)
-_POLL_S = 0.25
+_POLL_S = 1.0
+_WAIT_S = 0.1
 _KEPT_REQUESTS = 100
 
 
@@ -90,6 +91,7 @@ class Service:
         self._catalog = SavepointCatalog(directory.storage)
         self._exporter = Exporter(spark, storage)
         self._ended = threading.Event()
+        self._poked = threading.Event()
         self._busy: tuple[Request, threading.Thread] | None = None
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
@@ -107,6 +109,10 @@ class Service:
             self._last_scheduled = min(max(taken, default=created_ms), self._clock.now_ms())
         self._thread.start()
 
+    def poke(self) -> None:
+        """Look at once: there is a new request."""
+        self._poked.set()
+
     def close(self, *, give_up: bool) -> None:
         """The job has ended: answer what is still open.
 
@@ -114,6 +120,7 @@ class Service:
             give_up: Do not wait for a savepoint that is being written.
         """
         self._ended.set()
+        self._poked.set()
         if give_up:
             self._exporter.stop()
         self._thread.join()
@@ -129,7 +136,9 @@ class Service:
     # -- the loop
 
     def _run(self) -> None:
-        while not self._ended.wait(_POLL_S):
+        while not self._ended.is_set():
+            self._poked.wait(_POLL_S)
+            self._poked.clear()
             try:
                 self._submit_scheduled()
                 self._poll()
@@ -179,6 +188,7 @@ class Service:
             self._fail(request, _told(e))
         else:
             self._answer(request, RequestState.COMPLETED, path=path, checkpoint=checkpoint)
+        self._poked.set()  # the next one may be waiting
 
     def _fulfil(self, request: Request) -> tuple[str | None, int | None]:
         stopping = request.kind is RequestKind.STOP
@@ -207,7 +217,7 @@ class Service:
             attempt = self._job.attempt
             if attempt is not None and attempt.is_running:
                 return attempt
-            self._ended.wait(_POLL_S)
+            self._ended.wait(_WAIT_S)
         raise CheckpointError(f"job {self._name!r} has ended")
 
     def _take(self, request: Request, attempt: Attempt) -> tuple[str | None, int | None]:
