@@ -1,5 +1,6 @@
 """Savepoints: state that outlives the job, in files that anything can read."""
 
+from turnback.savepoint.canonical import reorder
 from turnback.savepoint.check import (
     CheckReport,
     CheckRow,
@@ -23,7 +24,9 @@ from turnback.savepoint.claims import (
     source_uid,
 )
 from turnback.savepoint.directory import FileProblem, SavepointDirectory
+from turnback.savepoint.draft import Draft
 from turnback.savepoint.evolution import Incompatible, Migration, Outcome, Same, evolve_state
+from turnback.savepoint.lookup import check_state
 from turnback.savepoint.metadata import (
     FILES,
     METADATA,
@@ -36,6 +39,7 @@ from turnback.savepoint.metadata import (
 )
 from turnback.savepoint.parts import read_parts, state_directory, write_parts
 from turnback.savepoint.table import ROWS, StateTable
+from turnback.savepoint.views import view_names
 
 __all__ = [
     "FILES",
@@ -46,6 +50,7 @@ __all__ = [
     "CheckReport",
     "CheckRow",
     "Claims",
+    "Draft",
     "FileEntry",
     "FileProblem",
     "Incompatible",
@@ -66,6 +71,7 @@ __all__ = [
     "Subject",
     "Verdict",
     "check",
+    "check_state",
     "claim",
     "evolve_state",
     "known_states",
@@ -73,7 +79,9 @@ __all__ = [
     "program_of",
     "read_parts",
     "refuse_unclaimed",
+    "reorder",
     "source_uid",
     "state_directory",
+    "view_names",
     "write_parts",
 ]

@@ -19,6 +19,9 @@ from turnback.storage.base import Storage, claim
 from turnback.storage.digest import check
 from turnback.storage.open import open_storage
 
+WRITING = "_writing"
+"""In a directory that a savepoint is being written into; holds its id."""
+
 
 class FileProblem(msgspec.Struct, frozen=True):
     """Something that keeps a savepoint from being restored.
@@ -71,6 +74,45 @@ class SavepointDirectory:
     def uri(self) -> str:
         """Where it is."""
         return self.storage.uri
+
+    def begin(self, id: str) -> SavepointMetadata | None:
+        """Take the directory for a savepoint that is to be written.
+
+        A savepoint that another driver has begun under the same id is begun anew.
+
+        Returns:
+            What was written under this id, if it is complete already.
+
+        Raises:
+            ConfigurationError: The directory is not empty.
+        """
+        found = self.storage.list()
+        if METADATA in found:
+            metadata = self.load()
+            if metadata.id == id:
+                self.storage.delete(WRITING)
+                return metadata
+        elif not found or (WRITING in found and self.storage.get(WRITING) == id.encode()):
+            self.storage.put(WRITING, id.encode())
+            for path in found:
+                if path != WRITING:
+                    self.storage.delete(path)
+            return None
+        raise ConfigurationError(
+            f"{self.uri} is not empty: give the savepoint a directory of its own"
+        )
+
+    def complete(self, metadata: SavepointMetadata) -> None:
+        """Make a savepoint of what was written since `begin`."""
+        self.write_metadata(metadata)
+        self.storage.delete(WRITING)
+
+    def abandon(self) -> None:
+        """Delete what was written since `begin`, the mark that it is ours last."""
+        for path in self.storage.list():
+            if path != WRITING:
+                self.storage.delete(path)
+        self.storage.delete(WRITING)
 
     def write_metadata(self, metadata: SavepointMetadata) -> None:
         """Make it a savepoint. Every file that is named has to be written before.

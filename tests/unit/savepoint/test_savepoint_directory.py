@@ -211,3 +211,44 @@ def test_a_file_that_is_gone_already_does_not_stop_it(storage):
     assert storage.list() == []
     with pytest.raises(NotFoundError):
         storage.get(LOGGED)
+
+
+class TestWriting:
+    """What keeps a directory from holding a mixture of two savepoints."""
+
+    @pytest.fixture
+    def directory(self, storage):
+        return SavepointDirectory(storage)
+
+    def test_a_new_directory_becomes_one(self, directory):
+        assert directory.begin("1") is None
+        directory.complete(METADATA)
+        assert directory.load() == METADATA
+        assert "_writing" not in directory.storage.list()
+
+    def test_files_of_others_are_left_alone(self, directory):
+        directory.storage.put("state/mine", b"x")
+        with pytest.raises(ConfigurationError, match="not empty"):
+            directory.begin("1")
+        assert directory.storage.list() == ["state/mine"]
+
+    def test_one_begun_by_a_driver_that_died_is_begun_anew(self, directory):
+        directory.begin("1")
+        directory.storage.put("state/half", b"x")
+        with pytest.raises(ConfigurationError, match="not empty"):
+            directory.begin("2")
+        assert directory.begin("1") is None
+        assert directory.storage.list() == ["_writing"]
+
+    def test_one_completed_by_a_driver_that_died_is_found(self, directory):
+        directory.begin(METADATA.id)
+        directory.write_metadata(METADATA)
+        assert directory.begin(METADATA.id) == METADATA
+        with pytest.raises(ConfigurationError, match="not empty"):
+            directory.begin("another")
+
+    def test_giving_up_leaves_nothing(self, directory):
+        directory.begin("1")
+        directory.storage.put("state/half", b"x")
+        directory.abandon()
+        assert directory.storage.list() == []

@@ -115,7 +115,7 @@ class Exporter:
             native=files,
             origin=order.origin,
         )
-        SavepointDirectory(target).write_metadata(metadata)
+        SavepointDirectory(target).complete(metadata)
         return metadata
 
     def _one_by_one(

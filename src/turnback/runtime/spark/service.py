@@ -238,11 +238,10 @@ class Service:
 
     def _export(self, request: Request, held: HeldCheckpoint) -> tuple[SavepointMetadata, str]:
         target = StorageRef(self._target(request), self._storage.options)
-        storage = storage_of(target)
-        if storage.list():
-            raise ConfigurationError(
-                f"{storage.uri} is not empty: give the savepoint a directory of its own"
-            )
+        directory = SavepointDirectory(storage_of(target))
+        complete = directory.begin(request.id)
+        if complete is not None:  # a driver has written it and died before it could say so
+            return complete, directory.uri
         started = self._clock.now_ms()
 
         def show(done: int, total: int) -> None:
@@ -258,7 +257,12 @@ class Service:
             origin=self._job.origin,
             version=version("turnback"),
         )
-        return self._exporter.export(held.checkpoint.manifest, order, started, show), storage.uri
+        try:
+            metadata = self._exporter.export(held.checkpoint.manifest, order, started, show)
+        except Exception:
+            directory.abandon()
+            raise
+        return metadata, directory.uri
 
     def _target(self, request: Request) -> str:
         if request.target is not None:

@@ -1,0 +1,207 @@
+"""Writes rows that users bring as state of a savepoint, in tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turnback.core import KeyCodec
+from turnback.core.errors import StateError
+from turnback.core.types import type_from_descriptor
+from turnback.runtime.snapshot import StoredRows
+from turnback.runtime.statereader import Batches, Span
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import ROWS, StatePart, StateTable, state_directory, write_parts
+from turnback.state import StateSchema
+from turnback.storage import check
+
+PARTS = pa.schema([pa.field("part", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a savepoint is being written.
+
+    Attributes:
+        storage: Its directory.
+        writer: Begins the name of every file, so that what a failed attempt to write leaves
+            behind can be told from what others wrote.
+    """
+
+    storage: StorageRef
+    writer: str
+
+    def new_name(self) -> str:
+        """A name that is never made again."""
+        return f"{self.writer}-{uuid.uuid4().hex}"
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """Turns typed columns into rows of bytes; refuses what cannot be state.
+
+    Attributes:
+        state: What the state is.
+        max_parallelism: Number of key groups.
+        grouped: The column ``key_group`` is right already; else it is computed here.
+        last_epoch: The savepoint's, for rows that come from a user; None for rows that were
+            state before.
+    """
+
+    state: StateSchema
+    max_parallelism: int
+    grouped: bool
+    last_epoch: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What it gives."""
+        return ROWS
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Encode."""
+        codec = StateTable(self.state)
+        group = None if self.grouped else self._group()
+        for batch in batches:
+            columns = [batch.column(f.name).cast(f.type) for f in codec.arrow_schema]
+            typed = pa.Table.from_arrays(columns, names=codec.arrow_schema.names)
+            if self.last_epoch is not None:
+                self._check(typed, self.last_epoch)
+            rows = codec.to_rows(typed)
+            if group is not None:
+                groups = pa.array(map(group, rows["key"].to_pylist()), pa.int32())
+                rows = rows.set_column(0, ROWS.field(0), groups)
+            yield from rows.to_batches()
+
+    def _group(self) -> Callable[[bytes], int]:
+        key, maximum = self.state.key, self.max_parallelism
+        codec = KeyCodec(tuple(map(type_from_descriptor, key["types"])), bool(key["columns"]))
+        return lambda data: codec.group(codec.decode(data), maximum)
+
+    def _check(self, typed: pa.Table, last_epoch: int) -> None:
+        if self.state.kind != "map" and typed["value"].null_count:
+            raise StateError(
+                f"{_title(self.state)}: a value is null; leave the row out, for a key without a "
+                f"value is one that is not there"
+            )
+        if self.state.kind == "list" and typed.num_rows:
+            greatest = pc.max(typed["position"]).as_py()
+            if greatest is not None and greatest >> 32 > last_epoch:
+                raise StateError(
+                    f"{_title(self.state)}: the position {greatest} is of epoch {greatest >> 32}, "
+                    f"after the last one of the savepoint, {last_epoch}: elements that are added "
+                    f"later would not come last. Number the elements of each key 0, 1, 2 and so on"
+                )
+
+
+@dataclass(frozen=True)
+class StateWriter:
+    """Writes rows, which come sorted, as files of a savepoint; gives a record of each file.
+
+    Attributes:
+        state: What the state is.
+        target: Where they go.
+    """
+
+    state: StateSchema
+    target: Target
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What it gives."""
+        return PARTS
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Write; the files are durable when their records come out."""
+        storage, new_name = storage_of(self.target.storage), self.target.new_name
+        parts = write_parts(storage, self.state, self._typed(batches), new_name=new_name)
+        records = [msgspec.json.encode(part) for part in parts]
+        yield pa.record_batch([pa.array(records, pa.binary())], schema=PARTS)
+
+    def _typed(self, batches: Batches) -> Iterator[pa.Table]:
+        codec = StateTable(self.state)
+        last: pa.Table | None = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            columns = [batch.column(f.name).cast(f.type) for f in ROWS]
+            rows = pa.Table.from_arrays(columns, schema=ROWS)
+            self._refuse_twice(codec, rows if last is None else pa.concat_tables([last, rows]))
+            last = rows.slice(rows.num_rows - 1)
+            yield codec.to_typed(rows)
+
+    def _refuse_twice(self, codec: StateTable, rows: pa.Table) -> None:
+        """Equal rows are neighbours, because rows are sorted."""
+        size = rows.num_rows - 1
+        columns = [rows["key"]] if rows["sub"].null_count else [rows["key"], rows["sub"]]
+        same = [pc.equal(column.slice(1), column.slice(0, size)) for column in columns]
+        index = pc.index(same[0] if len(same) == 1 else pc.and_(*same), True).as_py()
+        if index < 0:
+            return
+        (row,) = codec.to_typed(rows.slice(index, 1)).to_pylist()
+        key = f"the key {row['key']!r:.80}"
+        if "map_key" in row:
+            key = f"the map key {row['map_key']!r:.80} of {key}"
+        elif "position" in row:
+            key = f"the position {row['position']} of {key}"
+        raise StateError(
+            f"{_title(self.state)}: there are two rows for {key}; keep one of them, for example "
+            f"with dropDuplicates or by aggregating"
+        )
+
+
+@dataclass(frozen=True)
+class PartCopier:
+    """Copies one file of a state from another savepoint.
+
+    Attributes:
+        state: What the state is called in the new savepoint.
+        part: The file.
+        source: Where it is.
+        target: Where it goes.
+    """
+
+    state: StateSchema
+    part: StatePart
+    source: StorageRef
+    target: Target
+
+    def run(self) -> tuple[StatePart, ...]:
+        """Copy; the file is durable when this returns."""
+        data = storage_of(self.source).get(self.part.path)
+        check(data, self.part.length, self.part.digest, f"{self.source.uri}/{self.part.path}")
+        path = f"{state_directory(self.state)}/{self.target.new_name()}.parquet"
+        storage_of(self.target.storage).put(path, data)
+        return (msgspec.structs.replace(self.part, path=path),)
+
+
+@dataclass(frozen=True)
+class SpanCopier:
+    """Writes some key groups of a state whose files cannot be copied, as they mix states.
+
+    Attributes:
+        state: What the state is called in the new savepoint.
+        stored: The state as it is.
+        span: First and last key group.
+        target: Where they go.
+    """
+
+    state: StateSchema
+    stored: StoredRows
+    span: Span
+    target: Target
+
+    def run(self) -> tuple[StatePart, ...]:
+        """Write; the files are durable when this returns."""
+        tables = self.stored.typed(*self.span)
+        storage = storage_of(self.target.storage)
+        return write_parts(storage, self.state, tables, new_name=self.target.new_name)
+
+
+def _title(state: StateSchema) -> str:
+    return f"state {state.name!r} of operator {state.uid!r}"
