@@ -24,7 +24,7 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q tests/unit
+	$(BIN)/python -m pytest -q -n 2 tests/unit
 
 test: check
 	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs

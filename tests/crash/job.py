@@ -120,7 +120,9 @@ def main() -> int:
     build(env, args)
     if args.gate:
         wait_for(Path(args.gate))
-    client = env.execute_async("crash", bounded=True, start_from=args.start_from)
+    start = args.start_from
+    start = int(start) if start and start.isdigit() else start
+    client = env.execute_async("crash", bounded=True, start_from=start)
     try:
         client.result()
         error = None
@@ -144,7 +146,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--retain", type=int, default=1)
     parser.add_argument("--sinks", type=int, choices=(1, 2), default=2)
     parser.add_argument("--restarts", type=int, default=0)
-    parser.add_argument("--start-from", type=int)
+    parser.add_argument("--start-from")
     parser.add_argument("--kill-driver", action="store_true", help="also from points in tasks")
     parser.add_argument("--gate", help="start the job when this file is there")
     parser.add_argument("--at", default=":-1", help="the element at which there is trouble")

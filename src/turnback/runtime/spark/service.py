@@ -31,6 +31,7 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
+from turnback.core.faults import reach
 from turnback.runtime.spark.attempt import Attempt
 from turnback.runtime.spark.exporter import Exporter, ExportOrder
 from turnback.runtime.storageref import StorageRef, storage_of
@@ -233,6 +234,7 @@ class Service:
             if not request.takes_savepoint:
                 return None, held.checkpoint.number
             metadata, uri = self._export(request, held)
+            reach("after-savepoint")
             self._record(request, metadata, uri)
         return uri, metadata.checkpoint
 
