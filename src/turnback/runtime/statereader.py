@@ -47,9 +47,9 @@ class StateReader:
         """What it gives."""
         return StateTable(self.stored.schema).arrow_schema
 
-    def __call__(self, numbers: Batches) -> Batches:
-        """Read the shares with these numbers."""
-        for first, last in _chosen(self.spans, numbers):
+    def __call__(self, batches: Batches) -> Batches:
+        """Read the shares whose numbers these are."""
+        for first, last in _chosen(self.spans, batches):
             for table in self.stored.typed(first, last):
                 yield from table.to_batches()
 
@@ -71,11 +71,11 @@ class EntryReader:
         """What it gives."""
         return ENTRIES
 
-    def __call__(self, numbers: Batches) -> Batches:
-        """Read the shares with these numbers."""
+    def __call__(self, batches: Batches) -> Batches:
+        """Read the shares whose numbers these are."""
         codec = StateTable(self.stored.schema)
         ordered = reorder(type_from_descriptor(self.stored.schema.value))
-        for first, last in _chosen(self.spans, numbers):
+        for first, last in _chosen(self.spans, batches):
             for typed in self.stored.typed(first, last):
                 # Typed and back again: decimals of one value then have the same bytes.
                 entries = codec.to_rows(typed).select(ENTRIES.names)

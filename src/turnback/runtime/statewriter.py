@@ -24,24 +24,6 @@ PARTS = pa.schema([pa.field("part", pa.binary())])
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where a savepoint is being written.
-
-    Attributes:
-        storage: Its directory.
-        writer: Begins the name of every file, so that what a failed attempt to write leaves
-            behind can be told from what others wrote.
-    """
-
-    storage: StorageRef
-    writer: str
-
-    def new_name(self) -> str:
-        """A name that is never made again."""
-        return f"{self.writer}-{uuid.uuid4().hex}"
-
-
-@dataclass(frozen=True)
 class RowEncoder:
     """Turns typed columns into rows of bytes; refuses what cannot be state.
 
@@ -105,11 +87,11 @@ class StateWriter:
 
     Attributes:
         state: What the state is.
-        target: Where they go.
+        target: The savepoint they go to.
     """
 
     state: StateSchema
-    target: Target
+    target: StorageRef
 
     @property
     def schema(self) -> pa.Schema:
@@ -118,8 +100,7 @@ class StateWriter:
 
     def __call__(self, batches: Batches) -> Batches:
         """Write; the files are durable when their records come out."""
-        storage, new_name = storage_of(self.target.storage), self.target.new_name
-        parts = write_parts(storage, self.state, self._typed(batches), new_name=new_name)
+        parts = write_parts(storage_of(self.target), self.state, self._typed(batches))
         records = [msgspec.json.encode(part) for part in parts]
         yield pa.record_batch([pa.array(records, pa.binary())], schema=PARTS)
 
@@ -163,20 +144,20 @@ class PartCopier:
         state: What the state is called in the new savepoint.
         part: The file.
         source: Where it is.
-        target: Where it goes.
+        target: The savepoint it goes to.
     """
 
     state: StateSchema
     part: StatePart
     source: StorageRef
-    target: Target
+    target: StorageRef
 
     def run(self) -> tuple[StatePart, ...]:
         """Copy; the file is durable when this returns."""
         data = storage_of(self.source).get(self.part.path)
         check(data, self.part.length, self.part.digest, f"{self.source.uri}/{self.part.path}")
-        path = f"{state_directory(self.state)}/{self.target.new_name()}.parquet"
-        storage_of(self.target.storage).put(path, data)
+        path = f"{state_directory(self.state)}/{uuid.uuid4().hex}.parquet"
+        storage_of(self.target).put(path, data)
         return (msgspec.structs.replace(self.part, path=path),)
 
 
@@ -188,19 +169,17 @@ class SpanCopier:
         state: What the state is called in the new savepoint.
         stored: The state as it is.
         span: First and last key group.
-        target: Where they go.
+        target: The savepoint they go to.
     """
 
     state: StateSchema
     stored: StoredRows
     span: Span
-    target: Target
+    target: StorageRef
 
     def run(self) -> tuple[StatePart, ...]:
         """Write; the files are durable when this returns."""
-        tables = self.stored.typed(*self.span)
-        storage = storage_of(self.target.storage)
-        return write_parts(storage, self.state, tables, new_name=self.target.new_name)
+        return write_parts(storage_of(self.target), self.state, self.stored.typed(*self.span))
 
 
 def _title(state: StateSchema) -> str:

@@ -123,6 +123,23 @@ class Draft(Generic[S, P]):
         }
         self.watermarks = {renamed.get(uid, uid): t for uid, t in self.watermarks.items()}
 
+    def add_sources(
+        self, positions: Mapping[str, P], operators: Iterable[OperatorInfo] = ()
+    ) -> None:
+        """Let sources go on from these positions, in place of those they had.
+
+        Args:
+            positions: As `sources`.
+            operators: Those of the program the positions are from, which tell its sources.
+        """
+        known = {info.uid: info for info in operators}
+        for uid in sorted({source_uid(leaf, known) for leaf in positions}):
+            if uid in self.source_uids():
+                self.drop_sources([uid])
+            if uid in known:
+                self.operators.setdefault(uid, known[uid])
+        self.sources |= positions
+
     def drop_sources(self, uids: Iterable[str]) -> None:
         """Forget the positions of some sources."""
         known = self.source_uids()
