@@ -145,7 +145,7 @@ class Everything(KeyedProcessFunction):
         parity = "odd" if value.n % 2 else "even"
         self.by_parity[parity] = (self.by_parity.get(parity) or 0) + value.n
         self.last.update((value.n, str(value.n)))
-        yield value.k, len(list(self.seen.get())), self.by_parity[parity], self.last.value().text
+        yield value.k, len(list(self.seen.get())), self.by_parity[parity], self.last.value()[1]
 
 
 def test_lists_maps_and_rows_with_awkward_names(jobs):

@@ -49,7 +49,7 @@ from turnback.runtime.localstate import local_root
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.attempt import Attempt
-from turnback.runtime.spark.service import Service, wait_for
+from turnback.runtime.spark.service import Service
 from turnback.runtime.spark.starter import Starter
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Origin, SavepointDirectory
@@ -132,13 +132,11 @@ class JobRunner:
     def ask(self, kind: RequestKind, **what: Any) -> Request:
         """Ask the running job for something, as `Requests.submit` does."""
         what["type"] = what.get("type") or self._spec.savepoints.format
-        request = self._service.requests.submit(kind, **what)
-        self._service.poke()
-        return request
+        return self._service.submit(kind, **what)
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request; see `wait_for`."""
-        return wait_for(self._service.requests, request, is_over, self._spec.name)
+        """Wait for the end of a request; see `Service.answer`."""
+        return self._service.answer(request, is_over)
 
     def cancel(self) -> None:
         """End the job from another thread; its checkpoints stay or go as configured."""

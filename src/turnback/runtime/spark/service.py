@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
@@ -88,7 +88,8 @@ class Service:
         self._job = job
         self._clock = clock
         self._name = directory.name
-        self.requests = Requests(directory.storage, clock)
+        self._requests = Requests(directory.storage, clock)
+        self._own: set[str] = set()
         self._catalog = SavepointCatalog(directory.storage)
         self._exporter = Exporter(spark, storage)
         self._ended = threading.Event()
@@ -110,9 +111,37 @@ class Service:
             self._last_scheduled = min(max(taken, default=created_ms), self._clock.now_ms())
         self._thread.start()
 
-    def poke(self) -> None:
-        """Look at once: there is a new request."""
+    def submit(self, kind: RequestKind, **what: Any) -> Request:
+        """Ask for something from within this process; see `Requests.submit`."""
+        request = self._requests.submit(kind, **what)
+        self._own.add(request.id)
         self._poked.set()
+        return request
+
+    def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
+        """Wait for the end of a request.
+
+        Args:
+            request: From `submit`.
+            is_over: Whether the job has ended.
+
+        Returns:
+            The directory of the savepoint, if one was asked for.
+
+        Raises:
+            JobFailedError: The job ended without an answer.
+            CheckpointError: It failed.
+        """
+        while True:
+            over = is_over()
+            result = self._requests.wait(request.id, 0.5)
+            if result is not None and result.state is RequestState.FAILED:
+                what = f"job {self._name!r}: {request.kind.value} failed"
+                raise CheckpointError(f"{what}: {result.error}")
+            if result is not None:
+                return result.path
+            if over:
+                raise JobFailedError(f"job {self._name!r} ended before it answered")
 
     def close(self, *, give_up: bool) -> None:
         """The job has ended: answer what is still open.
@@ -128,9 +157,9 @@ class Service:
         if self._busy is not None:
             self._busy[1].join()
         try:
-            for request in self.requests.open():
+            for request in self._requests.open():
                 self._fail(request, "the job has ended")
-            self.requests.prune(_KEPT_REQUESTS)
+            self._requests.prune(_KEPT_REQUESTS)
         except StorageError as e:
             _LOG.warning("job %r: requests are left without an answer: %s", self._name, e)
 
@@ -149,12 +178,12 @@ class Service:
     def _poll(self) -> None:
         if self._busy is not None and not self._busy[1].is_alive():
             self._busy = None
-        for request in self.requests.open():
+        for request in self._requests.open():
             if self._busy is not None and self._busy[0].id == request.id:
                 continue
             if request.kind is RequestKind.CANCEL and not request.savepoint:
                 self._job.cancel()
-                self.requests.finish(request.id, RequestState.COMPLETED)
+                self._requests.finish(request.id, RequestState.COMPLETED)
             elif self._busy is None:
                 thread = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
@@ -168,15 +197,17 @@ class Service:
         if schedule is None or last is None or not schedule.due(last, now):
             return
         self._last_scheduled = now
-        self.requests.submit(
+        self._requests.submit(
             RequestKind.SAVEPOINT, type=self._settings.format, origin=RequestOrigin.SCHEDULE
         )
 
     def _settle_leftovers(self) -> None:
         """Answer what a driver that died has left: its job has ended, and starts again now."""
-        for request in self.requests.open():
+        for request in self._requests.open():
+            if request.id in self._own:
+                continue
             if request.kind is RequestKind.CANCEL and not request.savepoint:
-                self.requests.finish(request.id, RequestState.COMPLETED)
+                self._requests.finish(request.id, RequestState.COMPLETED)
             elif request.kind is not RequestKind.SAVEPOINT:
                 self._fail(request, "the driver died before it could; the job was started again")
 
@@ -247,7 +278,7 @@ class Service:
         started = self._clock.now_ms()
 
         def show(done: int, total: int) -> None:
-            self.requests.report(request.id, Progress(done, total, 0, started))
+            self._requests.report(request.id, Progress(done, total, 0, started))
 
         order = ExportOrder(
             id=request.id,
@@ -308,7 +339,7 @@ class Service:
         error: str | None = None,
     ) -> None:
         try:
-            self.requests.finish(request.id, state, path=path, checkpoint=checkpoint, error=error)
+            self._requests.finish(request.id, state, path=path, checkpoint=checkpoint, error=error)
         except StorageError as e:
             _LOG.warning("request %s could not be answered: %s", request.id, e)
 
@@ -319,26 +350,3 @@ class _AttemptOverError(Exception):
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, TurnbackError) else f"{type(error).__name__}: {error}"
-
-
-def wait_for(
-    requests: Requests, request: Request, is_over: Callable[[], bool], name: str
-) -> str | None:
-    """Wait for the end of a request in the process that runs the job.
-
-    Returns:
-        The directory of the savepoint, if one was asked for.
-
-    Raises:
-        JobFailedError: The job ended without an answer.
-        CheckpointError: It failed.
-    """
-    while True:
-        over = is_over()
-        result = requests.wait(request.id, 0.5)
-        if result is not None:
-            if result.state is RequestState.FAILED:
-                raise CheckpointError(f"job {name!r}: {request.kind.value} failed: {result.error}")
-            return result.path
-        if over:
-            raise JobFailedError(f"job {name!r} ended before it answered")

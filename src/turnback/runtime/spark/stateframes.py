@@ -1,0 +1,177 @@
+"""State of snapshots as DataFrames, and DataFrames as state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - everyone's name for it
+
+from turnback.core import RowTypeInfo, TypeInfo, Types, as_type
+from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
+from turnback.core.types import quote_name, type_from_descriptor
+from turnback.runtime.failure import marked, unmarked
+from turnback.runtime.snapshot import StoredRows
+from turnback.runtime.statereader import Batches, EntryReader, StateReader, reading_spans
+from turnback.savepoint import StateTable
+from turnback.state import StateSchema
+
+_AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
+
+
+class BatchTask(Protocol):
+    """Turns batches into others in a task; picklable."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What it gives."""
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Do it."""
+
+
+@dataclass(frozen=True)
+class _Marked:
+    task: BatchTask
+
+    def __call__(self, batches: Batches) -> Batches:
+        try:
+            yield from self.task(batches)
+        except TurnbackError as e:
+            raise marked(e) from e
+
+
+def through(frame: DataFrame, task: BatchTask) -> DataFrame:
+    """A DataFrame whose partitions go through a task."""
+    row = as_type(task.schema)
+    assert isinstance(row, RowTypeInfo)
+    columns = zip(row.names, row.types, strict=True)
+    ddl = ", ".join(f"{quote_name(name)} {type_.ddl()}" for name, type_ in columns)
+    return frame.mapInArrow(_Marked(task).__call__, ddl)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raises what a task raised, without Spark's stack trace around it."""
+    try:
+        yield
+    except Exception as e:
+        cause = unmarked(e)
+        if cause is e:
+            raise
+        raise cause from None
+
+
+def state_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
+    """A state with typed columns; read when the DataFrame is used, by tasks only."""
+    spans = tuple(reading_spans(stored, max_parallelism))
+    return through(_numbers(spark, len(spans)), StateReader(stored, spans))
+
+
+def entries_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
+    """A state as the bytes of key, sub and value, comparable between snapshots."""
+    spans = tuple(reading_spans(stored, max_parallelism))
+    return through(_numbers(spark, len(spans)), EntryReader(stored, spans))
+
+
+def _numbers(spark: SparkSession, size: int) -> DataFrame:
+    """One number per partition.
+
+    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    collect whole states in the driver to broadcast them.
+    """
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(size)], size)
+    return spark.createDataFrame(numbers, "number int", verifySchema=False)
+
+
+def check_columns(
+    frame: DataFrame, schema: StateSchema, key_columns: tuple[str, ...] | None = None
+) -> DataFrame:
+    """The columns of a state, without key groups, out of a user's DataFrame.
+
+    Args:
+        frame: What the user brings; columns that are not needed are left out.
+        schema: The state it is to become.
+        key_columns: The columns that make up the key; by default there is one, ``key``.
+
+    Raises:
+        StateError: A column is missing or of another type.
+    """
+    wanted = {field.name: as_type(field.type) for field in StateTable(schema).arrow_schema}
+    del wanted["key_group"]
+    selected: list[Column] = []
+    if key_columns is not None:
+        del wanted["key"]
+        selected.append(_key_column(frame, schema, key_columns))
+    for name, type_ in wanted.items():
+        found = column_type(frame, name, schema)
+        if found != type_:
+            raise StateError(
+                f"{_title(schema)}: column {name!r} is {found}, expected {type_}; cast it, or "
+                f"declare the state with the type it has"
+            )
+        selected.append(_column(name))
+    return frame.select(*selected)
+
+
+def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
+    """The type of a user's column.
+
+    Raises:
+        StateError: It is missing, or has a type that state cannot have.
+    """
+    if name not in frame.columns:
+        raise StateError(
+            f"{_title(schema)}: there is no column {name!r}, only "
+            f"{', '.join(map(repr, frame.columns)) or 'none'}; rename or add it"
+        )
+    try:
+        return as_type(frame.schema[name].dataType)
+    except UnsupportedTypeError as e:
+        raise StateError(f"{_title(schema)}: column {name!r} cannot be state: {e}") from e
+
+
+def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...]) -> Column:
+    types = [type_from_descriptor(t) for t in schema.key["types"]]
+    for name, type_ in zip(columns, types, strict=True):
+        if column_type(frame, name, schema) != type_ or not _is_native(type_):
+            raise StateError(
+                f"{_title(schema)}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{type_} as text; key the stream by another column"
+            )
+    if len(columns) == 1:
+        return _column(columns[0]).alias("key")
+    return F.struct(*[_column(c).alias(f"f{i}") for i, c in enumerate(columns)]).alias("key")
+
+
+def grouped(frame: DataFrame, schema: StateSchema, max_parallelism: int) -> tuple[DataFrame, bool]:
+    """Put the key group before the columns of a state, if Spark can compute it.
+
+    Returns:
+        The columns of the state, and whether the key group is right; if not, it has to be
+        computed in tasks, row by row.
+    """
+    types = [type_from_descriptor(t) for t in schema.key["types"]]
+    by_spark = bool(schema.key["columns"]) and all(map(_is_native, types))
+    keys = [f"key.f{i}" for i in range(len(types))] if len(types) > 1 else ["key"]
+    group = f"pmod(xxhash64({', '.join(keys)}), {max_parallelism})" if by_spark else "0"
+    return frame.select(F.expr(f"CAST({group} AS INT)").alias("key_group"), "*"), by_spark
+
+
+def _is_native(type_: TypeInfo) -> bool:
+    """Whether a column of a savepoint has the type that the column of a stream has."""
+    if isinstance(type_, RowTypeInfo):
+        return all(map(_is_native, type_.types))
+    return type_ not in _AS_TEXT
+
+
+def _column(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _title(schema: StateSchema) -> str:
+    return f"state {schema.name!r} of operator {schema.uid!r}"
