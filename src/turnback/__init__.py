@@ -6,7 +6,10 @@ from turnback.api import (
     DataStreamSink,
     JobClient,
     KeyedStream,
+    Savepoint,
+    SavepointWriter,
     StreamExecutionEnvironment,
+    diff,
 )
 from turnback.coordinator import (
     CheckpointingMode,
@@ -64,9 +67,12 @@ __all__ = [
     "RestartStrategies",
     "Row",
     "RuntimeContext",
+    "Savepoint",
     "SavepointFormat",
+    "SavepointWriter",
     "StreamExecutionEnvironment",
     "TwoPhaseCommitSink",
     "Types",
     "ValueStateDescriptor",
+    "diff",
 ]

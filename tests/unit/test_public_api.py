@@ -29,11 +29,14 @@ PUBLIC = [
     "RestartStrategies",
     "Row",
     "RuntimeContext",
+    "Savepoint",
     "SavepointFormat",
+    "SavepointWriter",
     "StreamExecutionEnvironment",
     "TwoPhaseCommitSink",
     "Types",
     "ValueStateDescriptor",
+    "diff",
 ]
 
 

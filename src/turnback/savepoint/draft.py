@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Draft(Generic[S, P]):
         """
         return self.states[check_state(self._name, self.states, uid, state)]
 
-    def key_of(self, uid: str) -> object | None:
+    def key_of(self, uid: str) -> dict[str, Any] | None:
         """How the stream of an operator is keyed, as its states say; None if it has none."""
         return next((s.key for s, _ in self.states.values() if s.uid == uid), None)
 

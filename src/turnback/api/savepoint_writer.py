@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from turnback.api.arguments import location, path_text
+from turnback.api.savepoint import Savepoint
+from turnback.api.state_arguments import (
+    check_frame,
+    given_key,
+    key_groups,
+    source_position,
+    state_schema,
+)
+from turnback.coordinator import SavepointFormat
+from turnback.core import SystemClock, check_job_name, check_uid
+from turnback.core.errors import ConfigurationError, StateError
+from turnback.functions import StateDescriptor
+from turnback.runtime.snapshot import Snapshot
+from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.savepoint import Draft, SavedState, SavepointDirectory, SavepointMetadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from turnback.runtime.spark.savepointer import Given, Kept, Position, Savepointer
+
+
+class SavepointWriter:
+    """Writes a savepoint that no job has taken: a changed one, or one made from batch data.
+
+    Methods say what goes into it and return the writer; nothing is written before `write`. States
+    that are not changed are copied file by file.
+
+        SavepointWriter.new().with_state(
+            "count", ValueStateDescriptor("total", int), totals, key_by="user"
+        ).write("/savepoints/first")
+    """
+
+    def __init__(
+        self,
+        draft: Draft[Kept | Given, Position],
+        base: Snapshot | None,
+        job: str,
+        max_parallelism: int,
+        spark: SparkSession | None,
+    ) -> None:
+        self._draft = draft
+        self._base = base
+        self._job = job
+        self._max_parallelism = max_parallelism
+        self._spark = spark
+
+    @classmethod
+    def new(
+        cls,
+        max_parallelism: int = 128,
+        *,
+        job: str = "bootstrap",
+        spark: SparkSession | None = None,
+    ) -> SavepointWriter:
+        """Begin with nothing.
+
+        Args:
+            max_parallelism: The number of key groups; that of the job that will start from it.
+            job: The job it is for; one of another name has to be started with ``fork=True``.
+            spark: The session to work in.
+        """
+        name, groups = check_job_name(job), key_groups(max_parallelism)
+        return cls(Draft("the new savepoint"), None, name, groups, spark)
+
+    @classmethod
+    def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
+        """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
+        from turnback.runtime.spark.savepointer import Kept, Position
+
+        given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
+        base = given._snapshot
+        groups = base.max_parallelism
+        draft: Draft[Kept | Given, Position] = Draft(
+            base.name,
+            [(s.schema, Kept(base.rows(s.schema), groups)) for s in base.states],
+            base.operators,
+            {leaf: Position(p, base.storage) for leaf, p in base.sources.items()},
+            given.metadata.watermarks,
+        )
+        return cls(draft, base, base.job, groups, given._spark)
+
+    # -- states
+
+    def with_state(
+        self,
+        uid: str,
+        descriptor: StateDescriptor,
+        df: DataFrame,
+        *,
+        key_by: str | Sequence[str] | None = None,
+        key_type: Any = None,
+    ) -> SavepointWriter:
+        """Add a state, or replace the one of that name.
+
+        The DataFrame needs a column ``value`` of the state's type, for lists ``position`` (0, 1, 2
+        and so on within a key), for maps ``map_key``, and the key. Types are as in
+        `Savepoint.state`. Other columns are left out.
+
+        How the key is given has to be how the job does it:
+
+        - ``key_by="user"``, ``key_by=["country", "user"]``: it does ``key_by`` with these columns.
+        - ``key_type=str``: it does ``key_by`` with a function that returns this type. The column
+          ``key`` holds what it returns.
+        - neither: as the operator's other states, which the savepoint has; the column is ``key``.
+
+        Args:
+            uid: The operator.
+            descriptor: Name and type of the state.
+            df: Its rows, one for each key, list element or map entry.
+            key_by: The columns with the key.
+            key_type: The type of the column ``key``.
+
+        Raises:
+            StateError: A column is missing or of another type, or the key is not that of the
+                operator's other states.
+        """
+        from turnback.runtime.spark.savepointer import Given
+        from turnback.runtime.spark.stateframes import check_columns
+
+        check_uid(uid)
+        if not isinstance(descriptor, StateDescriptor):
+            raise ConfigurationError(
+                f"with_state takes a descriptor such as ValueStateDescriptor('total', int), got "
+                f"{descriptor!r}"
+            )
+        check_frame("with_state", df)
+        columns = (key_by,) if isinstance(key_by, str) else None if key_by is None else (*key_by,)
+        key = given_key(state_schema(uid, descriptor, {}), df, columns, key_type)
+        key = key or self._draft.key_of(uid)
+        if key is None:
+            raise ConfigurationError(
+                f"with_state: operator {uid!r} has no other state that tells how its stream is "
+                f"keyed; say it with key_by= (columns) or key_type= (a function)"
+            )
+        schema = state_schema(uid, descriptor, key)
+        self._draft.put(schema, Given(check_columns(df, schema, columns)))
+        return self
+
+    def transform_state(
+        self,
+        uid: str,
+        name: str,
+        function: Callable[[DataFrame], DataFrame],
+        descriptor: StateDescriptor | None = None,
+    ) -> SavepointWriter:
+        """Replace a state by what a function makes of it.
+
+        Args:
+            uid: The operator.
+            name: Name of the state.
+            function: Called once, here, with the state as a DataFrame, as `Savepoint.state` gives
+                it but without ``key_group``; returns one with the same columns.
+            descriptor: What the state is from now on, if its type changes.
+        """
+        from turnback.runtime.spark.savepointer import Given
+        from turnback.runtime.spark.stateframes import check_columns
+
+        schema, content = self._draft.find(uid, name)
+        result = function(content.frame(self._session()))
+        check_frame(f"the function given to transform_state({uid!r}, {name!r})", result)
+        if descriptor is not None:
+            if descriptor.name != name:
+                raise StateError(
+                    f"transform_state of state {name!r} was given a descriptor of "
+                    f"{descriptor.name!r}; call rename_state afterwards instead"
+                )
+            schema = state_schema(uid, descriptor, schema.key)
+        self._draft.put(schema, Given(check_columns(result, schema)))
+        return self
+
+    def remove_state(self, uid: str, name: str) -> SavepointWriter:
+        """Leave a state out."""
+        self._draft.remove_state(uid, name)
+        return self
+
+    def remove_operator(self, uid: str) -> SavepointWriter:
+        """Leave an operator out, with all its states."""
+        self._draft.remove_operator(uid)
+        return self
+
+    def rename_state(self, uid: str, old: str, new: str) -> SavepointWriter:
+        """Give a state another name."""
+        self._draft.rename_state(uid, old, new)
+        return self
+
+    def change_uid(self, old: str, new: str) -> SavepointWriter:
+        """Give an operator or a source another uid."""
+        self._draft.change_uid(old, new)
+        return self
+
+    def with_max_parallelism(self, max_parallelism: int) -> SavepointWriter:
+        """Write for another number of key groups; every state is rewritten for it."""
+        self._max_parallelism = key_groups(max_parallelism)
+        return self
+
+    # -- sources
+
+    def with_sources(self, positions: Savepoint | Mapping[str, Any]) -> SavepointWriter:
+        """Let sources go on from other positions; those not named stay where they are.
+
+        Args:
+            positions: A savepoint or checkpoint, for all its sources. Or by uid the offset in the
+                form Spark gives it for the source, as JSON, for example for Kafka
+                ``{"events": {"topic": {"0": 17}}}``; None for the very beginning. Sources of files
+                keep a list of files besides, so theirs can come from a savepoint only.
+        """
+        from turnback.runtime.spark.savepointer import Position
+
+        if isinstance(positions, Savepoint):
+            other = positions._snapshot
+            self._draft.add_sources(
+                {leaf: Position(p, other.storage) for leaf, p in other.sources.items()},
+                other.operators,
+            )
+        else:
+            found = {uid: Position(source_position(uid, given)) for uid, given in positions.items()}
+            self._draft.add_sources(found)
+        return self
+
+    def without_sources(self, *uids: str) -> SavepointWriter:
+        """Forget where sources were, all of them or those named: they start at the beginning."""
+        self._draft.drop_sources(uids or self._draft.source_uids())
+        return self
+
+    # -- writing
+
+    def write(
+        self,
+        directory: str | PathLike[str],
+        *,
+        label: str | None = None,
+        note: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Savepoint:
+        """Write the savepoint; it exists when this returns, and not before.
+
+        Args:
+            directory: An empty or new directory.
+            label: A short name for it.
+            note: Why it was made.
+            storage_options: Credentials and endpoints of object stores; by default those of the
+                savepoint it is made from.
+
+        Raises:
+            ConfigurationError: The directory is not empty or cannot be used.
+            StateError: A key is null or there are two rows for it, or a value cannot be stored.
+        """
+        from turnback.runtime.spark.savepointer import Savepointer
+
+        options = dict(storage_options or (self._base.storage.options if self._base else {}))
+        target = StorageRef(location(path_text("directory", directory)), options)
+        storage = storage_of(target)
+        if storage.uri.startswith("memory:"):
+            raise ConfigurationError(
+                f"a savepoint cannot be written to {storage.uri}: Spark's tasks have no part in "
+                f"the driver's memory. Give a directory they all see"
+            )
+        place = SavepointDirectory(storage)
+        id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
+        place.begin(id)
+        savepointer = Savepointer(self._session(), target, self._max_parallelism, epoch)
+        try:
+            place.complete(self._metadata(id, savepointer, label, note))
+        except Exception:
+            place.abandon()
+            raise
+        return Savepoint.load(storage.uri, self._spark, storage_options=options)
+
+    def _metadata(
+        self, id: str, savepointer: Savepointer, label: str | None, note: str | None
+    ) -> SavepointMetadata:
+        """Write everything, and return what there is to say about it."""
+        base, draft = self._base, self._draft
+        states: list[SavedState] = [savepointer.state(*state) for state in draft.states.values()]
+        return SavepointMetadata(
+            id=id,
+            turnback_version=version("turnback"),
+            type=SavepointFormat.CANONICAL,
+            job=self._job,
+            job_id=base.job_id if base else id,
+            attempt=0,
+            checkpoint=(base.origin.checkpoint or 0) if base else 0,
+            epoch=base.epoch if base else 0,
+            created_ms=SystemClock().now_ms(),
+            trigger="writer",
+            label=label,
+            note=note,
+            max_parallelism=self._max_parallelism,
+            sources=savepointer.sources(draft.sources),
+            operators=tuple(draft.operators.values()),
+            states=tuple(states),
+            watermarks=draft.watermarks,
+            origin=base.origin if base else None,
+        )
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            from turnback.runtime.spark import spark_session
+
+            self._spark = spark_session()
+        return self._spark
