@@ -304,11 +304,16 @@ def _default(cls: type | None, name: str) -> Convert:
         value = None if found.default is msgspec.NODEFAULT else found.default
     elif dataclasses.is_dataclass(cls):
         (known,) = (f for f in dataclasses.fields(cls) if f.name == name)
-        factory = None if known.default_factory is dataclasses.MISSING else known.default_factory
-        value = None if known.default is dataclasses.MISSING else known.default
+        factory = None if _is_missing(known.default_factory) else known.default_factory
+        value = None if _is_missing(known.default) else known.default
     else:
         value = getattr(cls, "_field_defaults", {}).get(name)
     return (lambda _: value) if factory is None else (lambda _: factory())
+
+
+def _is_missing(default: Any) -> bool:
+    """Whether there is none; a class that came by way of pickle has a copy of the mark."""
+    return isinstance(default, type(dataclasses.MISSING))
 
 
 def _or_none(step: Convert | None) -> Convert:

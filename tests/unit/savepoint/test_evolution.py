@@ -371,3 +371,21 @@ def test_map_keys_never_change():
 def test_a_type_of_a_newer_version():
     outcome = evolve_state(schema(value={"tensor": [1]}), DESCRIPTORS["value"](), KEY)
     assert "cannot be read by this version" in outcome.reason
+
+
+def test_defaults_survive_the_way_to_a_worker():
+    """A class of a script travels by value, and the mark for "no default" with it."""
+    from pyspark import cloudpickle
+
+    script = {}
+    exec(
+        "from dataclasses import dataclass, field\n"
+        "@dataclass\nclass Stats:\n    n: int\n    paid: bool = True\n"
+        "    tags: list[str] = field(default_factory=lambda: ['x'])\n    note: str | None = None\n",
+        script,
+    )
+    script["Stats"].__module__ = "__main__"
+    copy = cloudpickle.loads(cloudpickle.dumps(script["Stats"]))
+    outcome = evolve(as_type("n bigint"), as_type(copy))
+    assert isinstance(outcome, Migration)
+    assert outcome.convert((1,)) == (1, True, ["x"], None)
