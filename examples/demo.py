@@ -31,7 +31,7 @@ from turnback.core.errors import ConfigurationError
 from turnback.runtime.spark.java import check_java
 
 HERE = Path(__file__).parent
-BEFORE, SINCE, LIVE = 10, 10, 2
+BEFORE, SINCE, LIVE = 8, 8, 2
 """Files of events from before the launch, since then, and while version 2 is live."""
 LIMIT_S = 240
 

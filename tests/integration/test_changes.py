@@ -117,12 +117,22 @@ class RetypedInOpen(KeyedProcessFunction):
 
 
 CHANGES: dict[str, tuple[Any, str, str, str]] = {
-    "type": (Retyped, "k", "count", r"state 'count' of operator 'count'.*stored long, wanted str"),
+    "type": (Retyped, "k", "count", r"'count' of operator 'count'.*long cannot become string"),
     "type in open": (RetypedInOpen, "k", "count", r"state 'count' of operator 'count'.*long"),
-    "kind": (Rekinded, "k", "count", r"'count' of operator 'count'.*stored value, wanted list"),
-    "key": (Count, "f", "count", r"state 'count' of operator 'count'.*key type"),
-    "name": (Renamed, "k", "count", r"nothing .* claims: state 'count' of operator 'count'"),
-    "uid": (Count, "k", "other", r"nothing .* claims: state 'count' of operator 'count'"),
+    "kind": (
+        Rekinded,
+        "k",
+        "count",
+        r"'count' of operator 'count'.*value .*cannot become list",
+    ),
+    "key": (
+        Count,
+        "f",
+        "count",
+        r"'count' of operator 'count'.*keyed by columns .*, now by a",
+    ),
+    "name": (Renamed, "k", "count", r"nothing .* claims:\n  state 'count' of operator 'count'"),
+    "uid": (Count, "k", "other", r"nothing .* claims:\n  state 'count' of operator 'count'"),
 }
 
 
