@@ -34,6 +34,7 @@ bench: env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.growth
+	$(BIN)/python -m benchmarks.savepoints
 
 docs: env
 	$(BIN)/python -m pytest -q tests/docs

@@ -12,6 +12,9 @@ from benchmarks.result import Result
 from benchmarks.table import table
 from benchmarks.workload import Workload
 
+SAVEPOINTS = "savepoints"
+"""Name of the section of RESULTS.md that another program writes."""
+
 
 @dataclass
 class Outcome:

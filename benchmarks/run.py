@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import report, trial
+from benchmarks import report, section, trial
 from benchmarks.dataset import Dataset
 from benchmarks.engine import ENGINES, Engine
 from benchmarks.generate import prepare
@@ -69,6 +69,12 @@ def measure(engines: Sequence[Engine], dataset: Dataset, repeat: int, timeout: f
     return outcomes
 
 
+def _with_savepoints(text: str, output: Path) -> str:
+    """Keep what `benchmarks.savepoints` has written there."""
+    kept = section.find(output.read_text(), report.SAVEPOINTS) if output.exists() else ""
+    return section.put(text, report.SAVEPOINTS, kept) if kept else text
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     given = parse(argv)
     # A plain SIGTERM would leave the running engine behind; an exit takes it along.
@@ -84,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = report.document(command, machine, workload, rates, epochs)
     print(text)
     if given.output is not None:
-        given.output.write_text(text)
+        given.output.write_text(_with_savepoints(text, given.output))
         print(f"written to {given.output}", file=sys.stderr)
     return int(any(o.failure for o in [*rates.values(), *epochs.values()]))
 

@@ -77,7 +77,7 @@ def _timeline(runs: Sequence[Run], saved: float) -> str:
     begin, end = min(r.started for r in runs), max(r.ended for r in runs)
     scale = (WIDTH - LEFT - 20) / max(end - begin, 1)
     lanes = list(LANES)
-    height = LANE * len(lanes) + 50
+    height = LANE * len(lanes) + 20
 
     def x(at: float) -> float:
         return LEFT + (at - begin) * scale
@@ -107,8 +107,8 @@ def _timeline(runs: Sequence[Run], saved: float) -> str:
             f'rx="6" fill="var(--{run.version})"/>'
         )
         parts.append(
-            f'<text class="soft" x="{x(run.started) + wide:.1f}" y="{y(run.version) + 42}" '
-            f'text-anchor="end">{escape(run.how)} after {run.ended - run.started:.0f} s</text>'
+            f'<text class="soft" x="{x(run.started):.1f}" y="{y(run.version) + 42}">'
+            f"{escape(run.how)}, {run.ended - run.started:.0f} s</text>"
         )
     parts.append(
         f'<path d="M{at:.1f},{top - 22} l9,9 l-9,9 l-9,-9 z" fill="var(--save)"/>'

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from benchmarks.saved import Span
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -25,6 +28,7 @@ class BatchTimer(StreamingQueryListener):
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
+        self.spans: list[Span] = []
         self.observed: list[Row] = []
         self._terminated = threading.Event()
 
@@ -37,7 +41,10 @@ class BatchTimer(StreamingQueryListener):
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         progress = event.progress
         if progress.numInputRows > 0:
-            self.seconds.append(progress.durationMs["triggerExecution"] / 1000)
+            seconds = progress.durationMs["triggerExecution"] / 1000
+            start = datetime.fromisoformat(progress.timestamp).timestamp()
+            self.seconds.append(seconds)
+            self.spans.append(Span(start, start + seconds, progress.numInputRows))
             self.observed.extend(progress.observedMetrics.values())
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802

@@ -15,6 +15,7 @@ from benchmarks.result import WrongAnswerError
 from benchmarks.workload import PARALLELISM
 from turnback import (
     DiscardSink,
+    JobClient,
     KeyedProcessFunction,
     Row,
     RuntimeContext,
@@ -22,6 +23,9 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.runtime.job import JobReport
+
+JOB = "bench"
 
 
 class Count(KeyedProcessFunction):
@@ -82,12 +86,28 @@ def count(spark: SparkSession, place: Place, files: str) -> Ran:
     return _execute(env, files, Count())
 
 
+def go_on(spark: SparkSession, place: Place, files: str) -> JobClient:
+    """Start the job of `count` again, over more files, and leave it running."""
+    env = _environment(spark, place)
+    env.enable_checkpointing("10 ms")
+    _build(env, files, Count())
+    return env.execute_async(JOB)
+
+
 def check_state(spark: SparkSession, place: Place, files: str) -> Ran:
     """Resume the job and check its state with those of `files` it has not seen.
 
     Without checkpoints there are no restarts either, so a wrong count fails the job at once.
     """
     return _execute(_environment(spark, place), files, Check())
+
+
+def start_from(spark: SparkSession, place: Place, files: str, savepoint: Path | None) -> Ran:
+    """Start another job from a savepoint, or empty, and check its state with `files`."""
+    env = _environment(spark, place)
+    _build(env, files, Check())
+    report = env.execute("restored", bounded=True, start_from=savepoint, fork=True)
+    return _ran(report)
 
 
 def _environment(spark: SparkSession, place: Place) -> StreamExecutionEnvironment:
@@ -98,8 +118,15 @@ def _environment(spark: SparkSession, place: Place) -> StreamExecutionEnvironmen
 
 
 def _execute(env: StreamExecutionEnvironment, files: str, function: Count) -> Ran:
+    _build(env, files, function)
+    return _ran(env.execute(JOB, bounded=True))
+
+
+def _build(env: StreamExecutionEnvironment, files: str, function: Count) -> None:
     events = env.from_dataframe(spark_query.read(env.spark, files), uid="events")
     counts = events.key_by("post").process(function, output_type="post string, n bigint")
     counts.uid("count").sink_to(DiscardSink()).uid("out")
-    report = env.execute("bench", bounded=True)
+
+
+def _ran(report: JobReport) -> Ran:
     return Ran(sum(epoch.records for epoch in report.epochs), report.checkpoints)

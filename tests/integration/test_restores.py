@@ -1,6 +1,5 @@
 """Starting changed programs from a savepoint: every output is that of a run that never stopped."""
 
-
 import dataclasses
 from collections import defaultdict
 from dataclasses import dataclass

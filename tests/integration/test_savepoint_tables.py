@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from job_support import Jobs
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from services.s3 import s3_server
 from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -177,12 +178,39 @@ def test_sql_over_all_states(jobs: Jobs, savepoint: Savepoint) -> None:
     assert later.sql("SELECT max(value) FROM shop_total").first()[0] == 17
     assert savepoint.sql("SELECT max(value) FROM shop_total").first()[0] == 7
     assert set(savepoint.views()) == {"shop_total", "shop_items", "shop_prices"}
-    assert not [t for t in jobs.spark.catalog.listTables() if t.name.startswith("shop")]
+    for session in (jobs.spark, SparkSession.getActiveSession()):
+        assert not [t for t in session.catalog.listTables() if t.name.startswith("shop")]
 
 
 def test_no_state_is_taken_for_small_and_collected_in_the_driver(savepoint: Savepoint) -> None:
     joined = savepoint.sql("SELECT * FROM shop_total t JOIN shop_prices p ON t.key = p.key")
     assert "Broadcast" not in joined._jdf.queryExecution().executedPlan().toString()
+
+
+def test_a_checkpoint_in_the_drivers_memory(jobs: Jobs) -> None:
+    buy(jobs, *FIRST)
+    env = shop(jobs)
+    env.set_state_backend("memory")
+    report = env.execute(f"in memory {jobs.directory}", bounded=True)
+    where = f"{report.job_dir}/checkpoints/chk-{report.last_checkpoint}.json"
+    found = Savepoint.load(where, jobs.spark)
+    assert totals(found.state("shop", "total")) == {"ann": 7, "bob": 5, "cid": 1}
+
+
+def test_on_s3(jobs: Jobs, savepoint: Savepoint) -> None:
+    with s3_server(jobs.directory) as server:
+        where = f"{server.create_bucket('turnback')}/savepoints/changed"
+        writer = SavepointWriter.from_existing(savepoint)
+        writer.transform_state("shop", "total", lambda df: df.where("key != 'ann'"))
+        writer.write(where, storage_options=server.options)
+        found = Savepoint.load(where, jobs.spark, storage_options=server.options)
+        assert totals(found.state("shop", "total")) == {"bob": 5, "cid": 1}
+        summary = diff(savepoint, found).summary()
+        assert [(s.state, s.removed) for s in summary if not s.same] == [("total", 1)]
+        again = SavepointWriter.from_existing(found).write(f"{where}-again")
+        assert again.verify() == []
+        again.delete()
+        assert found.verify() == []
 
 
 def test_an_edited_file_is_not_read(jobs: Jobs, savepoint: Savepoint) -> None:

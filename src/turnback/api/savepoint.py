@@ -13,7 +13,7 @@ from turnback.core.errors import ConfigurationError, UnsupportedTypeError
 from turnback.core.types import type_from_descriptor
 from turnback.planner import Plan
 from turnback.runtime.locate import load_savepoint, locate
-from turnback.runtime.snapshot import Snapshot
+from turnback.runtime.snapshot import Snapshot, StoredRows
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import (
     Allowed,
@@ -179,8 +179,10 @@ class Savepoint:
         Raises:
             StateError: There is no such state.
         """
-        check_state(self.location, self._ids(), uid, name)
-        return self._frame(self.spark, (uid, name))
+        id = check_state(self.location, self._ids(), uid, name)
+        from turnback.runtime.spark.stateframes import state_frame
+
+        return state_frame(self.spark, self._rows(id), self.max_parallelism)
 
     def views(self) -> dict[str, StateId]:
         """The tables that `sql` knows: uid and name of the state behind each name."""
@@ -192,8 +194,11 @@ class Savepoint:
         The tables are known to this object's queries only, so those of several savepoints do not
         get into each other's way.
         """
+        from turnback.runtime.spark.stateframes import view_session
+
         if self._session is None:
-            self._session = self._with_views()
+            views = {view: self._rows(id) for view, id in self.views().items()}
+            self._session = view_session(self.spark, views, self.max_parallelism)
         return self._session.sql(query)
 
     @property
@@ -251,19 +256,9 @@ class Savepoint:
     def _ids(self) -> list[StateId]:
         return [state.id for state in self._snapshot.states]
 
-    def _frame(self, spark: SparkSession, id: StateId) -> DataFrame:
-        from turnback.runtime.spark.stateframes import state_frame
-
-        (schema,) = (s.schema for s in self._snapshot.states if s.id == id)
-        return state_frame(spark, self._snapshot.rows(schema), self.max_parallelism)
-
-    def _with_views(self) -> SparkSession:
-        session = self.spark.newSession()
-        zone = "spark.sql.session.timeZone"
-        session.conf.set(zone, self.spark.conf.get(zone) or "UTC")
-        for view, id in self.views().items():
-            self._frame(session, id).createOrReplaceTempView(view)
-        return session
+    def _rows(self, id: StateId) -> StoredRows:
+        (schema,) = (state.schema for state in self._snapshot.states if state.id == id)
+        return self._snapshot.rows(schema)
 
 
 def _info(state: StoredState) -> StateInfo:

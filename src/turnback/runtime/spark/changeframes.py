@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everyone's name for it
 
 from turnback.runtime.changes import Change, ChangeDecoder
 from turnback.runtime.snapshot import StoredRows
-from turnback.runtime.spark.stateframes import entries_frame, plain_errors, through
+from turnback.runtime.spark.stateframes import described, entries_frame, plain_errors, through
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,6 @@ def count_changes(spark: SparkSession, pairs: Sequence[Pair]) -> list[dict[Chang
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    with plain_errors():
+    with plain_errors(), described(spark, "diff of savepoints"):
         found = Counter({(r["pair"], Change(r["change"])): r["count"] for r in whole.collect()})
     return [{change: found[i, change] for change in Change} for i in range(len(pairs))]

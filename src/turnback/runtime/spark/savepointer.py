@@ -10,7 +10,13 @@ from pyspark.sql import functions as F  # noqa: N812 - everyone's name for it
 
 from turnback.coordinator import LogFile, SourcePosition
 from turnback.runtime.snapshot import StoredRows
-from turnback.runtime.spark.stateframes import grouped, plain_errors, state_frame, through
+from turnback.runtime.spark.stateframes import (
+    described,
+    grouped,
+    plain_errors,
+    state_frame,
+    through,
+)
 from turnback.runtime.spark.tasks import Task, run_tasks
 from turnback.runtime.statereader import reading_spans
 from turnback.runtime.statewriter import PartCopier, RowEncoder, SpanCopier, StateWriter
@@ -119,8 +125,7 @@ class Savepointer:
         size = min(groups, int(setting or "200"))
         partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
         rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
-        self._spark.sparkContext.setJobDescription(_what("write", schema))
-        with plain_errors():
+        with plain_errors(), described(self._spark, _what("write", schema)):
             records = through(rows, StateWriter(schema, self._target)).collect()
         return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
 

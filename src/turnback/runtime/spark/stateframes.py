@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
@@ -66,6 +66,16 @@ def plain_errors() -> Iterator[None]:
         raise cause from None
 
 
+@contextmanager
+def described(spark: SparkSession, what: str) -> Iterator[None]:
+    """Lets Spark's UI show what its jobs are for."""
+    spark.sparkContext.setJobDescription(what)
+    try:
+        yield
+    finally:
+        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # removes it
+
+
 def state_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
     """A state with typed columns; read when the DataFrame is used, by tasks only."""
     spans = tuple(reading_spans(stored, max_parallelism))
@@ -76,6 +86,21 @@ def entries_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int)
     """A state as the bytes of key, sub and value, comparable between snapshots."""
     spans = tuple(reading_spans(stored, max_parallelism))
     return through(_numbers(spark, len(spans)), EntryReader(stored, spans))
+
+
+def view_session(
+    spark: SparkSession, views: Mapping[str, StoredRows], max_parallelism: int
+) -> SparkSession:
+    """A session of its own that knows states under these names."""
+    active = SparkSession.getActiveSession() or spark
+    session = spark.newSession()
+    zone = "spark.sql.session.timeZone"
+    session.conf.set(zone, spark.conf.get(zone) or "UTC")
+    for view, stored in views.items():
+        state_frame(session, stored, max_parallelism).createOrReplaceTempView(view)
+    # Whichever session made a DataFrame last is the active one, which others find and use.
+    active.createDataFrame([], "number int")
+    return session
 
 
 def _numbers(spark: SparkSession, size: int) -> DataFrame:
