@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -598,3 +599,21 @@ def test_what_a_writer_refuses(jobs: Jobs, savepoint: Savepoint) -> None:
     with pytest.raises(ConfigurationError, match="is not empty"):
         existing.write(jobs.directory / "sp")
     assert savepoint.verify() == []
+
+
+def test_what_the_documentation_shows(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "howto.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (shown,) = (block for block in blocks if "SavepointWriter" in block)
+    monkeypatch.chdir(jobs.directory)
+    bought(jobs, *FIRST)
+    saved(jobs, "savepoints/before")
+    bought(jobs, ("ann", "refund", -50))
+    saved(jobs, "savepoints/after")
+    past = jobs.spark.createDataFrame([("ann", 1)], "user string, value bigint")
+    exec(shown, {"past": past})
+    cleaned = Savepoint.load("savepoints/cleaned")
+    assert totals(cleaned.state("store", "total")) == {"bob": 5, "cid": 1}
+    assert totals(Savepoint.load("savepoints/from-the-warehouse").state("shop", "total")) == {
+        "ann": 1
+    }
