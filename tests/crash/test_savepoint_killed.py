@@ -19,7 +19,9 @@ KILLED = -signal.SIGKILL
 
 
 def ask(job: Place, path: Path) -> tuple[Requests, Request]:
-    """Ask for a savepoint before there is a driver."""
+    """Let there be some state, and ask for a savepoint while there is no driver."""
+    driver = job.start("--kill-driver", TURNBACK_KILL_AT="before-manifest:4")
+    assert driver.wait() == KILLED, driver.errors
     requests = Requests(job.storage)
     return requests, requests.submit(RequestKind.SAVEPOINT, target=str(path))
 
@@ -70,11 +72,11 @@ def test_killed_while_a_savepoint_is_taken_in(place: MakePlace) -> None:
     """Started again without a word about the savepoint, the job still goes on from it."""
     job = place(6)
     path = job.base / "sp"
-    _, _ = ask(job, path)
-    driver = job.start("--kill-driver", TURNBACK_KILL_AT="before-manifest:4")
+    ask(job, path)
+    driver = job.start("--kill-driver", TURNBACK_KILL_AT="after-savepoint")
     assert driver.wait() == KILLED, driver.errors
     metadata = SavepointDirectory.locate(path).load()
-    keys = pq.read_table(path / "state" / "sequence" / "n")["value"].to_pylist()
+    keys = pq.read_table(path / "state" / "sequence" / "count")["value"].to_pylist()
     assert sum(keys) == 40 * metadata.epoch
     shutil.rmtree(job.job)  # nothing is left but the savepoint
     shutil.rmtree(job.base / "local")
