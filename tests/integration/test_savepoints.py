@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
@@ -18,6 +21,7 @@ from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    Types,
     ValueStateDescriptor,
 )
 from turnback.coordinator import (
@@ -89,6 +93,10 @@ def test_it_can_be_copied_anywhere_and_read_by_anything(jobs, tmp_path):
     shutil.rmtree(jobs.directory / "sp")
     frame = jobs.spark.read.parquet(str(there / "state" / "count" / "count"))
     assert sorted((r.key, r.value) for r in frame.collect()) == [("a", 3), ("b", 2), ("c", 1)]
+    assert sorted(pd.read_parquet(there / "state" / "count" / "count")["value"]) == [1, 2, 3]
+    where = there / "state" / "count" / "count" / "*.parquet"
+    found = duckdb.sql(f"SELECT key, value FROM '{where}' ORDER BY key").fetchall()
+    assert found == [("a", 3), ("b", 2), ("c", 1)]
     assert json.loads((there / "_metadata.json").read_text())["savepoint"]["job"] == "job"
     feed(jobs)
     shutil.rmtree(jobs.root)
@@ -315,3 +323,93 @@ def test_the_newest_of_checkpoints_and_savepoints(jobs):
     report = build(jobs).execute("job", bounded=True, start_from=now)
     assert report.restored_from != where  # there is a newer checkpoint now
     assert jobs.out() == counted(KEYS * 3)
+
+
+def test_one_is_taken_by_itself_before_a_stop_and_before_an_upgrade(jobs):
+    how = {"state.savepoints.dir": str(jobs.directory / "saved")}
+    catalog = SavepointCatalog(JobDirectory.locate(jobs.root, "job").storage)
+    feed(jobs)
+    client = jobs.start(build(jobs, **how))
+    settled(jobs, KEYS)
+    where = client.stop().result(60)
+    client.result(60)
+    assert [e.path for e in catalog.list()] == [where]
+    feed(jobs)
+    build(jobs, **how).execute("job", bounded=True)  # the same program
+    assert len(catalog.list()) == 1
+    env = jobs.env(**how)
+    counts = jobs.files(env, "events", "k string").key_by("k").process(Count(), COUNTED)
+    counts.uid("count").map(lambda row: row, COUNTED).uid("new").sink_to(jobs.sink()).uid("out")
+    env.execute("job", bounded=True)
+    before = catalog.list()[-1]
+    assert before.label == "before an upgrade"
+    assert SavepointDirectory.locate(before.path).verify() == []
+    client = jobs.start(build(jobs, **how, **{"savepoints.on-stop": False}))
+    assert client.stop().result(60) is None
+    client.result(60)
+    assert len(catalog.list()) == 2
+    assert jobs.out() == counted(KEYS * 2)
+
+
+class Pickles(KeyedProcessFunction):
+    what = ValueStateDescriptor("what", Types.PICKLED_BYTE_ARRAY())
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.what.update({"seen": (self.what.value() or {"seen": 0})["seen"] + 1})
+        yield value.k, self.what.value()["seen"]
+
+
+def test_pickles_are_read_only_on_demand(jobs):
+    feed(jobs)
+    client = jobs.start(build(jobs, Pickles()))
+    settled(jobs, KEYS)
+    client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    client.result(60)
+    feed(jobs)
+    with pytest.raises(ConfigurationError, match=r"state 'what' .*allow_pickled_state=True"):
+        build(jobs, Pickles()).execute("job", bounded=True, start_from=jobs.directory / "sp")
+    build(jobs, Pickles()).execute(
+        "job", bounded=True, start_from=jobs.directory / "sp", allow_pickled_state=True
+    )
+    assert jobs.out() == counted(KEYS * 2)
+
+
+def test_one_asked_for_while_the_job_restarts(jobs):
+    class Fails(Count):
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            if marks.first("failed"):
+                raise RuntimeError("once")
+            yield from super().process_element(value, ctx)
+
+    marks = jobs.marks
+    how = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "3 s"}
+    feed(jobs)
+    client = jobs.start(build(jobs, Fails(), **how, **{"restart-strategy.fixed-delay.attempts": 1}))
+    eventually(lambda: marks.lines("failed") or (marks.directory / "failed").exists())
+    client.trigger_savepoint(jobs.directory / "sp").result(90)
+    settled(jobs, KEYS)
+    client.cancel()
+    assert client.result(60).attempts == 2
+    assert SavepointDirectory.locate(jobs.directory / "sp").verify() == []
+
+
+def test_no_space_left(jobs):
+    """The savepoint fails, leaves nothing, and the job goes on."""
+    small = jobs.directory / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system cannot be mounted without the right to do so")
+    try:
+        feed(jobs)
+        jobs.feed("events", *({"k": f"{'long' * 50}{i}{hash(str(i))}"} for i in range(5_000)))
+        client = jobs.start(build(jobs))
+        eventually(lambda: len(jobs.out()) == 5_000 + len(KEYS))
+        with pytest.raises(CheckpointError, match="No space left"):
+            client.trigger_savepoint(small / "sp").result(60)
+        assert not [p for p in small.rglob("*") if p.is_file()]
+        feed(jobs)
+        eventually(lambda: len(jobs.out()) == 5_000 + 2 * len(KEYS))
+    finally:
+        jobs.close()
+        subprocess.run(["umount", str(small)], check=True)

@@ -64,6 +64,16 @@ class JobClient:
             RequestKind.SAVEPOINT, savepoint_directory, format_type, label=label, note=note
         )
 
+    def stop(self) -> Future[str | None]:
+        """Let the running epoch be the last, commit the sinks, and end the job.
+
+        Takes a savepoint if ``state.savepoints.dir`` is set, unless ``savepoints.on-stop`` is off.
+
+        Returns:
+            Where the savepoint is, if there is one, once the job can be started again.
+        """
+        return self._ask(RequestKind.STOP, None, None, savepoint=self._runner.saves_on_stop)
+
     def stop_with_savepoint(
         self,
         advance_to_end_of_event_time: bool = False,

@@ -261,6 +261,7 @@ class StreamExecutionEnvironment:
         allow_non_restored_state: Allowed = False,
         renames: Renames | None = None,
         fork: bool = False,
+        allow_pickled_state: bool = False,
         claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
         epoch_interval: Duration = 0,
     ) -> JobClient:
@@ -277,6 +278,8 @@ class StreamExecutionEnvironment:
             renames: What had another name when the snapshot was taken: old "uid" to new, or old
                 "uid/state" to new.
             fork: The snapshot may be another job's; this job starts a life of its own from it.
+            allow_pickled_state: Read pickled objects in the snapshot, which runs code that is in
+                it; say so only if you trust where it comes from.
             claim_mode: Whether the savepoint it starts from becomes the job's, to be deleted.
             epoch_interval: Least time between the starts of two epochs.
         """
@@ -305,6 +308,7 @@ class StreamExecutionEnvironment:
             allow_non_restored_state=allow_non_restored_state,
             renames=dict(renames or {}),
             fork=fork,
+            allow_pickled_state=allow_pickled_state,
             claim_mode=claim_mode,
             savepoints=SavepointSettings.from_configuration(self._configuration),
             storage_options=self._storage_options,

@@ -36,6 +36,8 @@ class JobSpec:
             or what is named.
         renames: Names in the snapshot to names in the program, where they differ.
         fork: Whether the snapshot may be another job's.
+        allow_pickled_state: Whether pickled state of a snapshot that is not the job's own
+            checkpoint may be read.
         claim_mode: Whose the snapshot is from then on.
         savepoints: Where, when and how savepoints are taken.
         storage_options: Credentials and endpoints of object stores.
@@ -55,6 +57,7 @@ class JobSpec:
     allow_non_restored_state: Allowed = False
     renames: Renames = field(default_factory=dict)
     fork: bool = False
+    allow_pickled_state: bool = False
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     storage_options: dict[str, str] = field(default_factory=dict)

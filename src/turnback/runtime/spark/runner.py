@@ -129,6 +129,11 @@ class JobRunner:
         """The attempt that is running, `None` between two of them."""
         return self._attempt
 
+    @property
+    def saves_on_stop(self) -> bool:
+        """Whether a stop takes a savepoint unless the user declines."""
+        return self._spec.savepoints.on_stop and self._spec.savepoints.directory is not None
+
     def ask(self, kind: RequestKind, **what: Any) -> Request:
         """Ask the running job for something, as `Requests.submit` does."""
         what["type"] = what.get("type") or self._spec.savepoints.format
@@ -157,6 +162,8 @@ class JobRunner:
             history = History(self._directory.storage, fence.attempt, self._clock)
             origin, known = self._origin(log)
             matched = self._starter.match(origin, fence, known=known) if origin else None
+            if matched is not None and matched.own is not None and matched.upgrade:
+                self._service.save_before_upgrade(matched.own)
             self._begin(info, fence, origin, history)
             manifest = self._starter.manifest(matched, fence) if matched else None
             self._attempt = Attempt(

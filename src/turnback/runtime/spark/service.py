@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from turnback.coordinator import (
-    HeldCheckpoint,
     JobDirectory,
+    Manifest,
     Progress,
     Request,
     RequestKind,
@@ -117,6 +117,28 @@ class Service:
         self._own.add(request.id)
         self._poked.set()
         return request
+
+    def save_before_upgrade(self, manifest: Manifest) -> None:
+        """Keep what a changed program is about to start from, unless the user declines.
+
+        Args:
+            manifest: The job's own checkpoint; nothing deletes its files yet.
+        """
+        if self._settings.directory is None or not self._settings.on_stop:
+            return
+        request = self.submit(
+            RequestKind.SAVEPOINT, type=self._settings.format, label="before an upgrade"
+        )
+        self._busy = (request, threading.current_thread())
+        try:
+            metadata, uri = self._export(request, manifest)
+            self._record(request, metadata, uri)
+        except TurnbackError as e:
+            self._fail(request, str(e))
+            raise
+        finally:
+            self._busy = None
+        self._answer(request, RequestState.COMPLETED, path=uri, checkpoint=metadata.checkpoint)
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request.
@@ -264,12 +286,12 @@ class Service:
         with held:
             if not request.takes_savepoint:
                 return None, held.checkpoint.number
-            metadata, uri = self._export(request, held)
+            metadata, uri = self._export(request, held.checkpoint.manifest)
             reach("after-savepoint")
             self._record(request, metadata, uri)
         return uri, metadata.checkpoint
 
-    def _export(self, request: Request, held: HeldCheckpoint) -> tuple[SavepointMetadata, str]:
+    def _export(self, request: Request, manifest: Manifest) -> tuple[SavepointMetadata, str]:
         target = StorageRef(self._target(request), self._storage.options)
         directory = SavepointDirectory(storage_of(target))
         complete = directory.begin(request.id)
@@ -291,7 +313,7 @@ class Service:
             version=version("turnback"),
         )
         try:
-            metadata = self._exporter.export(held.checkpoint.manifest, order, started, show)
+            metadata = self._exporter.export(manifest, order, started, show)
         except Exception:
             directory.abandon()
             raise

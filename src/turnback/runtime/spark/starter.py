@@ -41,11 +41,13 @@ class Matched:
         snapshot: The snapshot.
         own: It as a checkpoint of the job's own, if it is one.
         claims: Who gets what of it, if it has to be taken in.
+        upgrade: Whether another program has taken it.
     """
 
     snapshot: Snapshot
     own: Manifest | None
     claims: Claims | None = None
+    upgrade: bool = False
 
 
 class Starter:
@@ -84,6 +86,8 @@ class Starter:
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
+        if own is None:
+            self._check_pickles(snapshot, claims)
         for uid in claims.lost_sources:
             _LOG.warning("%s has the position of source %r, which is gone", snapshot.name, uid)
         for id, why in migrations.items():
@@ -91,7 +95,14 @@ class Starter:
         renamed = any(id != stored.id for id, stored in claims.states.items())
         moved = any(now != before for now, before in claims.sources.items())
         as_it_is = own is not None and not (renamed or moved or migrations)
-        return Matched(snapshot, own, None if as_it_is else claims)
+        before = {(op.uid, op.kind) for op in snapshot.operators}
+        now = {(op.uid, op.kind.value) for op in self._plan.operators()}
+        return Matched(
+            snapshot,
+            own,
+            None if as_it_is else claims,
+            upgrade=before != now or not as_it_is,
+        )
 
     def manifest(self, matched: Matched, fence: Fence) -> Manifest:
         """What the attempt starts from, all its state in the job's own directory."""
@@ -121,6 +132,20 @@ class Starter:
             raise IncompatibleStateError(
                 f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, the program {now}; "
                 f"call set_max_parallelism({was}), or rewrite it offline for {now} key groups"
+            )
+
+    def _check_pickles(self, snapshot: Snapshot, claims: Claims) -> None:
+        """Pickles run code when they are read; whoever wrote the snapshot chose which."""
+        names = sorted(
+            f"state {s.schema.name!r} of operator {s.schema.uid!r}"
+            for s in claims.states.values()
+            if "pickled" in repr((s.schema.value, s.schema.sub))
+        )
+        if names and not self._spec.allow_pickled_state:
+            raise ConfigurationError(
+                f"{snapshot.name} holds pickled objects in {', '.join(names)}: reading them runs "
+                "code that is in the savepoint. If you trust where it comes from, pass "
+                "allow_pickled_state=True"
             )
 
     def _match(
