@@ -141,6 +141,11 @@ class Plan:
     max_parallelism: int
     warnings: tuple[str, ...]
 
+    def uids(self) -> dict[str, tuple[str, NodeKind, int]]:
+        """Name, kind and parallelism of all sources and operators, by uid."""
+        found = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
+        return found | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
+
     def operators(self) -> tuple[Operator, ...]:
         """All operators, in the order data flows."""
         return tuple(op for level in self.levels for op in level.operators)

@@ -85,6 +85,7 @@ class SavepointDirectory:
 
         Raises:
             ConfigurationError: The directory is not empty.
+            AlreadyExistsError: Another writer has taken it in this very moment.
         """
         found = self.storage.list()
         if METADATA in found:
@@ -92,8 +93,10 @@ class SavepointDirectory:
             if metadata.id == id:
                 self.storage.delete(WRITING)
                 return metadata
-        elif not found or (WRITING in found and self.storage.get(WRITING) == id.encode()):
-            self.storage.put(WRITING, id.encode())
+        elif not found:
+            claim(self.storage, WRITING, id.encode())  # of two writers, one
+            return None
+        elif WRITING in found and self.storage.get(WRITING) == id.encode():
             for path in found:
                 if path != WRITING:
                     self.storage.delete(path)

@@ -60,7 +60,8 @@ class Epochs:
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
         self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
         self._operators = tuple(
-            OperatorInfo(op.uid, op.name, op.kind.value, op.parallelism) for op in plan.operators()
+            OperatorInfo(uid, name, kind.value, parallelism)
+            for uid, (name, kind, parallelism) in plan.uids().items()
         )
         if snapshot is not None:
             self._chains.restore(snapshot.state)

@@ -96,7 +96,7 @@ class Starter:
         moved = any(now != before for now, before in claims.sources.items())
         as_it_is = own is not None and not (renamed or moved or migrations)
         before = {(op.uid, op.kind) for op in snapshot.operators}
-        now = {(op.uid, op.kind.value) for op in self._plan.operators()}
+        now = {(uid, kind.value) for uid, (_, kind, _) in self._plan.uids().items()}
         return Matched(
             snapshot,
             own,

@@ -43,6 +43,8 @@ def run_tasks(spark: SparkSession, what: str, tasks: Sequence[Task[T_co]]) -> li
         if cause is e:
             raise
         raise cause from None
+    finally:
+        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
     return found
 
 

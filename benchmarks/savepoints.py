@@ -1,0 +1,114 @@
+"""What do savepoints cost, to take while the stream goes on and to start from? And Flink's?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import program, savepoint_report, section
+from benchmarks.engine import FLINK_PYTHON
+from benchmarks.engines.savepoint_arguments import PHASES, SAVE
+from benchmarks.machine import Machine
+from benchmarks.program import ProgramFailedError
+from benchmarks.report import SAVEPOINTS
+from benchmarks.run import CACHE, RESULTS
+from benchmarks.saved import Saved
+from benchmarks.savepoint_dataset import SavepointDataset, Shape, prepare
+from benchmarks.savepoint_report import Measured
+
+QUICK = Shape(keys=20_000, batch_records=20_000, batches=100, checked=200)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A program that takes savepoints and starts from them, one phase at a time."""
+
+    module: str
+    python: Path = Path(sys.executable)
+
+
+ENGINES = {
+    "turnback": Engine("benchmarks.engines.turnback_savepoint"),
+    "flink": Engine("benchmarks.engines.flink_savepoint", FLINK_PYTHON),
+}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.savepoints", description=__doc__)
+    parser.add_argument("--keys", type=int, nargs="+", default=[500_000, 1_000_000, 5_000_000])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=list(ENGINES))
+    parser.add_argument(
+        "--batches", type=int, default=Shape.batches,
+        help="of input; more than are read until both savepoints are complete (%(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=1_800, help="seconds a phase may take")
+    parser.add_argument(
+        "--quick", action="store_true",
+        help=f"{QUICK.keys:,} keys, to see that both engines run: no RESULTS.md",
+    )  # fmt: skip
+    parser.add_argument("--output", type=Path, help="whose section to write instead")
+    given = parser.parse_args(argv)
+    if min(given.keys) < Shape.checked:
+        parser.error(f"--keys must be at least {Shape.checked:,}")
+    if given.output is None and not given.quick:
+        given.output = RESULTS
+    return given
+
+
+def measure(name: str, dataset: SavepointDataset, timeout: float) -> Measured:
+    """Take the savepoints, then start from each, all in processes of their own."""
+    engine, keys = ENGINES[name], dataset.shape.keys
+    if not engine.python.exists():
+        return Measured(keys, name, failure="not installed: run sh benchmarks/setup_flink.sh")
+    found = {}
+    with tempfile.TemporaryDirectory(prefix="turnback-savepoint-") as scratch:
+        arguments = ["--dataset", str(dataset.root.resolve()), "--scratch", scratch]
+        for phase in PHASES:
+            label = f"{keys:,} keys, {name}, {phase}"
+            print(f"{label} ...", file=sys.stderr, flush=True)
+            try:
+                line = program.run(
+                    engine.module, [phase, *arguments], Path(scratch), timeout, engine.python
+                )
+            except ProgramFailedError as error:
+                print(f"{label} failed: {error}", file=sys.stderr, flush=True)
+                return Measured(keys, name, failure=str(error))
+            print(f"{label}: {line}", file=sys.stderr, flush=True)
+            found[phase] = json.loads(line)
+    saved = found.pop(SAVE)
+    return Measured(
+        keys,
+        name,
+        saved=tuple(Saved(**each) for each in saved["savepoints"]),
+        starts={phase: result["seconds"] for phase, result in found.items()},
+        versions=saved["versions"],
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = parse(argv)
+    # A plain SIGTERM would leave the running engine behind; an exit takes it along.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    machine = Machine.here()
+    shapes = [QUICK] if given.quick else [Shape(k, batches=given.batches) for k in given.keys]
+    datasets = [prepare(shape, CACHE) for shape in shapes]
+    measured = [measure(name, each, given.timeout) for each in datasets for name in given.engines]
+    command = shlex.join(["python", "-m", "benchmarks.savepoints", *(argv or sys.argv[1:])])
+    text = savepoint_report.section(command, machine, shapes[0], measured)
+    print(text)
+    if given.output is not None:
+        old = given.output.read_text() if given.output.exists() else ""
+        given.output.write_text(section.put(old, SAVEPOINTS, text))
+        print(f"written to {given.output}", file=sys.stderr)
+    return int(any(m.failure for m in measured))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+"""Sections of a Markdown file that are written by different programs, between markers."""
+
+from __future__ import annotations
+
+import re
+
+
+def put(text: str, name: str, body: str) -> str:
+    """Put `body` where the section is, or at the end if there is none yet."""
+    section = f"<!-- {name} -->\n\n{body.strip()}\n\n<!-- /{name} -->"
+    if find(text, name):
+        return _pattern(name).sub(lambda _: section, text)
+    return f"{text.rstrip()}\n\n{section}\n".lstrip()
+
+
+def find(text: str, name: str) -> str:
+    """The body of the section, empty if there is none."""
+    found = _pattern(name).search(text)
+    return found[1].strip() if found else ""
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    return re.compile(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", re.DOTALL)
