@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import golden_job
 import job_support
 import pytest
 from job_support import Jobs
@@ -32,7 +33,7 @@ def session() -> SparkSession:
 @pytest.fixture
 def jobs(session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     # Workers cannot import test modules, so what is defined in them travels by value.
-    modules: list[Any] = [request.module, job_support]
+    modules: list[Any] = [request.module, job_support, golden_job]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     made = Jobs(session, tmp_path)
