@@ -1,6 +1,6 @@
 """Spark's checkpoint directory: scratch, local to the driver, one per attempt.
 
-It is seeded from a snapshot's positions as batch 0, and read after every batch to learn the new
+It is seeded from a snapshot's positions, and read after every batch to learn the new
 ones. It is never the truth: the manifest is.
 """
 
@@ -18,6 +18,9 @@ from turnback.core.errors import CheckpointError
 
 _BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+_SEEDED = (0, 1)
+"""Spark asks sources for the last batch once more when it starts. It is to be an empty one: a file
+source would look at every file it has ever seen, and refuse those that are elsewhere now."""
 _NOTHING = "-"
 _FIRST_ENTRY = '{"logOffset":0}'  # exactly as Spark writes it, or it takes it for another offset
 _PREFIX = "turnback-spark-"
@@ -48,8 +51,9 @@ class Scratch:
                 self._seed_log(i, logs[leaf])
                 offset = _FIRST_ENTRY
             lines.append(_NOTHING if offset is None else offset)
-        self._write("offsets/0", "\n".join(lines))
-        self._write("commits/0", _COMMIT)
+        for batch in _SEEDED:
+            self._write(f"offsets/{batch}", "\n".join(lines))
+            self._write(f"commits/{batch}", _COMMIT)
 
     def offsets(self, batch: int) -> dict[str, str | None]:
         """The position of every leaf after a batch, as Spark wrote it before running the batch."""
