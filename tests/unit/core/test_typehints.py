@@ -139,7 +139,7 @@ class Unknown(NamedTuple):
         (dict[list[int], int], "cannot be hashed"),
         ("strin", "unknown type 'strin'"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_what_cannot(spec: Any, message: str) -> None:
     with pytest.raises(UnsupportedTypeError, match=message) as caught:
