@@ -3,7 +3,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from importlib.metadata import version
 from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
@@ -11,31 +10,25 @@ from pyspark.sql import SparkSession
 from turnback.coordinator import (
     JobDirectory,
     Manifest,
-    Progress,
     Request,
     RequestKind,
     RequestOrigin,
     Requests,
     RequestState,
-    SavepointCatalog,
-    SavepointEntry,
     SavepointSettings,
-    surplus,
 )
 from turnback.core import Clock
 from turnback.core.errors import (
     CheckpointError,
-    ConfigurationError,
     FencedError,
     JobFailedError,
     StorageError,
     TurnbackError,
 )
-from turnback.core.faults import reach
 from turnback.runtime.spark.attempt import Attempt
-from turnback.runtime.spark.exporter import Exporter, ExportOrder
-from turnback.runtime.storageref import StorageRef, storage_of
-from turnback.savepoint import Origin, SavepointDirectory, SavepointMetadata
+from turnback.runtime.spark.savepoints import Savepoints
+from turnback.runtime.storageref import StorageRef
+from turnback.savepoint import Origin
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
@@ -83,15 +76,14 @@ class Service:
         job: Job,
         clock: Clock,
     ) -> None:
-        self._storage = storage
         self._settings = settings
         self._job = job
         self._clock = clock
         self._name = directory.name
         self._requests = Requests(directory.storage, clock)
         self._own: set[str] = set()
-        self._catalog = SavepointCatalog(directory.storage)
-        self._exporter = Exporter(spark, storage)
+        self._savepoints = Savepoints(spark, directory, storage, settings, self._requests, clock)
+        self._lock = threading.Lock()
         self._ended = threading.Event()
         self._poked = threading.Event()
         self._busy: tuple[Request, threading.Thread] | None = None
@@ -106,9 +98,9 @@ class Service:
         """
         self._settle_leftovers()
         if self._settings.schedule is not None:
-            taken = [e.created_ms for e in self._catalog.list() if e.scheduled]
             # A last time in the future, by a clock that was wrong, must not switch it off.
-            self._last_scheduled = min(max(taken, default=created_ms), self._clock.now_ms())
+            last = self._savepoints.last_scheduled(created_ms)
+            self._last_scheduled = min(last, self._clock.now_ms())
         self._thread.start()
 
     def submit(self, kind: RequestKind, **what: Any) -> Request:
@@ -126,19 +118,19 @@ class Service:
         """
         if self._settings.directory is None or not self._settings.on_stop:
             return
-        request = self.submit(
-            RequestKind.SAVEPOINT, type=self._settings.format, label="before an upgrade"
-        )
-        self._busy = (request, threading.current_thread())
+        with self._lock:
+            request = self._requests.submit(
+                RequestKind.SAVEPOINT, type=self._settings.format, label="before an upgrade"
+            )
+            self._busy = (request, threading.current_thread())
         try:
-            metadata, uri = self._export(request, manifest)
-            self._record(request, metadata, uri)
+            entry = self._savepoints.take(request, manifest, self._job.origin)
         except TurnbackError as e:
             self._fail(request, str(e))
             raise
         finally:
             self._busy = None
-        self._answer(request, RequestState.COMPLETED, path=uri, checkpoint=metadata.checkpoint)
+        self._answer(request, RequestState.COMPLETED, path=entry.path, checkpoint=entry.checkpoint)
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request.
@@ -174,7 +166,7 @@ class Service:
         self._ended.set()
         self._poked.set()
         if give_up:
-            self._exporter.stop()
+            self._savepoints.give_up()
         self._thread.join()
         if self._busy is not None:
             self._busy[1].join()
@@ -193,7 +185,8 @@ class Service:
             self._poked.clear()
             try:
                 self._submit_scheduled()
-                self._poll()
+                with self._lock:
+                    self._poll()
             except Exception as e:  # noqa: BLE001 - a dead thread would serve nobody any more
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
 
@@ -286,66 +279,8 @@ class Service:
         with held:
             if not request.takes_savepoint:
                 return None, held.checkpoint.number
-            metadata, uri = self._export(request, held.checkpoint.manifest)
-            reach("after-savepoint")
-            self._record(request, metadata, uri)
-        return uri, metadata.checkpoint
-
-    def _export(self, request: Request, manifest: Manifest) -> tuple[SavepointMetadata, str]:
-        target = StorageRef(self._target(request), self._storage.options)
-        directory = SavepointDirectory(storage_of(target))
-        complete = directory.begin(request.id)
-        if complete is not None:  # a driver has written it and died before it could say so
-            return complete, directory.uri
-        started = self._clock.now_ms()
-
-        def show(done: int, total: int) -> None:
-            self._requests.report(request.id, Progress(done, total, 0, started))
-
-        order = ExportOrder(
-            id=request.id,
-            target=target,
-            format=request.type,
-            trigger=f"{request.kind.value} ({request.origin.value})",
-            label=request.label,
-            note=request.note,
-            origin=self._job.origin,
-            version=version("turnback"),
-        )
-        try:
-            metadata = self._exporter.export(manifest, order, started, show)
-        except Exception:
-            directory.abandon()
-            raise
-        return metadata, directory.uri
-
-    def _target(self, request: Request) -> str:
-        if request.target is not None:
-            return request.target
-        if self._settings.directory is None:
-            raise ConfigurationError(
-                "no directory for the savepoint: name one, or set state.savepoints.dir"
-            )
-        return f"{self._settings.directory.rstrip('/')}/savepoint-{self._name}-{request.id}"
-
-    def _record(self, request: Request, metadata: SavepointMetadata, uri: str) -> None:
-        scheduled = request.origin is RequestOrigin.SCHEDULE
-        entry = SavepointEntry(
-            id=metadata.id,
-            path=uri,
-            created_ms=metadata.created_ms,
-            checkpoint=metadata.checkpoint,
-            epoch=metadata.epoch,
-            label=metadata.label,
-            note=metadata.note,
-            scheduled=scheduled,
-            bytes=sum(metadata.files().values()),
-        )
-        self._catalog.add(entry)
-        if scheduled:
-            for old in surplus(self._catalog.list(), self._settings.keep):
-                SavepointDirectory.locate(old.path, self._storage.options).delete()
-                self._catalog.forget(old.id)
+            entry = self._savepoints.take(request, held.checkpoint.manifest, self._job.origin)
+        return entry.path, entry.checkpoint
 
     def _fail(self, request: Request, why: str) -> None:
         _LOG.warning("job %r: %s request failed: %s", self._name, request.kind.value, why)
