@@ -10,24 +10,22 @@ state again.
 
 from __future__ import annotations
 
-import csv
 import json
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
 from platform import python_version
 
-from pyflink.common import Configuration, JobClient, RowKind
+from pyflink.common import Configuration, JobClient
 from pyflink.java_gateway import get_gateway
 from pyflink.table import EnvironmentSettings, TableEnvironment, TableResult
 from pyflink.version import __version__ as flink_version
 
 from benchmarks.engines import savepoint_arguments
+from benchmarks.engines.flink_check import FlinkCheck
 from benchmarks.engines.flink_feed import FlinkFeed
 from benchmarks.engines.flink_rest import FlinkRest
 from benchmarks.engines.savepoint_arguments import SAVE, SavepointArguments
-from benchmarks.result import WrongAnswerError
 from benchmarks.saved import EMPTY, FORMATS, Saved, directory_bytes
 from benchmarks.workload import PARALLELISM
 
@@ -45,7 +43,8 @@ WARMUP_S, BEFORE_S = 3, 8
 SETTLE_S = 0.5
 DURING_S = 2
 """Least time over which records are counted: Flink's counters are a moment behind."""
-LOAD_S, CHECK_S = 600, 300
+IDLE_S = 2
+LOAD_S = 600
 
 
 class Running:
@@ -61,6 +60,12 @@ class Running:
 
     def wait_until_read(self, records: int) -> None:
         self._rest.wait_until_read(self._id, OPERATOR, records, LOAD_S)
+
+    def wait_until_idle(self) -> None:
+        before = -1
+        while (read := self.read()) != before:
+            before = read
+            time.sleep(IDLE_S)
 
 
 def save(given: SavepointArguments) -> dict[str, object]:
@@ -91,7 +96,8 @@ def start(given: SavepointArguments) -> dict[str, object]:
     Flink hands out rows when the checkpoint after them is complete. The job first reads what the
     one before it had not read yet, then the batch that checks it.
     """
-    settings = {"execution.checkpointing.interval": "200 ms"}
+    rest = FlinkRest()
+    settings = {**rest.settings, "execution.checkpointing.interval": "200 ms"}
     if given.phase != EMPTY:
         (savepoint,) = given.savepoint(given.phase).iterdir()
         settings["execution.state-recovery.path"] = savepoint.as_uri()
@@ -99,8 +105,9 @@ def start(given: SavepointArguments) -> dict[str, object]:
     tables = _tables(given, check_files, settings)
     started = time.monotonic()
     result = tables.execute_sql(CHECK_QUERY.format(step=given.dataset.shape.check_step))
-    seconds = _check_rows(result, _expected(check_files), given.phase) - started
-    return {"seconds": seconds}
+    job = Running(_client(result), rest)
+    check = FlinkCheck(check_files, known=given.phase != EMPTY, wait_until_idle=job.wait_until_idle)
+    return {"seconds": check.run(result) - started}
 
 
 def _take(given: SavepointArguments, job: Running, feed: FlinkFeed, format: str) -> Saved:
@@ -177,35 +184,6 @@ def _client(result: TableResult) -> JobClient:
     client = result.get_job_client()
     assert client is not None
     return client
-
-
-def _expected(directory: Path) -> dict[str, int]:
-    """The count of every key of the check batch once that has been read too."""
-    rows = [row for path in directory.iterdir() for row in csv.reader(path.open())]
-    return {post: int(amount) + 1 for post, _, amount in rows}
-
-
-def _check_rows(result: TableResult, expected: dict[str, int], phase: str) -> float:
-    """Read rows until every key has the count it must have; when the first came."""
-    first = None
-    too_late = threading.Timer(CHECK_S, _client(result).cancel)
-    too_late.start()
-    with result.collect() as rows:
-        for row in rows:
-            first = first or time.monotonic()
-            post, n = row
-            if row.get_row_kind() is RowKind.INSERT and phase != EMPTY:
-                raise WrongAnswerError(f"{post} is not in the savepoint")
-            if n > expected.get(post, n):
-                raise WrongAnswerError(f"{post} counted {n} times, expected {expected[post]}")
-            if row.get_row_kind() is not RowKind.UPDATE_BEFORE and n == expected.get(post):
-                del expected[post]
-            if not expected:
-                break
-    too_late.cancel()
-    if first is None or expected:
-        raise WrongAnswerError(f"{len(expected)} keys have not come to their counts")
-    return first
 
 
 def main() -> None:
