@@ -380,7 +380,7 @@ def test_a_changed_savepoint_and_a_job_from_it(jobs: Jobs, savepoint: Savepoint)
     assert changed.metadata.origin.uri == savepoint.location
     assert totals(changed.state("store", "total")) == {"ann": 700, "bob": 500, "cid": 100}
     assert {s.uid for s in changed.states()} == {"store"}
-    assert {op.uid for op in changed.operators} == {"store", "out"}
+    assert {op.uid for op in changed.operators} == {"buys", "store", "out"}
     assert changed.verify() == []
     assert totals(savepoint.state("shop", "total"))["ann"] == 7  # the first is as it was
     buy(jobs, ("ann", "pie", 1), ("bob", "tea", 2))

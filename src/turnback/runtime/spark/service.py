@@ -96,7 +96,8 @@ class Service:
         Args:
             created_ms: When the job was created; a schedule counts from then.
         """
-        self._settle_leftovers()
+        with self._lock:
+            self._settle_leftovers()
         if self._settings.schedule is not None:
             # A last time in the future, by a clock that was wrong, must not switch it off.
             last = self._savepoints.last_scheduled(created_ms)
@@ -105,8 +106,9 @@ class Service:
 
     def submit(self, kind: RequestKind, **what: Any) -> Request:
         """Ask for something from within this process; see `Requests.submit`."""
-        request = self._requests.submit(kind, **what)
-        self._own.add(request.id)
+        with self._lock:  # or it is taken for a leftover in between
+            request = self._requests.submit(kind, **what)
+            self._own.add(request.id)
         self._poked.set()
         return request
 
