@@ -17,6 +17,7 @@ from turnback.savepoint import FILES, StatePart, StateTable, write_parts
 from turnback.state import StateFile, StateSchema, live_rows, share
 from turnback.storage import check
 
+COPY_BYTES = 64 << 20
 SPAN_ROWS = 250_000
 """A task folds about as many rows: small enough to give its place to an epoch soon."""
 
@@ -52,20 +53,23 @@ class ExportTask:
 
 @dataclass(frozen=True)
 class CopyTask:
-    """Copies one state file into a savepoint as it is."""
+    """Copies state files into a savepoint as they are."""
 
-    file: StateFile
+    files: tuple[StateFile, ...]
     source: StorageRef
     target: StorageRef
 
-    def run(self) -> StateFile:
-        """Copy; returns what the savepoint says of the file."""
-        data = read_state(self.source, self.file)
-        check(data, self.file.length, self.file.digest, self.file.path)
-        path = f"{FILES}/{posixpath.basename(self.file.path)}"
+    def run(self) -> list[StateFile]:
+        """Copy; returns what the savepoint says of the files."""
+        return [self._copy(file) for file in self.files]
+
+    def _copy(self, file: StateFile) -> StateFile:
+        data = read_state(self.source, file)
+        check(data, file.length, file.digest, file.path)
+        path = f"{FILES}/{posixpath.basename(file.path)}"
         reach("during-savepoint")
         storage_of(self.target).put(path, data)
-        return msgspec.structs.replace(self.file, path=path, inline=None)
+        return msgspec.structs.replace(file, path=path, inline=None)
 
 
 def export_tasks(manifest: Manifest, source: StorageRef, target: StorageRef) -> list[ExportTask]:
@@ -78,6 +82,18 @@ def export_tasks(manifest: Manifest, source: StorageRef, target: StorageRef) -> 
         if files:
             tasks.append(ExportTask(files, source, target))
     return tasks
+
+
+def copy_tasks(manifest: Manifest, source: StorageRef, target: StorageRef) -> list[CopyTask]:
+    """Deal the files out to tasks of bounded size; most files are small."""
+    tasks: list[CopyTask] = []
+    held: list[StateFile] = []
+    for file in manifest.state:
+        held.append(file)
+        if sum(f.length for f in held) >= COPY_BYTES:
+            tasks.append(CopyTask(tuple(held), source, target))
+            held = []
+    return [*tasks, CopyTask(tuple(held), source, target)] if held else tasks
 
 
 def spans(groups: int, pieces: int) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from turnback.coordinator import LogFile, Manifest, SavepointFormat, SourcePosition
 from turnback.core.errors import CheckpointError
-from turnback.runtime.export import CopyTask, export_tasks
+from turnback.runtime.export import copy_tasks, export_tasks
 from turnback.runtime.spark.tasks import Task, run_tasks
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import (
@@ -88,8 +88,9 @@ class Exporter:
         states = [SavedState(schema) for schema in manifest.schemas]
         files: tuple[StateFile, ...] = ()
         if native:
-            copies = [CopyTask(f, self._storage, order.target) for f in manifest.state]
-            files = tuple(self._one_by_one(manifest, copies, on_progress))
+            copies = copy_tasks(manifest, self._storage, order.target)
+            copied = self._one_by_one(manifest, copies, on_progress)
+            files = tuple(file for some in copied for file in some)
         else:
             tasks = export_tasks(manifest, self._storage, order.target)
             states = self._gathered(manifest, self._one_by_one(manifest, tasks, on_progress))
