@@ -1,0 +1,82 @@
+"""Where does the time of an epoch go? Turnback on RocksDB, the throughput data, epoch by epoch.
+
+Runs the counting job twice: as it is, and with a function that does nothing, which leaves Spark's
+share (reading, shuffle, Arrow) and the fixed cost of an epoch.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.engines import spark_query, spark_session
+from benchmarks.engines.turnback_job import Count
+from benchmarks.generate import prepare
+from benchmarks.run import CACHE
+from benchmarks.table import table
+from benchmarks.workload import PARALLELISM, Workload
+from turnback import DiscardSink, KeyedProcessFunction, Row, StreamExecutionEnvironment
+from turnback.runtime.spark import epochs
+from turnback.runtime.spark.epoch import EpochAcks
+
+WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=6, warmup_batches=2)
+
+
+class Nothing(KeyedProcessFunction):
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+        return iter(())
+
+
+class Stopwatch:
+    """Stands in for `run_epoch`, and notes what it and its slowest task took."""
+
+    def __init__(self) -> None:
+        self._run = epochs.run_epoch
+        self.jobs: list[dict[str, float]] = []
+
+    def __call__(self, *arguments: Any) -> EpochAcks:
+        began = time.perf_counter()
+        acks = self._run(*arguments)
+        tasks = [ack.seconds for ack in acks.acks]
+        steps = {step: max(task[step] for task in tasks) for step in tasks[0]}
+        self.jobs.append({"job": time.perf_counter() - began, **steps})
+        return acks
+
+
+def measure(spark: Any, files: str, function: KeyedProcessFunction) -> tuple[str, ...]:
+    watch = Stopwatch()
+    epochs.run_epoch = watch  # type: ignore[assignment]
+    with tempfile.TemporaryDirectory() as root:
+        env = StreamExecutionEnvironment.get_execution_environment(spark=spark, root=root)
+        env.set_parallelism(PARALLELISM).enable_checkpointing("10 ms")
+        stream = env.from_dataframe(spark_query.read(spark, files), uid="events")
+        counts = stream.key_by("post").process(function, "post string, n bigint").uid("count")
+        counts.sink_to(DiscardSink()).uid("out")
+        report = env.execute("profile", bounded=True)
+    epochs.run_epoch = watch._run
+    warm = WORKLOAD.warmup_batches
+    whole = median(e.seconds for e in list(report.epochs)[warm:])
+    steps = ("job", "open", "process", "snapshot")
+    parts = [median(job[step] for job in watch.jobs[warm:]) for step in steps]
+    return (type(function).__name__, *(f"{s:.3f} s" for s in (whole, *parts)))
+
+
+def main() -> int:
+    dataset = prepare(WORKLOAD, CACHE)
+    with tempfile.TemporaryDirectory() as scratch:
+        spark = spark_session.start("turnback-profile", Path(scratch))
+        rows = [measure(spark, dataset.batch_files, f) for f in (Count(), Nothing())]
+        spark.stop()
+    print(f"{WORKLOAD.batch_records:,} records an epoch, median of the epochs after the first two.")
+    print("In the slowest task: open (state to the last epoch), process, snapshot.\n")
+    print(table(("function", "epoch", "Spark job", "open", "process", "snapshot"), rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
