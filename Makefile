@@ -24,9 +24,10 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -n 2 tests/unit
+	$(BIN)/python -m pytest -q -n 2 -m 'not slow' tests/unit
 
 test: check
+	$(BIN)/python -m pytest -q -n 2 -m slow tests/unit
 	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs
 
 bench: env

@@ -115,6 +115,7 @@ def run_process(directory: Path, **environment: str) -> int:
     return done.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 @pytest.mark.parametrize(
     "point",

@@ -141,6 +141,7 @@ def test_close_leaves_no_thread_behind() -> None:
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.slow
 def test_two_thousand_epochs_leave_nothing_behind(tmp_path) -> None:
     storage = LocalStorage(tmp_path)
     coordinator = start(storage, Forgetful(), num_retained=2)

@@ -190,6 +190,7 @@ def test_a_hold_survives_a_restart_of_the_job() -> None:
     second.close()
 
 
+@pytest.mark.slow
 def test_hammered_by_threads_no_held_file_is_ever_missing() -> None:
     storage = memory()
     coordinator = start(storage, Holds(), max_concurrent=3).start()

@@ -127,6 +127,7 @@ class Model:
 batches = st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 5)), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(steps=programs(), data=st.data())
 def test_random_programs_survive_rescaling_and_changes_of_backend(steps, data):

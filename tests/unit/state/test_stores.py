@@ -101,6 +101,7 @@ def test_after_is_the_first_key_behind_a_prefix(prefix, end):
     assert after(prefix) == end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module, name", [("hashmap", "HashMapStore"), ("rocksdb", "RocksStore")])
 def test_a_killed_process_leaves_a_whole_batch(module, name, tmp_path):
     """Batches of 50 keys, all with the batch's number: after a kill they agree with the marker."""
@@ -136,6 +137,7 @@ def test_a_killed_process_leaves_a_whole_batch(module, name, tmp_path):
     store.close()
 
 
+@pytest.mark.slow
 def test_a_full_memory_is_told_and_leaves_the_store_as_it_was(tmp_path):
     script = """
         import resource, sys

@@ -35,6 +35,7 @@ def claim_slots(root: str, writer: int, slots: int) -> list[int]:
     return won
 
 
+@pytest.mark.slow
 def test_of_racing_processes_exactly_one_wins_each_slot(tmp_path: Path) -> None:
     slots = 60
     with SPAWN.Pool(3, meet, (SPAWN.Barrier(3),)) as pool:
@@ -63,6 +64,7 @@ def put_and_delete(root: str, name: str, rounds: int) -> None:
         storage.delete(f"a/b/{name}")
 
 
+@pytest.mark.slow
 def test_readers_see_the_old_or_the_new_bytes(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     writers = [
@@ -88,6 +90,7 @@ def test_readers_see_the_old_or_the_new_bytes(tmp_path: Path) -> None:
             writer.join()
 
 
+@pytest.mark.slow
 def test_writers_survive_deletes_that_remove_empty_directories(tmp_path: Path) -> None:
     workers = [
         SPAWN.Process(target=put_and_delete, args=(str(tmp_path), name, 150)) for name in "xyz"
