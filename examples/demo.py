@@ -26,7 +26,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turnback.coordinator import JobDirectory, RequestKind, Requests, RequestState
+from turnback.coordinator import (
+    AttemptStarted,
+    CheckpointDone,
+    JobDirectory,
+    RequestKind,
+    Requests,
+    RequestState,
+    read_history,
+)
 from turnback.core.errors import ConfigurationError
 from turnback.runtime.spark.java import check_java
 
@@ -34,6 +42,7 @@ HERE = Path(__file__).parent
 BEFORE, SINCE, LIVE = 8, 8, 2
 """Files of events from before the launch, since then, and while version 2 is live."""
 LIMIT_S = 240
+JOB = "social-media"
 
 console = Console()
 
@@ -126,7 +135,7 @@ def tell(demo: Demo, progress: Progress) -> tuple[Driver, Driver]:
     truth.write(SINCE, paid=True)
     progress.update(task, total=truth.count, description="version 1, after the savepoint")
     driver.wait(truth.count, progress, task)
-    demo.ask("social-media", RequestKind.CANCEL)
+    demo.ask(JOB, RequestKind.CANCEL)
     demo.ended(driver, "cancelled")
 
     since = truth.since_launch()
@@ -170,6 +179,11 @@ def report(demo: Demo, second: Driver, third: Driver) -> bool:
     summary.add_row(
         "events", f"{demo.truth.count:,}, {demo.truth.since_launch():,} since the launch"
     )
+    history = [r.event for r in read_history(JobDirectory.locate(demo.jobs, JOB).storage)]
+    starts = [e.snapshot or "nothing" for e in history if isinstance(e, AttemptStarted)]
+    taken = sum(isinstance(e, CheckpointDone) for e in history)
+    summary.add_row("version 1 started from", ", then ".join(starts))
+    summary.add_row("its checkpoints", f"{taken}")
     summary.add_row("savepoint", str(demo.savepoint))
     summary.add_row("job directories", str(demo.jobs))
     summary.add_row("the story as a page", str(demo.directory / "story.html"))
