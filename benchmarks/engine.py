@@ -19,6 +19,7 @@ class Engine:
         module: The program, which takes the name as its variant.
         does: What it does per record, where that is not what the others do.
         epochs: Whether it works in epochs whose duration can be compared.
+        slow: Whether a few batches take it minutes: enough to be warm, and too long for more.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Engine:
     python: Path = Path(sys.executable)
     does: str = "one read, one update, one row out per record"
     epochs: bool = True
+    slow: bool = False
 
 
 BASELINE = "turnback-rocksdb"
@@ -40,14 +42,15 @@ ENGINES = {
             "spark_group_by",
             does="JVM only, no user function; one row out per key and batch",
         ),
-        Engine("spark-transform-with-state", "spark_transform_with_state"),
+        Engine("spark-transform-with-state", "spark_transform_with_state", slow=True),
         Engine(
             "spark-transform-with-state-per-key",
             "spark_transform_with_state",
             does="one read and one update per key and batch; one row out per record",
             epochs=False,
+            slow=True,
         ),
-        Engine("pyflink-thread", "flink_count", FLINK_PYTHON, epochs=False),
-        Engine("pyflink-process", "flink_count", FLINK_PYTHON, epochs=False),
+        Engine("pyflink-thread", "flink_count", FLINK_PYTHON, epochs=False, slow=True),
+        Engine("pyflink-process", "flink_count", FLINK_PYTHON, epochs=False, slow=True),
     )
 }

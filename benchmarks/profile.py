@@ -24,7 +24,7 @@ from turnback import DiscardSink, KeyedProcessFunction, Row, StreamExecutionEnvi
 from turnback.runtime.spark import epochs
 from turnback.runtime.spark.epoch import EpochAcks
 
-WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=6, warmup_batches=2)
+WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=12, warmup_batches=6)
 
 
 class Nothing(KeyedProcessFunction):
@@ -72,7 +72,7 @@ def main() -> int:
         spark = spark_session.start("turnback-profile", Path(scratch))
         rows = [measure(spark, dataset.batch_files, f) for f in (Count(), Nothing())]
         spark.stop()
-    print(f"{WORKLOAD.batch_records:,} records an epoch, median of the epochs after the first two.")
+    print(f"{WORKLOAD.batch_records:,} records an epoch, median of the epochs after the first six.")
     print("In the slowest task: open (state to the last epoch), process, snapshot.\n")
     print(table(("function", "epoch", "Spark job", "open", "process", "snapshot"), rows))
     return 0

@@ -10,7 +10,7 @@ from benchmarks.engine import BASELINE, ENGINES
 from benchmarks.machine import Machine
 from benchmarks.result import Result
 from benchmarks.table import table
-from benchmarks.workload import Workload
+from benchmarks.workload import FAST_BATCHES, PARALLELISM, SLOW_BATCHES
 
 SAVEPOINTS = "savepoints"
 """Name of the section of RESULTS.md that another program writes."""
@@ -33,7 +33,7 @@ def throughput_table(outcomes: Outcomes) -> str:
     rows = []
     for name, outcome in outcomes.items():
         if not rates[name]:
-            rows.append((name, f"failed: {outcome.failure}", "", "", "", ENGINES[name].does))
+            rows.append((name, f"failed: {outcome.failure}", *[""] * 4, ENGINES[name].does))
             continue
         rows.append(
             (
@@ -41,11 +41,15 @@ def throughput_table(outcomes: Outcomes) -> str:
                 f"{median(rates[name]):,.0f}",
                 f"{min(rates[name]):,.0f} to {max(rates[name]):,.0f}",
                 _ratio(rates, name),
+                f"{outcome.results[0].records:,}",
                 _checkpoints(outcome.results),
                 ENGINES[name].does,
             )
         )
-    head = ("engine", "records/s", "lowest to highest", "ratio", "checkpoints", "what it does")
+    head = (
+        "engine", "records/s", "lowest to highest", "ratio", "counted", "checkpoints",
+        "what it does",
+    )  # fmt: skip
     return table(head, rows)
 
 
@@ -71,19 +75,24 @@ def epoch_table(outcomes: Outcomes) -> str:
 
 
 def document(
-    command: str, machine: Machine, workload: Workload, throughput: Outcomes, epochs: Outcomes
+    command: str,
+    machine: Machine,
+    batch_records: int,
+    keys: int,
+    throughput: Outcomes,
+    epochs: Outcomes,
 ) -> str:
     """The whole of RESULTS.md."""
-    w = workload
     busy = "**Other work was running: these numbers say little.** " if machine.busy else ""
     parts = [
         "# Results",
         f"Written by `{command}`; [README.md](README.md) says what is compared and how.",
         machine.describe() + f" {busy}{_versions([*throughput.values(), *epochs.values()])}",
         "## Throughput",
-        f"{w.counted_records:,} records over {w.keys:,} keys in batches of {w.batch_records:,}, "
-        f"after {w.warmup_records:,} records of warm-up. Parallelism 2. Ratio: records/s divided "
-        f"by those of {BASELINE}.",
+        f"Batches of {batch_records:,} records over {keys:,} keys: {FAST_BATCHES[1]} of them after "
+        f"{FAST_BATCHES[0]} to warm up, {SLOW_BATCHES[1]} after {SLOW_BATCHES[0]} in the engines "
+        f"for which these take minutes. Parallelism {PARALLELISM}. Ratio: records/s divided by "
+        f"those of {BASELINE}.",
         throughput_table(throughput),
     ]
     if epochs:

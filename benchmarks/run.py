@@ -16,11 +16,11 @@ from benchmarks.generate import prepare
 from benchmarks.machine import Machine
 from benchmarks.program import ProgramFailedError
 from benchmarks.report import Outcome, Outcomes
-from benchmarks.workload import small_epochs, throughput
+from benchmarks.workload import PARALLELISM, small_epochs, throughput
 
 CACHE = Path(__file__).parent / ".cache"
 RESULTS = Path(__file__).parent / "RESULTS.md"
-QUICK_RECORDS = 100_000
+QUICK_BATCH = 50_000
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -29,23 +29,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "--engines", nargs="+", choices=ENGINES, default=list(ENGINES), metavar="ENGINE",
         help=f"which to run, default all: {', '.join(ENGINES)}",
     )  # fmt: skip
-    parser.add_argument("--records", type=int, default=1_000_000, help="counted (%(default)s)")
+    parser.add_argument("--batch", type=int, default=500_000, help="records (%(default)s)")
     parser.add_argument("--keys", type=int, default=20_000, help="distinct (%(default)s)")
     parser.add_argument("--repeat", type=int, default=3, help="trials each (%(default)s)")
     parser.add_argument("--epochs", type=int, default=20, help="small epochs (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a trial may take")
     parser.add_argument(
         "--quick", action="store_true",
-        help=f"{QUICK_RECORDS:,} records, one trial, to see that all engines run: no RESULTS.md",
+        help=f"batches of {QUICK_BATCH:,}, one trial, to see that all engines run: no RESULTS.md",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, help="where to write the results instead")
     given = parser.parse_args(argv)
     if given.quick:
-        given.records, given.repeat = min(given.records, QUICK_RECORDS), 1
+        given.batch, given.repeat = min(given.batch, QUICK_BATCH), 1
     if given.output is None and not given.quick:
         given.output = RESULTS
-    if min(given.records, given.keys, given.repeat, given.epochs) < 1:
-        parser.error("--records, --keys, --repeat and --epochs must be at least 1")
+    if min(given.batch // PARALLELISM, given.keys, given.repeat, given.epochs) < 1:
+        parser.error(f"--batch must be at least {PARALLELISM}, all other numbers at least 1")
     return given
 
 
@@ -81,13 +81,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine.here()
     engines = [ENGINES[name] for name in given.engines]
-    workload = throughput(given.records, given.keys)
-    rates = measure(engines, prepare(workload, CACHE), given.repeat, given.timeout)
+    rates: Outcomes = {}
+    for slow in (False, True):
+        some = [engine for engine in engines if engine.slow is slow]
+        if some:
+            dataset = prepare(throughput(given.batch, given.keys, slow=slow), CACHE)
+            rates |= measure(some, dataset, given.repeat, given.timeout)
     small = prepare(small_epochs(given.epochs, given.keys), CACHE)
     # One trial is enough here: it holds as many measurements as epochs.
     epochs = measure([e for e in engines if e.epochs], small, 1, given.timeout)
     command = shlex.join(["python", "-m", "benchmarks.run", *(argv or sys.argv[1:])])
-    text = report.document(command, machine, workload, rates, epochs)
+    text = report.document(command, machine, given.batch, given.keys, rates, epochs)
     print(text)
     if given.output is not None:
         given.output.write_text(_with_savepoints(text, given.output))

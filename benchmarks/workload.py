@@ -7,7 +7,10 @@ from dataclasses import dataclass
 PARALLELISM = 2
 """Tasks in every engine, and files in every batch so that both cores read."""
 
-COUNTED_BATCHES = 2
+SLOW_BATCHES = (2, 2)
+FAST_BATCHES = (6, 10)
+"""Batches to warm up with, and batches that are counted."""
+
 SMALL_BATCH = 1_000
 
 
@@ -34,19 +37,17 @@ class Workload:
         return self.records - self.warmup_records
 
 
-def throughput(records: int, keys: int) -> Workload:
-    """`records` counted records in two batches, after two of the same size to warm up.
+def throughput(batch_records: int, keys: int, *, slow: bool) -> Workload:
+    """Large batches, some of them to warm up.
 
-    One is not enough: the JVM still compiles hot code during the second, and an aggregation that
-    runs in the JVM alone would look much slower than it is.
+    The JVM compiles hot code for about ten seconds. Slow engines have those behind them after two
+    batches; fast ones take more batches, and would look slower than they are with two.
 
     Every engine that works in batches has a fixed cost for each: large ones show what a record
     costs, `small_epochs` what a batch does.
     """
-    batch = records // COUNTED_BATCHES
-    if batch < PARALLELISM:
-        raise ValueError(f"--records must be at least {COUNTED_BATCHES * PARALLELISM}")
-    return Workload("throughput", keys, batch, COUNTED_BATCHES + 2, warmup_batches=2)
+    warmup, counted = SLOW_BATCHES if slow else FAST_BATCHES
+    return Workload("throughput", keys, batch_records, warmup + counted, warmup)
 
 
 def small_epochs(batches: int, keys: int) -> Workload:

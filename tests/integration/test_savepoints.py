@@ -21,6 +21,7 @@ from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    Savepoint,
     Types,
     ValueStateDescriptor,
 )
@@ -33,7 +34,7 @@ from turnback.coordinator import (
     SavepointFormat,
 )
 from turnback.core.errors import CheckpointError, CheckpointNotFoundError, ConfigurationError
-from turnback.savepoint import SavepointDirectory
+from turnback.savepoint import END_OF_TIME, SavepointDirectory
 
 KEYS = "aabcab"
 
@@ -118,6 +119,21 @@ def test_stopping_with_one_ends_the_job_right_there(jobs):
     assert jobs.out() == counted(KEYS * 2)
 
 
+def test_a_drained_job_says_so_in_its_savepoint(jobs, caplog):
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    client.stop_with_savepoint(True, jobs.directory / "drained").result(60)
+    client.result(60)
+    saved = Savepoint.load(jobs.directory / "drained")
+    assert saved.drained
+    assert saved.metadata.watermarks == dict.fromkeys(("events", "count", "out"), END_OF_TIME)
+    feed(jobs)
+    build(jobs, sink="next").execute("next", bounded=True, start_from=saved.location, fork=True)
+    assert "was drained: event time has come to its end in it" in caplog.text
+    assert jobs.out("next") == [p for p in counted(KEYS * 2) if p not in counted(KEYS)]
+
+
 def test_cancelling_with_one(jobs):
     feed(jobs)
     client = jobs.start(build(jobs))
@@ -183,6 +199,21 @@ def test_lists_maps_and_rows_with_awkward_names(jobs):
         sums[k, n % 2] = sums.get((k, n % 2), 0) + n
         expected.append((k, seen[k], sums[k, n % 2], str(n)))
     assert jobs.out() == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("format_type", list(SavepointFormat))
+def test_progress_is_told_in_parts_and_bytes(jobs, monkeypatch, format_type):
+    told = []
+    monkeypatch.setattr(Requests, "report", lambda self, id, progress: told.append(progress))
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    client.stop_with_savepoint(False, jobs.directory / "sp", format_type).result(60)
+    client.result(60)
+    written = [p for p in (jobs.directory / "sp").rglob("*") if p.suffix in (".parquet", ".arrow")]
+    assert (told[0].done, told[0].bytes) == (0, 0)
+    assert told[-1].done == told[-1].total == told[0].total > 0
+    assert told[-1].bytes == sum(path.stat().st_size for path in written) > 0
 
 
 # -- requests

@@ -85,7 +85,15 @@ class JobClient:
     ) -> Future[str | None]:
         """Let the running epoch be the last, take a savepoint of it, and end the job.
 
-        If the savepoint cannot be taken the job goes on. Arguments as in `trigger_savepoint`.
+        If the savepoint cannot be taken the job goes on.
+
+        Args:
+            advance_to_end_of_event_time: Say in the savepoint that event time has come to its end:
+                for a job that is not to go on with its streams.
+            savepoint_directory: As in `trigger_savepoint`, like the other arguments.
+            format_type: Likewise.
+            label: Likewise.
+            note: Likewise.
         """
         return self._ask(
             RequestKind.STOP,

@@ -137,6 +137,11 @@ class Savepoint:
         return None if self._snapshot.metadata is None else self._snapshot.metadata.note
 
     @property
+    def drained(self) -> bool:
+        """Whether event time has come to its end in it, see `JobClient.stop_with_savepoint`."""
+        return self._snapshot.drained
+
+    @property
     def max_parallelism(self) -> int:
         """The number of key groups."""
         return self._snapshot.max_parallelism

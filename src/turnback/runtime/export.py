@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import posixpath
-from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 
 import msgspec
-import pyarrow as pa
 
 from turnback.coordinator import Manifest
 from turnback.core.faults import reach
+from turnback.runtime.spans import spans_of
 from turnback.runtime.storageref import StorageRef, read_state, storage_of
-from turnback.savepoint import FILES, StatePart, StateTable, write_parts
+from turnback.savepoint import FILES, PartsWriter, StateId, StatePart, StateTable
 from turnback.state import StateFile, StateSchema, live_rows, share
 from turnback.storage import check
 
 COPY_BYTES = 64 << 20
 SPAN_ROWS = 250_000
-"""A task folds about as many rows: small enough to give its place to an epoch soon."""
+SPAN_BYTES = 16 << 20
+"""A task folds about as much: little enough to give its place to an epoch soon."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +37,15 @@ class ExportTask:
 
     def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
         """Write; the files are durable when this returns."""
-        tables: dict[tuple[str, str], list[pa.Table]] = defaultdict(list)
-        codecs: dict[tuple[str, str], StateTable] = {}
-        for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
-            codec = codecs.setdefault(schema.id, StateTable(schema))
-            tables[schema.id].append(codec.to_typed(rows))
-        reach("during-savepoint")
         storage = storage_of(self.target)
-        return [
-            (codecs[id].schema, write_parts(storage, codecs[id].schema, found))
-            for id, found in tables.items()
-        ]
+        writers: dict[StateId, tuple[StateTable, PartsWriter]] = {}
+        for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
+            if schema.id not in writers:
+                writers[schema.id] = StateTable(schema), PartsWriter(storage, schema)
+            codec, writer = writers[schema.id]
+            writer.add(codec.to_typed(rows))
+        reach("during-savepoint")
+        return [(codec.schema, writer.finish()) for codec, writer in writers.values()]
 
 
 @dataclass(frozen=True)
@@ -74,10 +71,9 @@ class CopyTask:
 
 def export_tasks(manifest: Manifest, source: StorageRef, target: StorageRef) -> list[ExportTask]:
     """Cut the work into tasks of bounded size."""
-    rows = sum(file.rows for file in manifest.state)
     uids = {uid for file in manifest.state for uid in file.operators}
     tasks = []
-    for span in spans(manifest.max_parallelism, -(-rows // SPAN_ROWS)):
+    for span in spans_of(manifest.max_parallelism, manifest.state, SPAN_ROWS, SPAN_BYTES):
         files = share(manifest.state, dict.fromkeys(uids, span))
         if files:
             tasks.append(ExportTask(files, source, target))
@@ -94,10 +90,3 @@ def copy_tasks(manifest: Manifest, source: StorageRef, target: StorageRef) -> li
             tasks.append(CopyTask(tuple(held), source, target))
             held = []
     return [*tasks, CopyTask(tuple(held), source, target)] if held else tasks
-
-
-def spans(groups: int, pieces: int) -> list[tuple[int, int]]:
-    """Cut all key groups into about as many ranges of about one size."""
-    pieces = max(1, min(pieces, groups))
-    bounds = [groups * i // pieces for i in range(pieces + 1)]
-    return [(a, b - 1) for a, b in pairwise(bounds)]

@@ -28,7 +28,7 @@ from turnback.runtime.snapshot import StoredRows
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Incompatible, Migration, StateId, evolve_state
 from turnback.state import KeyedStateBackend, StateFile, StateSchema, write_delta
-from turnback.state.delta import COLUMNS
+from turnback.state.delta import COLUMNS, bounded_batches
 from turnback.storage import digest
 
 FILE_BYTES = 64 << 20
@@ -155,7 +155,7 @@ class IntakeTask:
             rows = rows.take(pa.array(np.argsort(groups, kind="stable")))
             groups = rows["group"].to_numpy()
         state = pa.array(np.zeros(len(rows), np.int16))
-        data = write_delta([schema], rows.add_column(0, COLUMNS.field(0), state).to_batches())
+        data = write_delta([schema], bounded_batches(rows.add_column(0, COLUMNS.field(0), state)))
         path = f"state/{self.attempt}/taken-{self.partition}-{uuid.uuid4().hex}.arrow"
         reach("during-intake")
         if not self.target.inline:

@@ -130,6 +130,11 @@ class Snapshot:
             metadata=metadata,
         )
 
+    @property
+    def drained(self) -> bool:
+        """Whether event time has come to its end in it."""
+        return self.metadata is not None and self.metadata.drained
+
     def info(self) -> SnapshotInfo:
         """What has to be known to match it with a program."""
         uids = {op.uid for op in self.operators}

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from turnback.core.types import type_from_descriptor
-from turnback.runtime.export import spans
 from turnback.runtime.snapshot import StoredRows
+from turnback.runtime.spans import Span, spans_of
 from turnback.savepoint import ROWS, StateTable, reorder
 
 Batches = Iterator[pa.RecordBatch]
-Span = tuple[int, int]
 
 SPAN_ROWS = 500_000
-"""A task reads about as many rows. Fewer would mean that more tasks open the same file."""
+SPAN_BYTES = 32 << 20
+"""A task reads about as much. Less would mean that more tasks open the same file."""
 
 ENTRIES = pa.schema([ROWS.field(name) for name in ("key", "sub", "value")])
 """What `EntryReader` gives: rows without their key group."""
@@ -24,10 +24,8 @@ ENTRIES = pa.schema([ROWS.field(name) for name in ("key", "sub", "value")])
 
 def reading_spans(stored: StoredRows, max_parallelism: int) -> list[Span]:
     """Cut the key groups of a state into the shares of tasks."""
-    uid = stored.schema.uid
-    rows = sum(part.rows for part in stored.parts)
-    rows += sum(file.rows for file in stored.files if uid in file.operators)
-    return spans(max_parallelism, -(-rows // SPAN_ROWS))
+    files = [file for file in stored.files if stored.schema.uid in file.operators]
+    return spans_of(max_parallelism, [*stored.parts, *files], SPAN_ROWS, SPAN_BYTES)
 
 
 @dataclass(frozen=True)

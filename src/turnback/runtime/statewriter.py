@@ -14,7 +14,8 @@ from turnback.core import KeyCodec
 from turnback.core.errors import StateError
 from turnback.core.types import type_from_descriptor
 from turnback.runtime.snapshot import StoredRows
-from turnback.runtime.statereader import Batches, Span
+from turnback.runtime.spans import Span
+from turnback.runtime.statereader import Batches
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import ROWS, StatePart, StateTable, state_directory, write_parts
 from turnback.state import StateSchema

@@ -28,6 +28,7 @@ from turnback.savepoint.draft import Draft
 from turnback.savepoint.evolution import Incompatible, Migration, Outcome, Same, evolve_state
 from turnback.savepoint.lookup import check_state
 from turnback.savepoint.metadata import (
+    END_OF_TIME,
     FILES,
     METADATA,
     SOURCES,
@@ -37,11 +38,12 @@ from turnback.savepoint.metadata import (
     SavepointMetadata,
     StatePart,
 )
-from turnback.savepoint.parts import read_parts, state_directory, write_parts
+from turnback.savepoint.parts import PartsWriter, read_parts, state_directory, write_parts
 from turnback.savepoint.table import ROWS, StateTable
 from turnback.savepoint.views import view_names
 
 __all__ = [
+    "END_OF_TIME",
     "FILES",
     "METADATA",
     "ROWS",
@@ -57,6 +59,7 @@ __all__ = [
     "Migration",
     "Origin",
     "Outcome",
+    "PartsWriter",
     "Program",
     "Renames",
     "Same",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from os import PathLike, fspath
 
@@ -12,6 +13,7 @@ from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
+    FencedError,
     NotFoundError,
 )
 from turnback.savepoint.metadata import METADATA, SavepointMetadata, decode, encode
@@ -20,7 +22,7 @@ from turnback.storage.digest import check
 from turnback.storage.open import open_storage
 
 WRITING = "_writing"
-"""In a directory that a savepoint is being written into; holds its id."""
+"""In a directory that a savepoint is being written into; holds its id and who writes it."""
 
 
 class FileProblem(msgspec.Struct, frozen=True):
@@ -44,6 +46,7 @@ class SavepointDirectory:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self._mark = b""
 
     @classmethod
     def locate(
@@ -78,7 +81,8 @@ class SavepointDirectory:
     def begin(self, id: str) -> SavepointMetadata | None:
         """Take the directory for a savepoint that is to be written.
 
-        A savepoint that another driver has begun under the same id is begun anew.
+        A savepoint that another driver has begun under the same id is begun anew; that driver, if
+        it lives on, cannot complete it any more.
 
         Returns:
             What was written under this id, if it is complete already.
@@ -88,15 +92,17 @@ class SavepointDirectory:
             AlreadyExistsError: Another writer has taken it in this very moment.
         """
         found = self.storage.list()
+        self._mark = f"{id} {uuid.uuid4().hex}".encode()
         if METADATA in found:
             metadata = self.load()
             if metadata.id == id:
                 self.storage.delete(WRITING)
                 return metadata
         elif not found:
-            claim(self.storage, WRITING, id.encode())  # of two writers, one
+            claim(self.storage, WRITING, self._mark)  # of two writers, one
             return None
-        elif WRITING in found and self.storage.get(WRITING) == id.encode():
+        elif WRITING in found and self.storage.get(WRITING).split(b" ")[0] == id.encode():
+            self.storage.put(WRITING, self._mark)
             for path in found:
                 if path != WRITING:
                     self.storage.delete(path)
@@ -106,12 +112,27 @@ class SavepointDirectory:
         )
 
     def complete(self, metadata: SavepointMetadata) -> None:
-        """Make a savepoint of what was written since `begin`."""
+        """Make a savepoint of what was written since `begin`.
+
+        Files that it does not name are deleted first: those of tasks that were tried twice would
+        be read with the others by whoever reads a state's directory as plain Parquet.
+
+        Raises:
+            FencedError: Another driver has begun it anew since.
+        """
+        if not self._is_mine():
+            raise FencedError(f"{self.uri}: another driver has begun this savepoint anew")
+        named = metadata.files()
+        for path in self.storage.list():
+            if path not in named and path != WRITING:
+                self.storage.delete(path)
         self.write_metadata(metadata)
         self.storage.delete(WRITING)
 
     def abandon(self) -> None:
         """Delete what was written since `begin`, the mark that it is ours last."""
+        if not self._is_mine():
+            return
         for path in self.storage.list():
             if path != WRITING:
                 self.storage.delete(path)
@@ -184,6 +205,12 @@ class SavepointDirectory:
         self.storage.delete(METADATA)
         for path in metadata.files():
             self.storage.delete(path)
+
+    def _is_mine(self) -> bool:
+        try:
+            return self.storage.get(WRITING) == self._mark
+        except NotFoundError:
+            return False
 
     def _no_savepoint(self) -> CheckpointNotFoundError:
         if not self.storage.list():

@@ -24,7 +24,8 @@ from turnback.core.types import (
     MapTypeInfo,
     type_from_descriptor,
 )
-from turnback.functions.descriptors import EvolutionRules, StateDescriptor
+from turnback.functions.descriptors import StateDescriptor
+from turnback.functions.rules import EvolutionRules
 from turnback.state.schema import SINGLE_KINDS, StateSchema
 
 Convert = Callable[[Any], Any]

@@ -25,6 +25,9 @@ METADATA = "_metadata.json"
 STATE, SOURCES, FILES = "state", "sources", "files"
 """The directories of a savepoint: typed state, logs of sources, copied state files."""
 
+END_OF_TIME = (1 << 63) - 1
+"""The watermark after which nothing comes."""
+
 _HEAD = '{{\n  "kind": "{}",\n  "format": {},\n  "checksum": "{}",\n  "savepoint": '
 _HEADER = re.compile(
     rb'\{\n  "kind": "(turnback-savepoint)",\n  "format": ([1-9][0-9]{0,8}),\n'
@@ -124,7 +127,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         operators: The operators of the program.
         states: The states, with their files if the type is canonical.
         native: The state files if the type is native, never inline.
-        watermarks: By uid.
+        watermarks: By uid; `END_OF_TIME` for all if the job was drained.
         origin: What the job itself was started from, if it was from anything.
     """
 
@@ -156,6 +159,11 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def files(self) -> dict[str, int]:
         """Return the length of every other file of the savepoint, by path."""
         return {entry.path: entry.length for entry in self.entries()}
+
+    @property
+    def drained(self) -> bool:
+        """Whether event time has come to its end in it."""
+        return END_OF_TIME in self.watermarks.values()
 
     def state(self, uid: str, name: str) -> SavedState | None:
         """Return a state, None if the savepoint does not hold it."""

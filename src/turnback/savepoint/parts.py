@@ -28,42 +28,81 @@ def state_directory(schema: StateSchema) -> str:
 
 
 def write_parts(
-    storage: Storage,
-    schema: StateSchema,
-    tables: Iterable[pa.Table],
-    *,
-    part_bytes: int = PART_BYTES,
-    new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+    storage: Storage, schema: StateSchema, tables: Iterable[pa.Table]
 ) -> tuple[StatePart, ...]:
-    """Write a state as Parquet files, which are durable on return.
+    """Write a state whose tables come one after the other, see `PartsWriter`."""
+    writer = PartsWriter(storage, schema)
+    for table in tables:
+        writer.add(table)
+    return writer.finish()
+
+
+class PartsWriter:
+    """Writes a state as Parquet files.
 
     In memory at once are one file, which is compressed, and a little more than one row group.
-    What was written when an error is raised stays behind, named by nothing.
+    What was written before an error stays behind, named by nothing.
 
     Args:
         storage: The savepoint's directory.
         schema: The state.
-        tables: Typed tables, see `StateTable`. Sorted by key group, or else readers of a few key
-            groups have to read more than they need.
         part_bytes: A file is closed once it is this large.
         new_name: Makes names that are never made again, by anyone.
-
-    Returns:
-        The files, in order; none for a state without rows.
     """
-    directory = state_directory(schema)
-    parts: list[StatePart] = []
-    part: _Part | None = None
-    for group in _row_groups(tables):
-        if part is None:
-            part = _Part(f"{directory}/{new_name()}.parquet", group.schema)
-        part.add(group)
-        if part.size >= part_bytes:
-            parts.append(part.store(storage))
-            part = None
-    if part is not None:
-        parts.append(part.store(storage))
-    return tuple(parts)
+
+    def __init__(
+        self,
+        storage: Storage,
+        schema: StateSchema,
+        part_bytes: int = PART_BYTES,
+        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._storage = storage
+        self._directory = state_directory(schema)
+        self._part_bytes = part_bytes
+        self._new_name = new_name
+        self._part: _Part | None = None
+        self._parts: list[StatePart] = []
+        self._held: list[pa.Table] = []
+        self._rows = self._bytes = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Write a typed table, see `StateTable`.
+
+        Tables should come sorted by key group, or else readers of a few key groups have to read
+        more than they need.
+        """
+        for piece in pieces(table, GROUP_ROWS, GROUP_BYTES):
+            rows, size = piece.num_rows, piece.nbytes
+            if self._rows + rows > GROUP_ROWS or self._bytes + size > GROUP_BYTES:
+                self._close_group()
+            if rows:
+                self._held.append(piece)
+                self._rows, self._bytes = self._rows + rows, self._bytes + size
+
+    def finish(self) -> tuple[StatePart, ...]:
+        """Return the files, in order, all of them durable; none for a state without rows."""
+        self._close_group()
+        self._close_part()
+        return tuple(self._parts)
+
+    def _close_group(self) -> None:
+        """Make a row group of the tables held back, so that small ones are joined."""
+        if not self._held:
+            return
+        group = pa.concat_tables(self._held)
+        self._held, self._rows, self._bytes = [], 0, 0
+        if self._part is None:
+            path = f"{self._directory}/{self._new_name()}.parquet"
+            self._part = _Part(path, group.schema)
+        self._part.add(group)
+        if self._part.size >= self._part_bytes:
+            self._close_part()
+
+    def _close_part(self) -> None:
+        if self._part is not None:
+            self._parts.append(self._part.store(self._storage))
+            self._part = None
 
 
 def read_parts(
@@ -122,23 +161,6 @@ class _Part:
             first_group=min(self._groups),
             last_group=max(self._groups),
         )
-
-
-def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Cut and join tables so that each becomes one row group of a good size."""
-    held: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        for piece in pieces(table, GROUP_ROWS, GROUP_BYTES):
-            count, more = piece.num_rows, piece.nbytes
-            if held and (rows + count > GROUP_ROWS or size + more > GROUP_BYTES):
-                yield pa.concat_tables(held)
-                held, rows, size = [], 0, 0
-            if count:
-                held.append(piece)
-                rows, size = rows + count, size + more
-    if held:
-        yield pa.concat_tables(held)
 
 
 def _range(table: pa.Table) -> tuple[int, int]:

@@ -8,7 +8,9 @@ this entry is removed. Rows are sorted by group; a clear stands before the puts 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -20,6 +22,7 @@ from pyarrow import ipc
 
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.state.file import StateFile
+from turnback.state.layout import MAX_GROUPS
 from turnback.state.schema import StateSchema
 from turnback.storage.digest import digest
 
@@ -30,6 +33,7 @@ BATCH_BYTES = 64 << 20
 _FORMAT_KEY = b"turnback.state.format"
 _STATES_KEY = b"turnback.state.states"
 _OPTIONS = ipc.IpcWriteOptions(compression="zstd")
+_ONLY_GROUPS = ipc.IpcReadOptions(included_fields=[1])
 
 COLUMNS = pa.schema(
     [
@@ -40,6 +44,10 @@ COLUMNS = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
+
+
+Batch = Callable[[], pa.RecordBatch]
+"""Reads a batch of a state file."""
 
 
 class BuiltDelta(NamedTuple):
@@ -79,24 +87,32 @@ class BuiltDelta(NamedTuple):
 
 
 class Delta:
-    """A state file that has been read: its states, and its rows batch by batch."""
+    """A state file that has been opened: its states, and its rows batch by batch."""
 
-    def __init__(self, schemas: list[StateSchema], reader: ipc.RecordBatchFileReader, name: str):
+    def __init__(self, schemas: list[StateSchema], data: pa.Buffer, name: str) -> None:
         self.schemas = schemas
-        self._reader = reader
+        self._data = data
         self._name = name
+        self._reader = ipc.open_file(data)
 
-    def __len__(self) -> int:
-        """Number of batches."""
-        return int(self._reader.num_record_batches)
+    def batches(self, first_group: int = 0, last_group: int = MAX_GROUPS) -> list[Batch]:
+        """The batches that may hold rows of these key groups; none of them is decompressed yet."""
+        numbers = range(self._reader.num_record_batches)
+        if len(numbers) > 1:  # most files hold what one epoch has touched
+            lean = ipc.open_file(self._data, options=_ONLY_GROUPS)
+            ends = [partial(self._group, lean, row=row) for row in (0, -1)]
+            start = bisect_left(numbers, first_group, key=ends[-1])
+            numbers = numbers[start : bisect_right(numbers, last_group, key=ends[0])]
+        return [partial(self._batch, self._reader, number) for number in numbers]
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, a batch at a time."""
-        for i in range(self._reader.num_record_batches):
-            try:
-                yield self._reader.get_batch(i)
-            except (pa.ArrowException, OSError) as e:
-                raise CorruptFileError(f"state file {self._name} cannot be read: {e}") from e
+    def _group(self, reader: ipc.RecordBatchFileReader, number: int, row: int) -> int:
+        return int(self._batch(reader, number).column(0)[row].as_py())
+
+    def _batch(self, reader: ipc.RecordBatchFileReader, number: int) -> pa.RecordBatch:
+        try:
+            return reader.get_batch(number)
+        except (pa.ArrowException, OSError) as e:
+            raise CorruptFileError(f"state file {self._name} cannot be read: {e}") from e
 
 
 def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch]) -> bytes:
@@ -118,8 +134,9 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
         data: The bytes.
         name: What to call the file in an error.
     """
+    buffer = pa.py_buffer(data)
     try:
-        reader = ipc.open_file(pa.py_buffer(data))
+        reader = ipc.open_file(buffer)
         metadata = reader.schema.metadata or {}
         version = int(metadata[_FORMAT_KEY])
     except (pa.ArrowException, OSError, KeyError, ValueError) as e:
@@ -135,7 +152,7 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
         raise CorruptFileError(f"state file {name} does not say what is in it: {e}") from e
     if not reader.schema.equals(COLUMNS):
         raise CorruptFileError(f"state file {name} has the columns {reader.schema.names}")
-    return Delta(schemas, reader, name)
+    return Delta(schemas, buffer, name)
 
 
 class DeltaBuilder:

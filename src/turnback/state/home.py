@@ -24,7 +24,6 @@ from turnback.storage.digest import check
 
 Found = Literal["home", "caught-up", "rebuilt"]
 Read = Callable[[StateFile], bytes]
-Progress = Callable[[int, int], None]
 
 Store = RocksStore | HashMapStore
 
@@ -96,7 +95,6 @@ def open_home(
     read: Read,
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
-    progress: Progress | None = None,
     options: RocksOptions | None = None,
     layout: str = "",
 ) -> Home:
@@ -110,7 +108,6 @@ def open_home(
         read: Gives the bytes of a file that does not carry them inline.
         schemas: The states of the program; rows of any other state are left out.
         groups: First and last key group of the partition.
-        progress: Called with rows applied and rows to apply, when there is anything to apply.
         options: Of the RocksDB store.
         layout: Whatever else decides which rows of the files count, such as the operators' own
             parallelism; a store filled under another one is rebuilt.
@@ -137,7 +134,7 @@ def open_home(
             home.found = "rebuilt" if todo else "home"
         elif todo:
             home.found = "caught-up"
-        _apply(home, todo, read, schemas, groups, scope, progress)
+        _apply(home, todo, read, schemas, groups, scope)
     except BaseException:
         if home is not None:
             home.close()
@@ -174,10 +171,7 @@ def _apply(
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
     scope: str,
-    progress: Progress | None,
 ) -> None:
-    total = sum(file.rows for file in todo)
-    done = 0
     store = home.store
     for file, after in zip_longest(todo, todo[1:]):
         data = file.inline if file.inline is not None else read(file)
@@ -191,14 +185,12 @@ def _apply(
         unfinished = msgspec.msgpack.encode(msgspec.structs.replace(marker, version=_UNFINISHED))
         if after is not None and after.last_epoch == file.last_epoch:
             finished = unfinished  # the epoch is spread over several files, as after a rescale
-        if not len(delta):
+        batches = delta.batches(first, last)
+        if not batches:
             store.write(Changes([], [], []), finished)
-        for number, batch in enumerate(delta.batches(), 1):
-            changes = applier.changes(batch)
-            store.write(changes, finished if number == len(delta) else unfinished)
-            done += batch.num_rows
-            if progress is not None:
-                progress(done, total)
+        for number, read_batch in enumerate(batches, 1):
+            changes = applier.changes(read_batch())
+            store.write(changes, finished if number == len(batches) else unfinished)
     if todo:
         store.settle()
     marker_now = _marker_of(store)

@@ -128,16 +128,16 @@ class _Source:
             np.int16,
         )
         self._all_count = all(counts)
-        self._batches = delta.batches()
         self._range = (file.first_group, file.last_group)
+        self._batches = iter(delta.batches(*self._range))
         self._held: list[pa.Table] = []
         self.exhausted = False
         self.load()
 
     def load(self) -> None:
         """Hold one more batch."""
-        for batch in self._batches:
-            batch = select(batch, *self._range)
+        for read in self._batches:
+            batch = select(read(), *self._range)
             states = self._numbers[batch["state"].to_numpy()]
             columns = [pa.array(states), *batch.columns[1:]]
             table = pa.Table.from_arrays(columns, schema=COLUMNS)

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
-
 from turnback.runtime import export
 from turnback.runtime.storageref import StorageRef
 from turnback.state import StateFile
@@ -15,13 +13,6 @@ def file(
     name: str, length: int = 10, rows: int = 5, groups: tuple[int, int] = (0, 15)
 ) -> StateFile:
     return StateFile(name, length, "xxh3:0", rows, 1, 1, *groups, ("op",))
-
-
-@pytest.mark.parametrize(("groups", "pieces"), [(128, 1), (128, 7), (4, 9), (1, 1), (128, 0)])
-def test_spans_cover_all_groups_once(groups, pieces):
-    found = export.spans(groups, pieces)
-    assert [g for first, last in found for g in range(first, last + 1)] == list(range(groups))
-    assert len(found) == max(1, min(groups, pieces))
 
 
 def test_every_task_folds_about_as_many_rows(monkeypatch):

@@ -14,7 +14,7 @@ from savepoint_support import rows_table, state_schema
 
 from turnback.core import Types
 from turnback.core.errors import CorruptFileError, NotFoundError
-from turnback.savepoint import StateTable, read_parts, state_directory, write_parts
+from turnback.savepoint import PartsWriter, StateTable, read_parts, state_directory, write_parts
 from turnback.savepoint import parts as module
 from turnback.storage import LocalStorage, MemoryStorage
 
@@ -38,13 +38,20 @@ def typed(groups, values=None):
     )
 
 
+def written(storage, tables, schema=SCHEMA, **options):
+    writer = PartsWriter(storage, schema, **options)
+    for table in tables:
+        writer.add(table)
+    return writer.finish()
+
+
 def read(storage, parts, first=0, last=1 << 15):
     return [row for table in read_parts(storage, parts, first, last) for row in table.to_pylist()]
 
 
 def test_a_part_is_below_the_state_and_says_what_it_is(storage):
     schema = state_schema(uid="a/../b", name="x y")
-    (part,) = write_parts(storage, schema, [typed([2, 2, 5])], new_name=lambda: "u1")
+    (part,) = written(storage, [typed([2, 2, 5])], schema, new_name=lambda: "u1")
     assert part.path == "state/a%2F..%2Fb/x%20y/u1.parquet"
     assert state_directory(schema) == "state/a%2F..%2Fb/x%20y"
     assert storage.list() == [part.path]
@@ -97,7 +104,7 @@ def test_parts_are_bounded_and_written_before_the_rest_is_asked_for(storage, mon
             there.append(len(storage.list()))
             yield typed([group] * 10)
 
-    parts = write_parts(storage, SCHEMA, tables(), part_bytes=1)
+    parts = written(storage, tables(), part_bytes=1)
     assert [(p.first_group, p.last_group, p.rows) for p in parts] == [(g, g, 10) for g in range(5)]
     assert there == [0, 0, 1, 2, 3]
     assert len(read(storage, parts)) == 50
@@ -105,7 +112,7 @@ def test_parts_are_bounded_and_written_before_the_rest_is_asked_for(storage, mon
 
 def test_only_what_overlaps_is_read(storage, monkeypatch):
     monkeypatch.setattr(module, "GROUP_ROWS", 4)
-    parts = write_parts(storage, SCHEMA, [typed([g] * 4) for g in range(6)], part_bytes=1)
+    parts = written(storage, [typed([g] * 4) for g in range(6)], part_bytes=1)
     storage.delete(parts[0].path)
     storage.put(parts[5].path, b"rubbish")
     assert [row["key_group"] for row in read(storage, parts, 1, 4)] == [1] * 4 + [2] * 4 + [
@@ -177,13 +184,8 @@ def test_the_directory_of_a_state_is_a_dataset(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(module, "GROUP_ROWS", 2)
     storage = LocalStorage(tmp_path)
     numbers = count()
-    write_parts(
-        storage,
-        SCHEMA,
-        [typed([1, 1]), typed([2, 2])],
-        part_bytes=1,
-        new_name=lambda: f"p{next(numbers)}",
-    )
+    name = lambda: f"p{next(numbers)}"  # noqa: E731
+    written(storage, [typed([1, 1]), typed([2, 2])], part_bytes=1, new_name=name)
     frame = pd.read_parquet(tmp_path / state_directory(SCHEMA))
     assert frame["key_group"].tolist() == [1, 1, 2, 2]
     assert frame.columns.tolist() == ["key_group", "key", "value"]

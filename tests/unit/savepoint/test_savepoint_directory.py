@@ -10,6 +10,7 @@ from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
+    FencedError,
     NotFoundError,
     StorageError,
 )
@@ -252,3 +253,28 @@ class TestWriting:
         directory.storage.put("state/half", b"x")
         directory.abandon()
         assert directory.storage.list() == []
+
+    def test_files_of_tasks_that_were_tried_twice_are_swept(self, directory):
+        directory.begin("1")
+        for path in [*METADATA.files(), "state/op/state/tried-before.parquet"]:
+            directory.storage.put(path, b"x")
+        directory.complete(METADATA)
+        assert set(directory.storage.list()) == {*METADATA.files(), "_metadata.json"}
+
+    def test_a_driver_that_was_taken_for_dead_can_neither_complete_nor_delete(
+        self, directory, storage
+    ):
+        directory.begin("1")
+        directory.storage.put("state/half", b"x")
+        successor = SavepointDirectory(storage)
+        successor.begin("1")
+        storage.put("state/new", b"x")
+        with pytest.raises(FencedError, match="begun this savepoint anew"):
+            directory.complete(METADATA)
+        directory.abandon()
+        assert sorted(storage.list()) == ["_writing", "state/new"]
+        successor.complete(METADATA)
+        with pytest.raises(FencedError):
+            directory.complete(METADATA)
+        directory.abandon()
+        assert successor.load() == METADATA

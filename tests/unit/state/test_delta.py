@@ -14,7 +14,7 @@ MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="stri
 
 
 def rows(data):
-    return [tuple(r.values()) for b in read_delta(data).batches() for r in b.to_pylist()]
+    return [tuple(r.values()) for b in read_delta(data).batches() for r in b().to_pylist()]
 
 
 def test_nothing_dirty_makes_no_file():
@@ -80,9 +80,27 @@ def test_batches_are_bounded_in_rows_and_bytes(monkeypatch):
     sizes = [1] * 25 + [400] * 5 + [5000, 1]
     builder.add(VALUE, [0] * 32, [b"k%d" % i for i in range(32)], None, [b"v" * n for n in sizes])
     data = builder.build().data
-    lengths = [b.num_rows for b in read_delta(data).batches()]
+    lengths = [read().num_rows for read in read_delta(data).batches()]
     assert lengths == [10, 10, 7, 2, 1, 1, 1]
     assert [len(r[4]) for r in rows(data)] == sizes
+
+
+@pytest.mark.parametrize("first", range(-1, 12))
+@pytest.mark.parametrize("width", [0, 1, 3, 20])
+def test_only_the_batches_of_some_key_groups_are_read(monkeypatch, first, width):
+    monkeypatch.setattr(module, "BATCH_ROWS", 3)
+    groups = [1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 8, 8, 9, 10]
+    builder = DeltaBuilder(1)
+    keys = [b"k%d" % i for i in range(len(groups))]
+    builder.add(VALUE, groups, keys, None, keys)
+    batches = [b() for b in read_delta(builder.build().data).batches(first, first + width)]
+    found = [row["group"] for batch in batches for row in batch.to_pylist()]
+    wanted = [g for g in groups if first <= g <= first + width]
+    assert [g for g in found if first <= g <= first + width] == wanted
+    for batch in batches:
+        assert any(first <= row["group"] <= first + width for row in batch.to_pylist()) or (
+            batch["group"][0].as_py() < first and first + width < batch["group"][-1].as_py()
+        )
 
 
 def test_a_newer_format_is_refused_naming_both():

@@ -335,19 +335,6 @@ def test_a_store_of_another_boot_is_not_trusted_in_memory(job, monkeypatch):
     assert j.found[-1] == ("rebuilt" if j.kind == "hashmap" else "home")
 
 
-def test_progress_counts_rows(job):
-    j = job(COUNT)
-    bump_all(j, 2)
-    seen = []
-    backend, _ = j.backend()
-    report = lambda done, total: seen.append((done, total))  # noqa: E731
-    with open_home(
-        j.kind, j.root / "x", j.files, j.read, backend.schemas(), (0, 15), progress=report
-    ) as home:
-        assert home.version == 2
-    assert seen == [(20, 40), (40, 40)]
-
-
 def test_an_unknown_backend_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="hashmap and rocksdb"):
         open_home("redis", tmp_path / "x", [], lambda f: b"", [], (0, 1))

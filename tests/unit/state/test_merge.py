@@ -28,7 +28,7 @@ class Files:
     def merge(self, final, files=None):
         built = merge(files or self.files, lambda f: self.blobs[f.path], final=final)
         found = read_delta(built.data)
-        rows = [tuple(r.values()) for b in found.batches() for r in b.to_pylist()]
+        rows = [tuple(r.values()) for b in found.batches() for r in b().to_pylist()]
         return built, [(found.schemas[r[0]].name, *r[1:]) for r in rows]
 
 

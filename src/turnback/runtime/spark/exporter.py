@@ -15,10 +15,10 @@ from turnback.runtime.export import copy_tasks, export_tasks
 from turnback.runtime.spark.tasks import Task, run_tasks
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import (
+    END_OF_TIME,
     SOURCES,
     Origin,
     SavedState,
-    SavepointDirectory,
     SavepointMetadata,
     StateId,
     StatePart,
@@ -27,9 +27,14 @@ from turnback.state import StateFile, StateSchema
 from turnback.storage import Storage, check
 
 T = TypeVar("T")
+Written = list[tuple[StateSchema, tuple[StatePart, ...]]]
+"""What an `ExportTask` gives."""
 
-OnProgress = Callable[[int, int], None]
-"""Called with the tasks done and the tasks there are."""
+OnProgress = Callable[[int, int, int], None]
+"""Called with the tasks done, the tasks there are, and the bytes written."""
+
+CORES_PER_TASK = 4
+"""One in so many of Spark's cores writes savepoints, the others are left to the epochs."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,7 @@ class ExportOrder:
         note: What the user says of it.
         origin: What the job itself was started from.
         version: Of Turnback.
+        drained: Event time is at its end: nothing in the savepoint waits for later events.
     """
 
     id: str
@@ -55,12 +61,13 @@ class ExportOrder:
     note: str | None
     origin: Origin | None
     version: str
+    drained: bool = False
 
 
 class Exporter:
     """Writes checkpoints out as savepoints, beside the epochs.
 
-    One small Spark job after the other: an epoch that starts meanwhile comes before the next of
+    A few small tasks after the other: an epoch that starts meanwhile comes before the next of
     them, because Spark serves jobs in the order in which they were submitted.
     """
 
@@ -76,7 +83,7 @@ class Exporter:
     def export(
         self, manifest: Manifest, order: ExportOrder, created_ms: int, on_progress: OnProgress
     ) -> SavepointMetadata:
-        """Write a savepoint; it exists when this returns, and not before.
+        """Write the files of a savepoint, and return what there is to say about them.
 
         Args:
             manifest: The checkpoint; its files must not be deleted meanwhile.
@@ -89,13 +96,14 @@ class Exporter:
         files: tuple[StateFile, ...] = ()
         if native:
             copies = copy_tasks(manifest, self._storage, order.target)
-            copied = self._one_by_one(manifest, copies, on_progress)
+            copied = self._few_by_few(manifest, copies, _size_of_copies, on_progress)
             files = tuple(file for some in copied for file in some)
         else:
             tasks = export_tasks(manifest, self._storage, order.target)
-            states = self._gathered(manifest, self._one_by_one(manifest, tasks, on_progress))
+            written = self._few_by_few(manifest, tasks, _size_of_parts, on_progress)
+            states = self._gathered(manifest, written)
         target = storage_of(order.target)
-        metadata = SavepointMetadata(
+        return SavepointMetadata(
             id=order.id,
             turnback_version=order.version,
             type=order.format,
@@ -112,31 +120,39 @@ class Exporter:
             sources={leaf: self._copied(p, target) for leaf, p in manifest.sources.items()},
             operators=manifest.operators,
             states=tuple(states),
-            watermarks=manifest.watermarks,
+            watermarks=(
+                dict.fromkeys((info.uid for info in manifest.operators), END_OF_TIME)
+                if order.drained
+                else manifest.watermarks
+            ),
             native=files,
             origin=order.origin,
         )
-        SavepointDirectory(target).complete(metadata)
-        return metadata
 
-    def _one_by_one(
-        self, manifest: Manifest, tasks: Sequence[Task[T]], on_progress: OnProgress
+    def _few_by_few(
+        self,
+        manifest: Manifest,
+        tasks: Sequence[Task[T]],
+        size_of: Callable[[T], int],
+        on_progress: OnProgress,
     ) -> list[T]:
         results: list[T] = []
-        on_progress(0, len(tasks))
-        for number, task in enumerate(tasks, 1):
+        total, written = len(tasks), 0
+        few = max(1, self._spark.sparkContext.defaultParallelism // CORES_PER_TASK)
+        on_progress(0, total, 0)
+        for start in range(0, total, few):
             if self._stopped.is_set():
                 raise CheckpointError(
                     f"the savepoint of {manifest.name} was given up: the job ends"
                 )
-            what = f"{manifest.job}: savepoint, part {number} of {len(tasks)}"
-            results += run_tasks(self._spark, what, [task])
-            on_progress(number, len(tasks))
+            what = f"{manifest.job}: savepoint, part {start + 1} of {total}"
+            done = run_tasks(self._spark, what, tasks[start : start + few])
+            results += done
+            written += sum(map(size_of, done))
+            on_progress(len(results), total, written)
         return results
 
-    def _gathered(
-        self, manifest: Manifest, results: list[list[tuple[StateSchema, tuple[StatePart, ...]]]]
-    ) -> list[SavedState]:
+    def _gathered(self, manifest: Manifest, results: list[Written]) -> list[SavedState]:
         parts: dict[StateId, list[StatePart]] = defaultdict(list)
         for result in results:
             for schema, written in result:
@@ -156,3 +172,11 @@ class Exporter:
             target.put(path, data)
             log.append(msgspec.structs.replace(entry, path=path))
         return SourcePosition(position.offset, tuple(log))
+
+
+def _size_of_parts(written: Written) -> int:
+    return sum(part.length for _, parts in written for part in parts)
+
+
+def _size_of_copies(files: list[StateFile]) -> int:
+    return sum(file.length for file in files)

@@ -73,6 +73,7 @@ class Savepoints:
         if metadata is None:  # else a driver has written it, and died before it could say so
             try:
                 metadata = self._export(request, manifest, target, origin)
+                directory.complete(metadata)
             except Exception:
                 directory.abandon()
                 raise
@@ -96,8 +97,8 @@ class Savepoints:
     ) -> SavepointMetadata:
         started = self._clock.now_ms()
 
-        def show(done: int, total: int) -> None:
-            self._requests.report(request.id, Progress(done, total, 0, started))
+        def show(done: int, total: int, written: int) -> None:
+            self._requests.report(request.id, Progress(done, total, written, started))
 
         order = ExportOrder(
             id=request.id,
@@ -108,6 +109,7 @@ class Savepoints:
             note=request.note,
             origin=origin,
             version=version("turnback"),
+            drained=request.drain,
         )
         return self._exporter.export(manifest, order, started, show)
 

@@ -233,6 +233,8 @@ class Service:
     def _serve(self, request: Request) -> None:
         try:
             path, checkpoint = self._fulfil(request)
+        except FencedError as e:  # whoever has taken over answers
+            _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
             self._fail(request, _told(e))
         else:

@@ -88,6 +88,8 @@ class Starter:
         claims, migrations = self._match(snapshot, resumed=own is not None)
         if own is None:
             self._check_pickles(snapshot, claims)
+        if snapshot.drained:
+            _LOG.warning("%s was drained: event time has come to its end in it", snapshot.name)
         for uid in claims.lost_sources:
             _LOG.warning("%s has the position of source %r, which is gone", snapshot.name, uid)
         for id, why in migrations.items():
