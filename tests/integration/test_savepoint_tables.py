@@ -37,7 +37,7 @@ from turnback.core.errors import (
 )
 from turnback.runtime.spark.exporter import Exporter, ExportOrder
 from turnback.runtime.storageref import StorageRef
-from turnback.savepoint import Verdict
+from turnback.savepoint import SavepointDirectory, Verdict
 
 OUT = "user string, spent bigint, items array<string>, prices array<bigint>"
 TOTAL = ValueStateDescriptor("total", int)
@@ -96,7 +96,10 @@ def saved(
         version="0",
     )
     exporter = Exporter(jobs.spark, StorageRef(str(jobs.path())))
-    exporter.export(jobs.checkpoints()[-1], order, 1_700_000_000_000, lambda *_: None)
+    directory = SavepointDirectory.locate(path)
+    directory.begin(order.id)
+    made = exporter.export(jobs.checkpoints()[-1], order, 1_700_000_000_000, lambda *_: None)
+    directory.complete(made)
     return path
 
 
