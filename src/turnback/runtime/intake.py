@@ -27,9 +27,8 @@ from turnback.runtime.program import LevelProgram, load_program
 from turnback.runtime.snapshot import StoredRows
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Incompatible, Migration, StateId, evolve_state
-from turnback.state import KeyedStateBackend, StateFile, StateSchema, write_delta
+from turnback.state import BuiltDelta, KeyedStateBackend, StateFile, StateSchema, write_delta
 from turnback.state.delta import COLUMNS, bounded_batches
-from turnback.storage import digest
 
 FILE_BYTES = 64 << 20
 """Rows are gathered up to this size before they are written as one file."""
@@ -160,19 +159,8 @@ class IntakeTask:
         reach("during-intake")
         if not self.target.inline:
             storage_of(self.target).put(path, data)
-        return StateFile(
-            path=path,
-            length=len(data),
-            digest=digest(data),
-            rows=len(rows),
-            first_epoch=self.epoch,
-            last_epoch=self.epoch,
-            first_group=int(groups[0]),
-            last_group=int(groups[-1]),
-            operators=(schema.uid,),
-            inline=data if self.target.inline else None,
-            lineage=((self.attempt, self.epoch),),
-        )
+        built = BuiltDelta(data, len(rows), int(groups[0]), int(groups[-1]), (schema.uid,))
+        return built.file(path, self.epoch, self.attempt, inline=self.target.inline)
 
 
 class _Converter:

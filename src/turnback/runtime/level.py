@@ -32,6 +32,9 @@ from turnback.runtime.runners import Runner, make_runner
 from turnback.runtime.writers import SinkWriters
 from turnback.state import KeyedStateBackend
 
+_TELLING_ROWS = 100
+"""Rows of a batch whose mean size says something about others."""
+
 
 class LevelInstance:
     """One partition of a level in one worker.
@@ -138,6 +141,7 @@ class _Epoch:
         self.incoming = {w.id: w for w in instance.program.input.wires}
         self.outgoing = {w.id: w for w in instance.program.output.wires}
         self.seconds: dict[str, float] = {}
+        self.row_bytes = 0
         self.sinks = SinkWriters(instance.program.level, order, name)
         self.state = LocalState(instance.program, order, name, list(instance.backends.values()))
         for runner in instance.runners.values():
@@ -170,6 +174,8 @@ class _Epoch:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if batch.num_rows >= _TELLING_ROWS:
+            self.row_bytes = max(self.row_bytes, -(-batch.nbytes // batch.num_rows))
         parts, controls = self.program.input.unpack(batch)
         if self.program.reads_sources:
             self.injected = self.injected or bool(controls)
@@ -224,6 +230,7 @@ class _Epoch:
             self._records(),
             self.state.found,
             self.seconds,
+            self.row_bytes,
         )
 
     def _records(self) -> dict[str, tuple[int, int]]:

@@ -19,7 +19,6 @@ from turnback.state import (
     StateSchema,
     open_home,
 )
-from turnback.storage import digest
 
 MAX_INLINE = 5 * 1024 * 1024
 
@@ -94,25 +93,12 @@ class LocalState:
             f"state/{order.attempt}/{self._program.level.index}-{name.partition}"
             f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
         )
-        inline = None
         if order.storage.inline:
-            inline = _small(delta.data, order.job)
+            _check_small(delta.data, order.job)
         else:
             reach("before-state-file")
             storage_of(order.storage).put(path, delta.data)
-        return StateFile(
-            path=path,
-            length=len(delta.data),
-            digest=digest(delta.data),
-            rows=delta.rows,
-            first_epoch=order.epoch,
-            last_epoch=order.epoch,
-            first_group=delta.first_group,
-            last_group=delta.last_group,
-            operators=delta.operators,
-            inline=inline,
-            lineage=((order.attempt, order.epoch),),
-        )
+        return delta.file(path, order.epoch, order.attempt, inline=order.storage.inline)
 
     def close(self) -> None:
         """Give the local store back."""
@@ -120,10 +106,9 @@ class LocalState:
             self._home.close()
 
 
-def _small(data: bytes, job: str) -> bytes:
+def _check_small(data: bytes, job: str) -> None:
     if len(data) > MAX_INLINE:
         raise StateError(
             f"job {job!r}: a task changed {len(data)} bytes of state in one epoch, above the "
             f"{MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem storage"
         )
-    return data

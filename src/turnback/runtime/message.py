@@ -31,6 +31,8 @@ class TaskAck(msgspec.Struct, frozen=True):
         records: Elements read and written by operator uid.
         found: Whether the state was at home, caught up or rebuilt; empty without state.
         seconds: Where the time went.
+        row_bytes: Size of its rows in memory, as the mean of the batch where it was greatest; 0
+            if no batch had enough of them to tell.
     """
 
     level: int
@@ -42,6 +44,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     records: dict[str, tuple[int, int]] = {}
     found: str = ""
     seconds: dict[str, float] = {}
+    row_bytes: int = 0
 
 
 class Barrier(msgspec.Struct, frozen=True):

@@ -38,6 +38,10 @@ class EpochAcks:
                 totals[uid] = (before[0] + read, before[1] + written)
         return totals
 
+    def row_bytes(self) -> int:
+        """The size of the largest rows that were handed to tasks; 0 if there were too few."""
+        return max((ack.row_bytes for ack in self.acks), default=0)
+
     def found(self) -> dict[str, int]:
         """How often a task found its state at home, had to catch up, or rebuilt it."""
         counts: dict[str, int] = {}

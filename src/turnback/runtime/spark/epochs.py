@@ -113,7 +113,9 @@ class Epochs:
         self._spark.sparkContext.setJobDescription(f"{self._spec.name}: epoch {epoch}")
         for left in reversed(range(_TRIES)):
             try:
-                return run_epoch(self._frames.build(batch, orders), self._plan.levels)
+                acks = run_epoch(self._frames.build(batch, orders), self._plan.levels)
+                self._frames.limit.learn(acks.row_bytes())
+                return acks
             except EpochConflictError as e:
                 if not left:
                     raise

@@ -13,6 +13,7 @@ from turnback.planner import Plan, Routing, Wire
 from turnback.runtime.hop import TO, WIRE, Hop
 from turnback.runtime.message import INJECTED, Order, encode_barrier
 from turnback.runtime.program import LevelProgram, level_programs
+from turnback.runtime.spark.batchlimit import BatchLimit
 from turnback.runtime.spark.sources import control, nulls
 from turnback.runtime.spark.worker import LevelTask
 
@@ -28,6 +29,8 @@ class EpochFrames:
         self._injected = self._injector(spark)
         self._routes = [self._route(p) for p in self.programs]
         self._prepared = False
+        self.limit = BatchLimit()
+        """Of the batches that tasks are given."""
 
     def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
         """Level after level, with a shuffle before each but one that reads the sources."""
@@ -46,13 +49,15 @@ class EpochFrames:
         return frame
 
     def _prepare(self, session: SparkSession) -> None:
-        """Make one job of an epoch: adaptive execution runs every shuffle as a job of its own.
+        """Set what epochs need in their session, which is the query's own.
 
-        It would have nothing to adapt: the partitions are fixed. The session is the query's own.
+        Adaptive execution would run every shuffle as a job of its own, and has nothing to adapt:
+        the partitions are fixed.
         """
         if not self._prepared:
             session.conf.set("spark.sql.adaptive.enabled", "false")
             self._prepared = True
+        self.limit.apply(session)
 
     def _injector(self, spark: SparkSession) -> DataFrame:
         """The coordinator's barriers: one row per task of the first shuffle.

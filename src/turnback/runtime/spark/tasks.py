@@ -1,14 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from turnback.core.errors import TurnbackError
 from turnback.runtime.failure import marked, unmarked
 
 T_co = TypeVar("T_co", covariant=True)
+
+_RESULTS = pa.schema([("number", pa.int64()), ("result", pa.binary())])
 
 
 class Task(Protocol[T_co]):
@@ -20,6 +25,9 @@ class Task(Protocol[T_co]):
 
 def run_tasks(spark: SparkSession, what: str, tasks: Sequence[Task[T_co]]) -> list[T_co]:
     """Run tasks as one Spark job, each as a task of its own.
+
+    They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
+    would have to be started, and load everything, besides those that are there.
 
     Args:
         spark: The session.
@@ -34,22 +42,34 @@ def run_tasks(spark: SparkSession, what: str, tasks: Sequence[Task[T_co]]) -> li
     """
     if not tasks:
         return []
-    context = spark.sparkContext
-    context.setJobDescription(what)
+    spark.sparkContext.setJobDescription(what)
     try:
-        found: list[T_co] = context.parallelize(tasks, len(tasks)).map(_run).collect()
+        numbers = spark.range(0, len(tasks), 1, len(tasks))
+        worker = _Worker(tuple(tasks))
+        rows = numbers.mapInArrow(worker.__call__, "number bigint, result binary").collect()
     except Exception as e:
         cause = unmarked(e)
         if cause is e:
             raise
         raise cause from None
     finally:
-        context.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-    return found
+        spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
+    found = {row["number"]: pickle.loads(row["result"]) for row in rows}
+    return [found[number] for number in range(len(tasks))]
 
 
-def _run(task: Task[T_co]) -> T_co:
-    try:
-        return task.run()
-    except TurnbackError as e:
-        raise marked(e) from e
+@dataclass(frozen=True)
+class _Worker:
+    tasks: tuple[Task[Any], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    result = pickle.dumps(self.tasks[number].run())
+                except TurnbackError as e:
+                    raise marked(e) from e
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([number], pa.int64()), pa.array([result], pa.binary())],
+                    schema=_RESULTS,
+                )
