@@ -15,6 +15,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
+from services.missing import missing
 
 from turnback import (
     ExternalizedCheckpointRetention,
@@ -430,7 +431,7 @@ def test_no_space_left(jobs):
     small.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
     if subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted without the right to do so")
+        missing("a small file system cannot be mounted without the right to do so")
     try:
         feed(jobs)
         jobs.feed("events", *({"k": f"{'long' * 50}{i}{hash(str(i))}"} for i in range(5_000)))
