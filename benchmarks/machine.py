@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
+
+SAMPLE_S = 3
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Machine:
     memory_gib: float
     system: str
     java: str
-    load: float
+    busy_cores: float
 
     @staticmethod
     def here() -> Machine:
@@ -29,19 +32,42 @@ class Machine:
             memory_gib=memory,
             system=f"{platform.system()} {platform.release()}",
             java=_java_version(),
-            load=os.getloadavg()[0],
+            busy_cores=_busy_cores(),
         )
 
     def describe(self) -> str:
         return (
             f"{self.cores} cores ({self.cpu}), {self.memory_gib:.0f} GiB, {self.system}, "
-            f"{self.java}, load {self.load:.1f} at the start."
+            f"{self.java}, {self.busy_cores:.1f} cores busy before the start."
         )
 
     @property
     def busy(self) -> bool:
         """Whether other work was running, so that the numbers say little."""
-        return self.load > 0.5 * self.cores
+        return self.busy_cores > 0.1 * self.cores
+
+
+def _busy_cores() -> float:
+    """Cores that do something else, or are kept from this machine, over some seconds.
+
+    The load average would still show a benchmark that has just ended.
+    """
+    before = _processor_time()
+    if before is None:
+        return os.getloadavg()[0]
+    time.sleep(SAMPLE_S)
+    after = _processor_time() or before
+    return (after - before) / os.sysconf("SC_CLK_TCK") / SAMPLE_S
+
+
+def _processor_time() -> int | None:
+    """Ticks of all cores that were not idle."""
+    try:
+        fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
+    except OSError:
+        return None
+    user, nice, system, _idle, _waiting, *interrupts_and_steal = map(int, fields)
+    return user + nice + system + sum(interrupts_and_steal)
 
 
 def _cpu_model() -> str:
