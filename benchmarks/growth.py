@@ -35,7 +35,9 @@ class Grown:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description=__doc__)
-    parser.add_argument("--keys", type=int, nargs="+", default=[50_000, 500_000, 5_000_000])
+    parser.add_argument(
+        "--keys", type=int, nargs="+", default=[50_000, 500_000, 5_000_000, 20_000_000]
+    )
     parser.add_argument("--touched", type=int, default=10_000, help="keys per epoch (%(default)s)")
     parser.add_argument("--epochs", type=int, default=20, help="counted (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a phase may take")
