@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
-from services.missing import missing
 
+from services.missing import missing
 from turnback import (
     ExternalizedCheckpointRetention,
     KeyedProcessFunction,
