@@ -34,7 +34,12 @@ from turnback.coordinator import (
     SavepointCatalog,
     SavepointFormat,
 )
-from turnback.core.errors import CheckpointError, CheckpointNotFoundError, ConfigurationError
+from turnback.core.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    FencedError,
+)
 from turnback.savepoint import END_OF_TIME, SavepointDirectory
 
 KEYS = "aabcab"
@@ -228,6 +233,23 @@ def test_two_at_once_both_end(jobs):
     for i, future in enumerate(futures):
         assert future.result(60) == (jobs.directory / f"sp{i}").as_uri()
         assert rows(jobs.directory / f"sp{i}") == {"a": 3, "b": 2, "c": 1}
+
+
+def test_a_driver_that_was_replaced_answers_for_nobody(jobs, monkeypatch, caplog):
+    """Whoever has taken over answers, or there would be two results."""
+
+    def fenced(self, metadata):
+        raise FencedError("begun anew")
+
+    monkeypatch.setattr(SavepointDirectory, "complete", fenced)
+    feed(jobs)
+    client = jobs.start(build(jobs))
+    settled(jobs, KEYS)
+    client.trigger_savepoint(jobs.directory / "sp")
+    eventually(lambda: "left alone: begun anew" in caplog.text)
+    requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
+    (asked,) = requests.open()
+    assert requests.result(asked.id) is None
 
 
 def test_anybody_can_ask_through_the_job_directory(jobs):

@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
+
+import pyarrow as pa
 
 from turnback.runtime import export
 from turnback.runtime.storageref import StorageRef
-from turnback.state import StateFile
+from turnback.savepoint import ROWS, PartsWriter
+from turnback.savepoint import parts as parts_module
+from turnback.state import StateFile, StateSchema
+from turnback.storage import LocalStorage
 
 HERE, THERE = StorageRef("memory://here"), StorageRef("memory://there")
 
@@ -32,3 +38,25 @@ def test_small_files_are_copied_together(monkeypatch):
     tasks = export.copy_tasks(manifest, HERE, THERE)
     assert [[f.path for f in t.files] for t in tasks] == [["0", "1", "2"], ["3", "4", "5"], ["6"]]
     assert export.copy_tasks(SimpleNamespace(state=()), HERE, THERE) == []
+
+
+def test_rows_are_written_as_they_come(monkeypatch, tmp_path):
+    """A task holds no more of its share in memory than a part of a file."""
+    key = {"types": ["string"], "columns": True}
+    schema = StateSchema(uid="op", name="n", kind="value", key=key, value="long")
+    there = []
+
+    def live_rows(files, read):
+        for group in range(4):
+            there.append(len(LocalStorage(tmp_path).list()))
+            columns = [pa.array([group], pa.int32())]
+            columns += [pa.array([value], pa.binary()) for value in (b"\xa1k", None, b"\x01")]
+            yield schema, pa.Table.from_arrays(columns, schema=ROWS)
+
+    monkeypatch.setattr(export, "live_rows", live_rows)
+    monkeypatch.setattr(parts_module, "GROUP_ROWS", 1)
+    monkeypatch.setattr(export, "PartsWriter", partial(PartsWriter, part_bytes=1))
+    ((found, parts),) = export.ExportTask((), HERE, StorageRef(str(tmp_path))).run()
+    assert found == schema
+    assert [part.first_group for part in parts] == [0, 1, 2, 3]
+    assert there == [0, 0, 1, 2]

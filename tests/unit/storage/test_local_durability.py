@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import turnback
+from services.missing import missing
 from turnback.core.errors import AlreadyExistsError, StorageError
 from turnback.storage import LocalStorage, claim
 
@@ -168,7 +169,7 @@ def test_a_link_whose_reply_was_lost_on_nfs_is_ours(
 
 def strace(code: str, log: Path, *options: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("strace") is None:
-        pytest.skip("strace is not installed")
+        missing("strace is not installed")
     python = [sys.executable, "-c", f"from turnback.storage import LocalStorage\n{code}"]
     done = subprocess.run(
         ["strace", "-f", "-y", "-o", log, "-e", f"trace={TRACED}", *options, *python],
@@ -178,7 +179,7 @@ def strace(code: str, log: Path, *options: str) -> subprocess.CompletedProcess[s
         timeout=120,
     )
     if "PTRACE" in done.stderr or "ptrace" in done.stderr:
-        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+        missing(f"strace may not trace here: {done.stderr.strip()}")
     return done
 
 
@@ -223,7 +224,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "turnback-test", str(disk)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("only root can mount a small disk")
+        missing("only root can mount a small disk")
     try:
         yield disk
     finally:
