@@ -45,4 +45,6 @@ def main(events: str, out: str, jobs: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: python social_media.py EVENTS OUT JOBS")
     main(*sys.argv[1:])

@@ -73,4 +73,6 @@ def main(events: str, out: str, jobs: str, savepoint: str, name: str, weight: st
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 7:
+        sys.exit("usage: python social_media_v2.py EVENTS OUT JOBS SAVEPOINT NAME WEIGHT")
     main(*sys.argv[1:])
