@@ -35,6 +35,7 @@ from turnback.coordinator.manifest import (
     SourcePosition,
 )
 from turnback.coordinator.process import ProcessId
+from turnback.coordinator.program import JobProgram, ProgramOperator, ProgramSetting
 from turnback.coordinator.request import (
     Progress,
     Request,
@@ -57,7 +58,7 @@ from turnback.coordinator.savepoint_settings import (
     SavepointSettings,
 )
 from turnback.coordinator.schedule import SavepointSchedule, surplus
-from turnback.coordinator.status import JobState, Status
+from turnback.coordinator.status import JobState, Metrics, Status, UnderWay
 from turnback.coordinator.verify import Problem, verify
 
 __all__ = [
@@ -87,13 +88,17 @@ __all__ = [
     "JobDirectory",
     "JobEnded",
     "JobInfo",
+    "JobProgram",
     "JobState",
     "Lane",
     "LogFile",
     "Manifest",
+    "Metrics",
     "OperatorInfo",
     "Problem",
     "ProcessId",
+    "ProgramOperator",
+    "ProgramSetting",
     "Progress",
     "Record",
     "Request",
@@ -115,6 +120,7 @@ __all__ = [
     "SourcePosition",
     "Status",
     "ThreadLane",
+    "UnderWay",
     "choose_restart",
     "read_history",
     "resolve",

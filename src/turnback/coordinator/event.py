@@ -14,7 +14,22 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt-started"):
 
 
 class CheckpointDone(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
-    """A checkpoint is durable and its sink work is committed."""
+    """A checkpoint is durable and its sink work is committed.
+
+    Attributes:
+        number: Of the checkpoint.
+        epoch: The last epoch in it.
+        trigger: Why it was taken.
+        waited_ms: Time from the trigger until writing began.
+        manifest_ms: Time to make the manifest durable.
+        commit_ms: Time the sinks took to commit.
+        bytes_written: Bytes of the files that no earlier checkpoint held.
+        files_written: Number of those files.
+        full_bytes: Bytes of all files it references.
+        files: Number of all files it references.
+        sync_ms: How long the slowest task of the epoch took to snapshot its state.
+        tasks: Tasks that acknowledged it, which are all.
+    """
 
     number: int
     epoch: int
@@ -26,6 +41,8 @@ class CheckpointDone(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
     files_written: int
     full_bytes: int
     files: int
+    sync_ms: int = 0
+    tasks: int = 0
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
@@ -37,6 +54,7 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
         reason: Why it failed.
         timed_out: Whether it only took too long.
         number: The slot of its manifest, if that was durable when it failed.
+        after_ms: How long after its trigger it failed.
     """
 
     epoch: int
@@ -44,6 +62,7 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
     reason: str
     timed_out: bool = False
     number: int | None = None
+    after_ms: int = 0
 
 
 class Restarting(msgspec.Struct, frozen=True, tag="restarting"):

@@ -2,6 +2,7 @@
 
 job.json     who the job is; written once
 attempts/    one record per attempt: what it started from
+program.json what its newest attempt runs
 status.json  how it is doing; rewritten by the driver, with a heartbeat
 checkpoints/ the checkpoint log
 state/, offsets/  files that checkpoints reference, below the attempt that wrote them
@@ -24,6 +25,7 @@ import msgspec
 
 from turnback.coordinator.document import decode_document, encode_document
 from turnback.coordinator.process import ProcessId
+from turnback.coordinator.program import JobProgram
 from turnback.coordinator.status import FORMAT as STATUS_FORMAT
 from turnback.coordinator.status import JobState, Status
 from turnback.core.clock import Clock, SystemClock
@@ -42,6 +44,7 @@ from turnback.storage.open import open_storage
 
 _LOG = logging.getLogger(__name__)
 JOB = "job.json"
+PROGRAM = "program.json"
 STATUS = "status.json"
 HEARTBEAT_S = 2.0
 """How often a driver has to call `beat`."""
@@ -164,16 +167,25 @@ class JobDirectory:
         """Record what an attempt starts from; the records of very old ones are dropped."""
         info = AttemptInfo(attempt, self._clock.now_ms(), self._process, checkpoint, snapshot)
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
-        for old in self._attempts()[:-_MAX_ATTEMPTS]:
+        for old in self.attempts()[:-_MAX_ATTEMPTS]:
             self.storage.delete(f"attempts/{old}.json")
 
     def attempt(self, number: int) -> AttemptInfo | None:
         """Return what an attempt started from, `None` if that is not recorded."""
         return self._read("attempt", f"attempts/{number}.json", AttemptInfo)
 
-    def _attempts(self) -> list[int]:
+    def attempts(self) -> list[int]:
+        """Return the numbers of the attempts that are recorded, oldest first."""
         found = (_ATTEMPT.fullmatch(path) for path in self.storage.list("attempts"))
         return sorted(int(match[1]) for match in found if match)
+
+    def record_program(self, program: JobProgram) -> None:
+        """Record what the newest attempt runs."""
+        self.storage.put(PROGRAM, _sealed("program", program))
+
+    def program(self) -> JobProgram | None:
+        """Return what the newest attempt runs, `None` if there was never one."""
+        return self._read("program", PROGRAM, JobProgram)
 
     # -- paths
 
@@ -298,8 +310,8 @@ class JobDirectory:
         return decode_document(kind, _FORMAT, data, f"{self.storage.uri}/{path}", type_)
 
 
-_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "cause", "detail")
+_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "cause", "metrics", "supervisor", "log")
 
 
-def _sealed(kind: str, info: JobInfo | AttemptInfo) -> bytes:
+def _sealed(kind: str, info: JobInfo | AttemptInfo | JobProgram) -> bytes:
     return encode_document(kind, _FORMAT, info)

@@ -1,5 +1,4 @@
 from enum import Enum
-from typing import Any
 
 import msgspec
 
@@ -25,6 +24,46 @@ class JobState(Enum):
         return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
 
 
+class UnderWay(msgspec.Struct, frozen=True):
+    """A checkpoint that is being taken.
+
+    Attributes:
+        epoch: The last epoch in it.
+        trigger: Why it is taken.
+        triggered_ms: When it was begun.
+    """
+
+    epoch: int
+    trigger: str
+    triggered_ms: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Numbers of the running attempt.
+
+    Attributes:
+        started_ms: When it began.
+        read: Elements that the sources gave.
+        per_s: The same for each second of the last few.
+        records: Elements read and written, by operator uid.
+        state_bytes: About how much the state of an operator takes up in files, by uid.
+        watermarks: How far event time has come, by uid.
+        completed: Checkpoints that this driver has completed.
+        failed: Checkpoints that failed.
+        under_way: Checkpoints that are being taken.
+    """
+
+    started_ms: int | None = None
+    read: int = 0
+    per_s: float | None = None
+    records: dict[str, tuple[int, int]] = {}
+    state_bytes: dict[str, int] = {}
+    watermarks: dict[str, int] = {}
+    completed: int = 0
+    failed: int = 0
+    under_way: tuple[UnderWay, ...] = ()
+
+
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How a job is doing, as its driver last said.
 
@@ -42,7 +81,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint: The newest complete checkpoint.
         restarts: How often the job was restarted by this driver.
         cause: Why it failed or is restarting.
-        detail: Whatever else the driver wants to show.
+        metrics: Numbers.
+        supervisor: What starts the driver again when that dies.
+        log: The driver's log file, on its machine.
     """
 
     format: int = FORMAT
@@ -58,4 +99,6 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: int | None = None
     restarts: int = 0
     cause: str | None = None
-    detail: dict[str, Any] = {}
+    metrics: Metrics = Metrics()
+    supervisor: ProcessId | None = None
+    log: str | None = None
