@@ -1,22 +1,3 @@
-from turnback.api.checkpoint_config import CheckpointConfig
-from turnback.api.client import JobClient
-from turnback.api.environment import StreamExecutionEnvironment
-from turnback.api.savepoint import Savepoint, StateInfo
-from turnback.api.savepoint_diff import SavepointDiff, StateDiff, diff
-from turnback.api.savepoint_writer import SavepointWriter
-from turnback.api.stream import DataStream, DataStreamSink, KeyedStream
+import lazy_loader
 
-__all__ = [
-    "CheckpointConfig",
-    "DataStream",
-    "DataStreamSink",
-    "JobClient",
-    "KeyedStream",
-    "Savepoint",
-    "SavepointDiff",
-    "SavepointWriter",
-    "StateDiff",
-    "StateInfo",
-    "StreamExecutionEnvironment",
-    "diff",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,7 +15,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Base of everything here."""
 
 
-class Process(View):
+class Process(View, frozen=True, kw_only=True):
     """A process of a job.
 
     Attributes:
@@ -29,7 +29,7 @@ class Process(View):
     alive: bool | None
 
 
-class JobSummary(View):
+class JobSummary(View, frozen=True, kw_only=True):
     """A job in a list of jobs.
 
     Attributes:
@@ -74,7 +74,7 @@ class JobSummary(View):
     problem: str | None = None
 
 
-class OperatorNode(View):
+class OperatorNode(View, frozen=True, kw_only=True):
     """An operator in the graph of a job.
 
     Attributes:
@@ -106,7 +106,7 @@ class OperatorNode(View):
     watermark_ms: int | None = None
 
 
-class JobDetail(View):
+class JobDetail(View, frozen=True, kw_only=True):
     """A job on a page of its own.
 
     Attributes:
@@ -136,7 +136,7 @@ class CheckpointStatus(StrEnum):
     IN_PROGRESS = "IN_PROGRESS"
 
 
-class CheckpointRow(View):
+class CheckpointRow(View, frozen=True, kw_only=True):
     """A checkpoint in the history of a job.
 
     Attributes:
@@ -176,7 +176,7 @@ class CheckpointRow(View):
     reason: str | None = None
 
 
-class Distribution(View):
+class Distribution(View, frozen=True, kw_only=True):
     """Numbers, summed up."""
 
     min: float
@@ -188,7 +188,7 @@ class Distribution(View):
     mean: float
 
 
-class CheckpointHistory(View):
+class CheckpointHistory(View, frozen=True, kw_only=True):
     """The checkpoints of a job, as far as its history remembers.
 
     Attributes:
@@ -216,7 +216,7 @@ class CheckpointHistory(View):
     rows: tuple[CheckpointRow, ...] = ()
 
 
-class SavepointRow(View):
+class SavepointRow(View, frozen=True, kw_only=True):
     """A savepoint that a job has taken.
 
     Attributes:
@@ -248,7 +248,7 @@ class SavepointRow(View):
     restore: str
 
 
-class FailureRow(View):
+class FailureRow(View, frozen=True, kw_only=True):
     """Something that went wrong with a job.
 
     Attributes:
@@ -267,7 +267,7 @@ class FailureRow(View):
     delay_ms: int | None = None
 
 
-class RequestRow(View):
+class RequestRow(View, frozen=True, kw_only=True):
     """Something that was asked of a job.
 
     Attributes:
@@ -299,7 +299,7 @@ class RequestRow(View):
     error: str | None = None
 
 
-class ConfigRow(View):
+class ConfigRow(View, frozen=True, kw_only=True):
     """A configuration value.
 
     Attributes:
@@ -316,7 +316,7 @@ class ConfigRow(View):
     doc: str = ""
 
 
-class StartedFrom(View):
+class StartedFrom(View, frozen=True, kw_only=True):
     """What an attempt started from.
 
     Attributes:
@@ -334,7 +334,7 @@ class StartedFrom(View):
     path: str | None = None
 
 
-class TimelineAttempt(View):
+class TimelineAttempt(View, frozen=True, kw_only=True):
     """A life of a job.
 
     Attributes:
@@ -354,7 +354,7 @@ class TimelineAttempt(View):
     cause: str | None = None
 
 
-class TimelineJob(View):
+class TimelineJob(View, frozen=True, kw_only=True):
     """A job in a timeline."""
 
     name: str
@@ -363,7 +363,7 @@ class TimelineJob(View):
     savepoints: tuple[SavepointRow, ...]
 
 
-class Timeline(View):
+class Timeline(View, frozen=True, kw_only=True):
     """A job, the jobs it descends from and those that descend from it.
 
     Attributes:
@@ -377,7 +377,7 @@ class Timeline(View):
     jobs: tuple[TimelineJob, ...]
 
 
-class StateRow(View):
+class StateRow(View, frozen=True, kw_only=True):
     """A state in a snapshot; `rows` and `bytes` where they are known."""
 
     uid: str
@@ -390,7 +390,7 @@ class StateRow(View):
     bytes: int | None
 
 
-class SnapshotView(View):
+class SnapshotView(View, frozen=True, kw_only=True):
     """A checkpoint or a savepoint.
 
     Attributes:
@@ -442,7 +442,7 @@ class SnapshotView(View):
     started_from: str | None
 
 
-class StatePage(View):
+class StatePage(View, frozen=True, kw_only=True):
     """Some rows of a state.
 
     Attributes:
@@ -462,7 +462,7 @@ class StatePage(View):
     scanned: int
 
 
-class DiffRow(View):
+class DiffRow(View, frozen=True, kw_only=True):
     """A difference between two snapshots: `change` is added, removed or changed."""
 
     change: str
@@ -472,7 +472,7 @@ class DiffRow(View):
     after: Any = None
 
 
-class StateDiffRow(View):
+class StateDiffRow(View, frozen=True, kw_only=True):
     """How one state differs between two snapshots: in both, or only in one of them."""
 
     uid: str
@@ -480,7 +480,7 @@ class StateDiffRow(View):
     presence: str
 
 
-class DiffPage(View):
+class DiffPage(View, frozen=True, kw_only=True):
     """Some differences of a state between two snapshots.
 
     Attributes:

@@ -8,7 +8,7 @@ import msgspec
 
 from turnback.state.delta import BuiltDelta
 from turnback.state.file import StateFile, in_order, joined_lineage
-from turnback.state.merge import merge
+from turnback.state.merging import merge
 
 FAN_IN = 8
 FOLD_RATIO = 0.5

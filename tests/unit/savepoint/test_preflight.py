@@ -12,7 +12,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
 from turnback.coordinator import OperatorInfo
 from turnback.core.errors import ConfigurationError
-from turnback.savepoint.check import Subject, Verdict, check, program_of
+from turnback.savepoint.preflight import Subject, Verdict, check, program_of
 from turnback.savepoint.claims import SnapshotInfo, StoredState
 from turnback.state import StateSchema
 
