@@ -94,6 +94,21 @@ class StorageContract:
         assert storage.list("a/b") == []
         assert storage.list("a/b/c") == []
 
+    def test_folders_are_the_names_directly_below(self, storage: Storage) -> None:
+        for path in ("b", "a/y/1", "a/x/z/2", "a/x/1", "a-b/1", "ab/1", "a/y.json"):
+            storage.put(path, b"")
+        assert storage.folders() == ["a", "a-b", "ab"]
+        assert storage.folders("a") == storage.folders("a/") == ["x", "y"]
+        assert storage.folders("a/x") == ["z"]
+        storage.delete("a-b/1")
+        assert storage.folders() == ["a", "ab"]
+
+    def test_folders_of_nothing_are_none(self, storage: Storage) -> None:
+        assert storage.folders() == storage.folders("a") == []
+        storage.put("a/b", b"")
+        for prefix in ("c", "a", "a/b", "a/b/c"):
+            assert storage.folders(prefix) == []
+
     def test_delete_removes_only_that_file(self, storage: Storage) -> None:
         for path in ("a/1", "a/2", "a2"):
             storage.put(path, b"")
@@ -114,6 +129,7 @@ class StorageContract:
         storage.put_if_absent(f"d/{path}", b"2")
         assert storage.list() == sorted([f"{path}/1", f"d/{path}"])
         assert storage.list(path) == [f"{path}/1"]
+        assert storage.folders() == sorted({path.split("/")[0], "d"})
         assert storage.get(f"{path}/1") + storage.get(f"d/{path}") == b"12"
         storage.delete(f"{path}/1")
         assert storage.list() == [f"d/{path}"]
@@ -132,6 +148,8 @@ class StorageContract:
         if path not in ("", "a/"):
             with pytest.raises(StorageError, match="not a path inside"):
                 storage.list(path)
+            with pytest.raises(StorageError, match="not a path inside"):
+                storage.folders(path)
         assert storage.list() == ["a/b"]
 
     def test_a_file_is_no_directory(self, storage: Storage) -> None:

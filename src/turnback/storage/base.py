@@ -46,6 +46,13 @@ class Storage(Protocol):
         A directory that does not exist has no files. A failure is never reported as no files.
         """
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """Return the sorted names of the directories directly inside a directory.
+
+        Path rules and failures are those of `list`, but a link among the entries is left out. A
+        directory without files may be left out or not.
+        """
+
     def delete(self, path: str) -> None:
         """Remove a file for good; a missing one is fine."""
 

@@ -93,6 +93,17 @@ class LocalStorage:
             _collect(folder, "".join(f"{segment}/" for segment in segments), found)
         return sorted(found)
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.folders`."""
+        segments = split_prefix(prefix)
+        with self._failing("list", prefix or "everything"), ExitStack() as stack:
+            try:
+                folder = stack.enter_context(descend(self._root, segments))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            with os.scandir(folder) as entries:
+                return sorted(e.name for e in entries if _is_folder(e))
+
     def delete(self, path: str) -> None:
         """See `Storage.delete`; directories left empty go too."""
         *parents, name = split_path(path)
@@ -203,6 +214,13 @@ def _link(folder: int, temporary: str, name: str) -> bool:
             raise OSError(error.errno, reason) from error
         raise
     return True
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    if entry.name.startswith(TEMPORARY) or not entry.is_dir(follow_symlinks=False):
+        return False
+    # Names that are no Unicode cannot be part of a path.
+    return not any("\ud800" <= char <= "\udfff" for char in entry.name)
 
 
 def _collect(folder: int, prefix: str, found: list[str]) -> None:

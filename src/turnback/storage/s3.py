@@ -118,6 +118,14 @@ class S3Storage:
         with self._request("list", prefix) as store:
             return sorted(entry["path"] for chunk in store.list(below) for entry in chunk)
 
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        """See `Storage.folders`."""
+        below = "/".join(split_prefix(prefix)) or None
+        with self._request("list", prefix) as store:
+            found = store.list_with_delimiter(below)["common_prefixes"]
+        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(name for name in names if name)
+
     def delete(self, path: str) -> None:
         """See `Storage.delete`."""
         with self._request("delete", path) as store:
