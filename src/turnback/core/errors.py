@@ -20,6 +20,9 @@ TurnbackError
 ├── EpochConflictError          two attempts of one task were read; the epoch is replayed
 ├── SinkError
 ├── UserFunctionError           the user's code raised
+├── JobNotFoundError            no job of this name, id or directory
+├── AmbiguousJobError           several jobs fit
+├── JobNotRunningError          no driver serves the job
 ├── JobInUseError               another live driver runs this job
 └── JobFailedError              the job ended and will not be restarted
 """
@@ -103,6 +106,18 @@ class SinkError(TurnbackError):
 
 class UserFunctionError(TurnbackError):
     """The user's code raised."""
+
+
+class JobNotFoundError(TurnbackError, LookupError):
+    """No job of this name, id or directory."""
+
+
+class AmbiguousJobError(TurnbackError, LookupError):
+    """Several jobs fit; say more of the name or id."""
+
+
+class JobNotRunningError(TurnbackError):
+    """No driver serves the job, so nothing can be asked of it."""
 
 
 class JobInUseError(TurnbackError):
