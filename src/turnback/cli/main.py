@@ -1,0 +1,68 @@
+"""The program `turnback`: runs a command and turns what becomes of it into an exit code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from typer.exceptions import Abort, TyperException
+
+from turnback.cli.app import make_app
+from turnback.cli.exit import DeclinedError, ExitCode, exit_code
+from turnback.cli.output import Output
+from turnback.core.errors import TurnbackError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        result = make_app()(given, prog_name="turnback", standalone_mode=False)
+    except Exception as error:  # noqa: BLE001 - the last place where it can be told
+        return _tell(error, given)
+    return int(result or ExitCode.OK)
+
+
+def _tell(error: Exception, given: Sequence[str]) -> ExitCode:
+    """Print why the command ended; its options are read from the text, as it may not be parsed."""
+    out = Output(json="--json" in given, color="--no-color" not in given)
+    if isinstance(error, Abort):
+        error = DeclinedError("not done, as nobody answered")
+    message, code, expected = _describe(error)
+    if "--debug" in given:
+        traceback.print_exception(error)
+    if out.json:
+        out.document({"error": _kind(error) | {"message": message, "exit_code": int(code)}})
+        return code
+    first, *hints = message.splitlines() or [""]
+    out.say(f"error: {first}", "bold red")
+    for hint in hints:
+        out.say(hint)
+    if not expected and "--debug" not in given:
+        out.say("This is not an error Turnback expects. Run it again with --debug to see more.")
+    return code
+
+
+def _describe(error: Exception) -> tuple[str, ExitCode, bool]:
+    """Message and exit code of an error, and whether users can do something about it."""
+    if isinstance(error, TyperException):
+        return _usage(error), ExitCode.USAGE, True
+    if isinstance(error, TurnbackError):
+        return str(error), exit_code(error), True
+    return f"{type(error).__name__}: {error}", ExitCode.FAILED, False
+
+
+def _usage(error: TyperException) -> str:
+    context = getattr(error, "ctx", None)
+    path = "turnback" if context is None else context.command_path
+    return f"{error.format_message()}\nSee '{path} --help'."
+
+
+def _kind(error: Exception) -> dict[str, Any]:
+    return {"kind": "UsageError" if isinstance(error, TyperException) else type(error).__name__}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
