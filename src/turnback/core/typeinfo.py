@@ -5,13 +5,16 @@ descriptor is stored with every state file. `Types` in `types.py` makes them und
 PyFlink's names.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from turnback.core.errors import UnsupportedTypeError
+
+if TYPE_CHECKING:  # whoever only wants to know the name of a type need not wait for Arrow
+    import pyarrow as pa
 
 Descriptor: TypeAlias = Any
 """JSON-able form of a type: a name, or a one-entry mapping for types with parameters."""
@@ -46,11 +49,14 @@ class BasicTypeInfo(TypeInfo):
 
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of a column of such values."""
-        return _BASIC[self.name][0]
+        import pyarrow as pa
+
+        arrow, parameters = _ARROW[self.name]
+        return getattr(pa, arrow)(*parameters)
 
     def ddl(self) -> str:
         """Return the type as Spark writes it."""
-        return _BASIC[self.name][1]
+        return _BASIC[self.name]
 
     def describe(self) -> Descriptor:
         """Return the name."""
@@ -59,22 +65,39 @@ class BasicTypeInfo(TypeInfo):
     __str__ = TypeInfo.__str__
 
 
-_BASIC: dict[str, tuple[pa.DataType, str]] = {
-    "string": (pa.string(), "string"),
-    "bytes": (pa.binary(), "binary"),
-    "boolean": (pa.bool_(), "boolean"),
-    "byte": (pa.int8(), "tinyint"),
-    "short": (pa.int16(), "smallint"),
-    "int": (pa.int32(), "int"),
-    "long": (pa.int64(), "bigint"),
-    "big_int": (pa.decimal128(38, 0), "decimal(38,0)"),
-    "float": (pa.float32(), "float"),
-    "double": (pa.float64(), "double"),
-    "date": (pa.date32(), "date"),
-    "time": (pa.time64("ns"), "time(6)"),
-    "timestamp": (pa.timestamp("us"), "timestamp_ntz"),
-    "instant": (pa.timestamp("us", tz="UTC"), "timestamp"),
-    "pickled": (pa.binary(), "binary"),
+_BASIC: dict[str, str] = {
+    "string": "string",
+    "bytes": "binary",
+    "boolean": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "int": "int",
+    "long": "bigint",
+    "big_int": "decimal(38,0)",
+    "float": "float",
+    "double": "double",
+    "date": "date",
+    "time": "time(6)",
+    "timestamp": "timestamp_ntz",
+    "instant": "timestamp",
+    "pickled": "binary",
+}
+_ARROW: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "string": ("string", ()),
+    "bytes": ("binary", ()),
+    "boolean": ("bool_", ()),
+    "byte": ("int8", ()),
+    "short": ("int16", ()),
+    "int": ("int32", ()),
+    "long": ("int64", ()),
+    "big_int": ("decimal128", (38, 0)),
+    "float": ("float32", ()),
+    "double": ("float64", ()),
+    "date": ("date32", ()),
+    "time": ("time64", ("ns",)),
+    "timestamp": ("timestamp", ("us",)),
+    "instant": ("timestamp", ("us", "UTC")),
+    "pickled": ("binary", ()),
 }
 
 
@@ -95,6 +118,8 @@ class DecimalTypeInfo(TypeInfo):
 
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
         return pa.decimal128(self.precision, self.scale)
 
     def ddl(self) -> str:
@@ -120,6 +145,8 @@ class ListTypeInfo(TypeInfo):
 
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
         return pa.list_(pa.field("element", self.element.arrow()))
 
     def ddl(self) -> str:
@@ -152,6 +179,8 @@ class MapTypeInfo(TypeInfo):
 
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
         return pa.map_(self.key.arrow(), self.value.arrow())
 
     def ddl(self) -> str:
@@ -189,6 +218,8 @@ class RowTypeInfo(TypeInfo):
 
     def arrow(self) -> pa.DataType:
         """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
         return pa.struct(
             [pa.field(n, t.arrow()) for n, t in zip(self.names, self.types, strict=True)]
         )

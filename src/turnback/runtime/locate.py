@@ -5,18 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 
-from turnback.coordinator import (
-    CheckpointLog,
-    Manifest,
-    SavepointCatalog,
-    SavepointEntry,
-    resolve,
-    split_slot_path,
-)
+from turnback.coordinator.catalog import SavepointCatalog, SavepointEntry
+from turnback.coordinator.find import resolve, split_slot_path
+from turnback.coordinator.log import CheckpointLog
+from turnback.coordinator.manifest import Manifest
 from turnback.core.errors import CheckpointNotFoundError
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.storageref import StorageRef, storage_of
-from turnback.savepoint import SavepointDirectory
+from turnback.savepoint.directory import SavepointDirectory
 
 
 def locate(given: str | int, job: StorageRef) -> Snapshot:
@@ -35,13 +31,13 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
         ConfigurationError: The path cannot be used.
     """
     if isinstance(given, int):
-        return _of_job(given, job)
+        return snapshot_of_job(given, job)
     slot = split_slot_path(given)
     if slot is not None:
         return _checkpoint(*slot, job)
     if _is_path(given):
         return load_savepoint(given, job.options)
-    return _of_job(given, job)
+    return snapshot_of_job(given, job)
 
 
 def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
@@ -50,8 +46,13 @@ def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
     return Snapshot.of_savepoint(directory.load(), StorageRef(directory.uri, options))
 
 
-def _of_job(given: str | int, job: StorageRef) -> Snapshot:
-    """A checkpoint of the job, or one of its savepoints if that is newer."""
+def snapshot_of_job(given: str | int, job: StorageRef) -> Snapshot:
+    """Find a checkpoint of the job, or one of its savepoints if that is newer.
+
+    Args:
+        given: As for `locate`, but never a path.
+        job: The directory of the job.
+    """
     storage = storage_of(job)
     saved = _savepoint(given, SavepointCatalog(storage))
     try:
@@ -81,7 +82,7 @@ def _savepoint(given: str | int, catalog: SavepointCatalog) -> SavepointEntry | 
 def _checkpoint(root: str, number: int, job: StorageRef) -> Snapshot:
     other = StorageRef(root, job.options)
     if storage_of(other).uri == storage_of(job).uri:
-        return _of_job(number, job)
+        return snapshot_of_job(number, job)
     log = CheckpointLog(storage_of(other))
     found = log.get(number)
     if not isinstance(found, Manifest):

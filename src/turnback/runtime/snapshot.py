@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from turnback.coordinator import Manifest, OperatorInfo, SourcePosition
+from turnback.coordinator.manifest import Manifest, OperatorInfo, SourcePosition
 from turnback.runtime.storageref import StorageRef, read_state, storage_of
-from turnback.savepoint import (
-    Origin,
-    SavepointMetadata,
-    SnapshotInfo,
-    StatePart,
-    StateTable,
-    StoredState,
-    read_parts,
-    source_uid,
-)
-from turnback.state import StateFile, StateSchema, live_rows, share
+from turnback.savepoint.claims import SnapshotInfo, StoredState, source_uid
+from turnback.savepoint.metadata import Origin, SavepointMetadata, StatePart
+from turnback.state.file import StateFile
+from turnback.state.schema import StateSchema
+
+if TYPE_CHECKING:  # reading rows needs Arrow; whoever only looks at a snapshot need not wait for it
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -40,6 +35,11 @@ class StoredRows:
 
     def rows(self, first: int, last: int) -> Iterator[pa.Table]:
         """Its rows in the key groups first..last, with the columns group, key, sub and value."""
+        from turnback.savepoint.parts import read_parts
+        from turnback.savepoint.table import StateTable
+        from turnback.state.merging import live_rows
+        from turnback.state.sharing import share
+
         if self.parts:
             codec = StateTable(self.schema)
             for typed in read_parts(storage_of(self.storage), self.parts, first, last):
@@ -51,6 +51,9 @@ class StoredRows:
 
     def typed(self, first: int, last: int) -> Iterator[pa.Table]:
         """The same with typed columns."""
+        from turnback.savepoint.parts import read_parts
+        from turnback.savepoint.table import StateTable
+
         if self.parts:
             yield from read_parts(storage_of(self.storage), self.parts, first, last)
         else:

@@ -3,8 +3,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from turnback.state import StateFile
-from turnback.storage import Storage, open_storage
+from turnback.state.file import StateFile
+from turnback.storage.base import Storage
+from turnback.storage.open import open_storage
 
 
 @dataclass(frozen=True)
