@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from turnback.cli import listing
+from turnback.cli import asking, checkpoints, config, listing, savepoints, status
 from turnback.cli.exit import ExitCode
 from turnback.cli.verb import (
     DebugOption,
@@ -19,7 +19,16 @@ from turnback.cli.verb import (
     flag,
 )
 
-VERBS: tuple[Verb, ...] = (listing.VERB,)
+VERBS: tuple[Verb, ...] = (
+    listing.VERB,
+    status.VERB,
+    checkpoints.VERB,
+    savepoints.VERB,
+    asking.SAVEPOINT,
+    asking.STOP,
+    asking.CANCEL,
+    config.VERB,
+)
 """All commands, in the order of the help. Each is the VERB of its module."""
 
 

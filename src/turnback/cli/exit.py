@@ -6,6 +6,7 @@ from enum import IntEnum
 
 from turnback.core.errors import (
     AlreadyExistsError,
+    AmbiguousJobError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     ConfigurationError,
@@ -13,6 +14,8 @@ from turnback.core.errors import (
     FencedError,
     FormatVersionError,
     JobInUseError,
+    JobNotFoundError,
+    JobNotRunningError,
     NotFoundError,
     PlanError,
     StateError,
@@ -63,6 +66,10 @@ class DeclinedError(TurnbackError):
     """The user was asked and said no, or there was nobody to ask."""
 
 
+class RequestFailedError(TurnbackError):
+    """The job could not do what was asked of it."""
+
+
 class TimedOutError(TurnbackError):
     """What was waited for did not happen in time."""
 
@@ -73,11 +80,14 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (DeclinedError, ExitCode.DECLINED),
     (TimedOutError, ExitCode.TIMED_OUT),
     (CheckpointTimeoutError, ExitCode.TIMED_OUT),
+    (JobNotFoundError, ExitCode.NOT_FOUND),
+    (AmbiguousJobError, ExitCode.USAGE),
     (NotFoundError, ExitCode.NOT_FOUND),
     (CheckpointNotFoundError, ExitCode.NOT_FOUND),
     (ConfigurationError, ExitCode.USAGE),
     (PlanError, ExitCode.USAGE),
     (JobInUseError, ExitCode.NOT_AS_NEEDED),
+    (JobNotRunningError, ExitCode.NOT_AS_NEEDED),
     (FencedError, ExitCode.NOT_AS_NEEDED),
     (AlreadyExistsError, ExitCode.NOT_AS_NEEDED),
     (CorruptFileError, ExitCode.DAMAGED),
