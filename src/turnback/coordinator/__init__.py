@@ -52,6 +52,7 @@ from turnback.coordinator.restart import (
     RestartStrategyConfiguration,
     choose_restart,
 )
+from turnback.coordinator.rundir import RunDirectory, RunEnd, RunError, RunningJob
 from turnback.coordinator.savepoint_settings import (
     SAVEPOINT_KEYS,
     SavepointFormat,
@@ -112,6 +113,10 @@ __all__ = [
     "RestartStrategyConfiguration",
     "Restarting",
     "ResumePoint",
+    "RunDirectory",
+    "RunEnd",
+    "RunError",
+    "RunningJob",
     "SavepointCatalog",
     "SavepointEntry",
     "SavepointFormat",

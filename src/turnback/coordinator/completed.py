@@ -16,6 +16,8 @@ class CompletedCheckpoint:
         files_written: Number of those files.
         full_bytes: Bytes of all files it references.
         files: Number of all files it references.
+        sync_ms: How long the slowest task of the epoch took to snapshot its state.
+        tasks: Tasks that acknowledged the epoch.
     """
 
     manifest: Manifest
@@ -26,6 +28,8 @@ class CompletedCheckpoint:
     files_written: int = 0
     full_bytes: int = 0
     files: int = 0
+    sync_ms: int = 0
+    tasks: int = 0
 
     @property
     def number(self) -> int:

@@ -23,6 +23,7 @@ from turnback.coordinator.manifest import Fence
 from turnback.coordinator.pending import PendingCheckpoint, Phase
 from turnback.coordinator.pipeline import Pipeline
 from turnback.coordinator.retention import Retention
+from turnback.coordinator.status import UnderWay
 from turnback.coordinator.steps import Steps
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
@@ -127,6 +128,15 @@ class CheckpointCoordinator:
     def failed(self) -> int:
         """How many checkpoints of this attempt failed or took too long."""
         return self._ledger.failed
+
+    def under_way(self) -> tuple[UnderWay, ...]:
+        """Return the checkpoints that are being taken."""
+        with self._condition:
+            now, wall = self._now(), self._clock.now_ms()
+            return tuple(
+                UnderWay(pending.epoch, pending.kind, wall - (now - pending.triggered))
+                for pending in self._ledger.in_flight
+            )
 
     def start(self, *, thread: bool = True) -> CheckpointCoordinator:
         """Look at the checkpoints there are, clear up after older attempts, start the thread.
@@ -328,7 +338,7 @@ class CheckpointCoordinator:
             return
         failures = self._ledger.fail(pending, self._now())
         _LOG.warning("checkpoint of epoch %d failed: %s", pending.epoch, error)
-        self._record(report.failed_event(pending, error))
+        self._record(report.failed_event(pending, error, self._now()))
         if failures > self._settings.tolerable_failures:
             self._set_failure(report.too_many_failures(self._job, failures, self._settings, error))
         self._settle(pending, error)
@@ -343,7 +353,7 @@ class CheckpointCoordinator:
             for pending in list(self._ledger.in_flight):
                 if pending.phase in phases:
                     self._ledger.discard(pending, self._now())
-                    self._record(report.failed_event(pending, error))
+                    self._record(report.failed_event(pending, error, self._now()))
                     self._settle(pending, error)
 
     def _settle(

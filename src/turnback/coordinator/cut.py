@@ -18,6 +18,8 @@ class EpochCut:
         operators: The operators of the program.
         transactions: What sinks prepared in this very epoch, by sink uid.
         watermarks: Greatest watermarks by name.
+        sync_ms: How long the slowest task of the epoch took to snapshot its state.
+        tasks: Tasks that acknowledged the epoch.
     """
 
     epoch: int
@@ -27,6 +29,8 @@ class EpochCut:
     operators: tuple[OperatorInfo, ...] = ()
     transactions: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    sync_ms: int = 0
+    tasks: int = 0
 
     def paths(self) -> frozenset[str]:
         """Return the paths of all files the cut needs."""

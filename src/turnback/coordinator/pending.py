@@ -41,6 +41,8 @@ class PendingCheckpoint:
         "number",
         "paths",
         "phase",
+        "sync_ms",
+        "tasks",
         "triggered",
         "waiting",
         "write_began",
@@ -58,6 +60,8 @@ class PendingCheckpoint:
         self.kind = kind
         self.epoch = cut.epoch
         self.paths = cut.paths()
+        self.sync_ms = cut.sync_ms
+        self.tasks = cut.tasks
         self.triggered = triggered
         self.waiting = waiting
         self.phase = Phase.QUEUED
@@ -119,6 +123,8 @@ class PendingCheckpoint:
             files_written=len(new),
             full_bytes=sum(files.values()),
             files=len(files),
+            sync_ms=self.sync_ms,
+            tasks=self.tasks,
         )
 
     def release(self) -> None:

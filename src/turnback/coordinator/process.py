@@ -27,7 +27,11 @@ class ProcessId(msgspec.Struct, frozen=True):
     @classmethod
     def current(cls) -> "ProcessId":
         """Return this process."""
-        pid = os.getpid()
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId":
+        """Return a process of this machine that runs now."""
         return cls(socket.gethostname(), _machine(), pid, _started(pid))
 
     def is_local(self) -> bool:

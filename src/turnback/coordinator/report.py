@@ -21,10 +21,12 @@ def done_event(done: CompletedCheckpoint) -> CheckpointDone:
         files_written=done.files_written,
         full_bytes=done.full_bytes,
         files=done.files,
+        sync_ms=done.sync_ms,
+        tasks=done.tasks,
     )
 
 
-def failed_event(pending: PendingCheckpoint, error: BaseException) -> CheckpointFailed:
+def failed_event(pending: PendingCheckpoint, error: BaseException, now: int) -> CheckpointFailed:
     """Return the history event of a discarded checkpoint."""
     return CheckpointFailed(
         epoch=pending.epoch,
@@ -32,6 +34,7 @@ def failed_event(pending: PendingCheckpoint, error: BaseException) -> Checkpoint
         reason=f"{type(error).__name__}: {error}",
         timed_out=isinstance(error, CheckpointTimeoutError),
         number=pending.number,
+        after_ms=now - pending.triggered,
     )
 
 

@@ -4,7 +4,13 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from turnback.coordinator import CheckpointSettings, RestartStrategy, SavepointSettings
+from turnback.coordinator import (
+    CheckpointSettings,
+    ProgramSetting,
+    RestartStrategyConfiguration,
+    RunDirectory,
+    SavepointSettings,
+)
 from turnback.savepoint import Allowed, Renames
 
 
@@ -42,12 +48,16 @@ class JobSpec:
         savepoints: Where, when and how savepoints are taken.
         storage_options: Credentials and endpoints of object stores.
         local_dir: Where local stores live; None for the machine's default.
+        run: Where the driver meets its supervisor, if it has one.
+        resumed: Whether the supervisor has started the driver again, after one that died.
+        script: The program and its arguments, if they are known.
+        program_settings: The whole configuration, for those who look at the job.
     """
 
     name: str
     root: str
     settings: CheckpointSettings
-    restart: RestartStrategy
+    restart: RestartStrategyConfiguration
     backend: str = "hashmap"
     inline: bool = False
     bounded: bool = False
@@ -62,6 +72,10 @@ class JobSpec:
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     storage_options: dict[str, str] = field(default_factory=dict)
     local_dir: str | None = None
+    run: RunDirectory | None = None
+    resumed: bool = False
+    script: tuple[str, ...] = ()
+    program_settings: tuple[ProgramSetting, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from turnback.coordinator import (
     Holds,
     JobDirectory,
     Manifest,
+    Metrics,
 )
 from turnback.core import Clock
 from turnback.core.errors import TurnbackError
@@ -26,6 +27,7 @@ from turnback.core.faults import reach
 from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobSpec
+from turnback.runtime.meter import Meter
 from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epochs import Epochs
 from turnback.runtime.spark.localfiles import cheap_local_files
@@ -54,6 +56,7 @@ class Attempt:
         history: What happened.
         clock: Where time comes from.
         on_epoch: Called after every epoch.
+        on_running: Called when what it starts from is restored and settled.
         holds: Files that savepoints are written from.
     """
 
@@ -69,6 +72,7 @@ class Attempt:
         history: History,
         clock: Clock,
         on_epoch: Callable[[EpochStats], None],
+        on_running: Callable[[], None],
         holds: Holds,
     ) -> None:
         self._spark = spark
@@ -80,6 +84,8 @@ class Attempt:
         self._stopping = False
         self._wake = threading.Event()
         self._gate = threading.Lock()
+        self._on_running = on_running
+        self._meter = Meter(plan, clock)
         self.is_running = False
         """Whether checkpoints of it can be taken."""
         self._positions = Positions(directory.storage, fence.attempt)
@@ -112,6 +118,7 @@ class Attempt:
             self._scratch,
             self.coordinator,
             on_epoch,
+            self._meter,
         )
 
     def run(self) -> None:
@@ -127,6 +134,7 @@ class Attempt:
             self._settle_sinks()
             self.coordinator.start()
             self.is_running = True
+            self._on_running()
             reach("before-first-epoch")
             # 3. epochs, with checkpoints beside them
             with cheap_local_files(self._spark):
@@ -161,6 +169,10 @@ class Attempt:
         """Take a checkpoint of the newest epoch, and keep its files until it is released."""
         self.coordinator.offer(self._epochs.initial)
         return self.coordinator.hold(kind)
+
+    def metrics(self, completed: int, failed: int) -> Metrics:
+        """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
+        return self._meter.metrics(self.coordinator, completed, failed)
 
     def _make_committers(self, fence: Fence) -> dict[str, Committer]:
         return {

@@ -38,6 +38,11 @@ class EpochAcks:
                 totals[uid] = (before[0] + read, before[1] + written)
         return totals
 
+    def sync_ms(self) -> int:
+        """How long the slowest task took to snapshot its state."""
+        slowest = max((ack.seconds.get("snapshot", 0.0) for ack in self.acks), default=0.0)
+        return round(slowest * 1000)
+
     def row_bytes(self) -> int:
         """The size of the largest rows that were handed to tasks; 0 if there were too few."""
         return max((ack.row_bytes for ack in self.acks), default=0)

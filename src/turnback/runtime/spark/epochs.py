@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from turnback.coordinator import CheckpointCoordinator, EpochCut, Manifest, OperatorInfo
 from turnback.core.errors import EpochConflictError
-from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.chains import Chains
 from turnback.runtime.job import EpochStats, JobSpec
 from turnback.runtime.message import Order
+from turnback.runtime.meter import Meter
 from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epoch import EpochAcks, run_epoch
 from turnback.runtime.spark.frames import EpochFrames
@@ -41,6 +41,7 @@ class Epochs:
         scratch: Scratch,
         coordinator: CheckpointCoordinator,
         on_epoch: Callable[[EpochStats], None],
+        meter: Meter,
     ) -> None:
         self._spark = spark
         self._plan = plan
@@ -52,6 +53,7 @@ class Epochs:
         self._scratch = scratch
         self._coordinator = coordinator
         self._on_epoch = on_epoch
+        self._meter = meter
         self._frames = EpochFrames(spark, plan)
         self._chains = Chains(self._frames.programs, plan.max_parallelism)
         self._merger = Merger(spark, self._frames.programs, storage, attempt)
@@ -65,6 +67,7 @@ class Epochs:
         )
         if snapshot is not None:
             self._chains.restore(snapshot.state)
+            meter.count({}, snapshot.state)
         self.initial = EpochCut(
             epoch=self._epoch,
             sources=snapshot.sources if snapshot else {},
@@ -94,14 +97,16 @@ class Epochs:
             schemas=self._schemas,
             operators=self._operators,
             transactions=self.prepared,
+            sync_ms=acks.sync_ms(),
+            tasks=len(acks.acks),
         )
         self.prepared = {}
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
         self._epoch = epoch
-        self._on_epoch(
-            EpochStats(epoch, self._read(acks), time.perf_counter() - started, acks.found())
-        )
+        read = self._meter.count(acks.records(), cut.state)
+        took = time.perf_counter() - started
+        self._on_epoch(EpochStats(epoch, read, took, acks.found()))
 
     def close(self) -> None:
         """Start nothing more."""
@@ -138,14 +143,3 @@ class Epochs:
         """Learn which states the program has."""
         found = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         self._schemas = tuple(found.values())
-
-    def _read(self, acks: EpochAcks) -> int:
-        """How many elements came from the sources."""
-        records = acks.records()
-        if not self._plan.native:
-            sources = (op for op in self._plan.operators() if op.kind is NodeKind.SOURCE)
-            return sum(records.get(op.uid, (0, 0))[0] for op in sources)
-        # Spark feeds the first shuffle: count with the first consumer of each source.
-        first = [w.consumers[0] for w in self._plan.wires if w.first_level < 0]
-        uids = {op.uid for op in self._plan.operators() if op.id in first}
-        return sum(records.get(uid, (0, 0))[0] for uid in uids)

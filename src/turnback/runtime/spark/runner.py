@@ -13,7 +13,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from turnback.coordinator import (
-    HEARTBEAT_S,
     AttemptStarted,
     CheckpointLog,
     Fence,
@@ -26,6 +25,7 @@ from turnback.coordinator import (
     Request,
     RequestKind,
     Restarting,
+    RunningJob,
     resume_point,
 )
 from turnback.core import Clock, SystemClock
@@ -39,11 +39,12 @@ from turnback.core.errors import (
     JobFailedError,
     JobInUseError,
     PlanError,
-    StorageError,
     TurnbackError,
 )
 from turnback.core.faults import reach
 from turnback.planner import Plan
+from turnback.runtime.describe import describe
+from turnback.runtime.heartbeat import Heartbeat
 from turnback.runtime.job import ClaimMode, EpochStats, JobReport, JobSpec
 from turnback.runtime.localstate import local_root
 from turnback.runtime.locate import locate
@@ -90,10 +91,13 @@ class JobRunner:
         self._service = Service(
             spark, self._directory, self._storage, spec.savepoints, self, self._clock
         )
+        self._heartbeat = Heartbeat(self._directory, self._vitals, spec.run)
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
         self._restarts = 0
+        self._failed_checkpoints = 0
+        self._last_words: dict[str, Any] = {}
         self._fenced: int | None = None
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
@@ -113,8 +117,9 @@ class JobRunner:
             storage.remove_leftovers()  # half-written files of drivers and workers that were killed
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
-        strategy = self._spec.restart
-        with self._heartbeat(), self._served(info):
+        self._introduce(info)
+        strategy = self._spec.restart.create()
+        with self._heartbeat.beating(), self._served(info):
             while True:
                 history, cause = self._live(info)
                 if cause is None:
@@ -149,6 +154,20 @@ class JobRunner:
         if self._attempt is not None:
             self._attempt.stop()
 
+    def _introduce(self, info: JobInfo) -> None:
+        """Tell the supervisor which job this is."""
+        if self._spec.run is not None:
+            self._spec.run.set_job(
+                RunningJob(
+                    name=info.job,
+                    job_id=info.job_id,
+                    root=self._spec.root,
+                    directory=self._directory.storage.uri,
+                    restart=self._spec.restart.to_configuration(),
+                    storage_options=self._spec.storage_options,
+                )
+            )
+
     # -- one attempt
 
     def _live(self, info: JobInfo) -> tuple[History | None, BaseException | None]:
@@ -177,6 +196,7 @@ class JobRunner:
                 history,
                 self._clock,
                 self._epoch_done,
+                lambda: self._is_running(info, fence.attempt),
                 self._holds,
             )
             if self._cancelled.is_set():
@@ -236,7 +256,16 @@ class JobRunner:
         if not self.report.attempts:
             self.report.restored_from = name
         self.report.attempts += 1
-        self._say(JobState.RUNNING, info, attempt=fence.attempt)
+        self._directory.record_program(describe(self._plan, self._spec, fence.attempt))
+        self._say(JobState.CREATED, info, attempt=fence.attempt, log=self._log_file())
+
+    def _is_running(self, info: JobInfo, attempt: int) -> None:
+        self._say(JobState.RUNNING, info)
+        if self._spec.run is not None:
+            self._spec.run.set_running(attempt)
+
+    def _log_file(self) -> str | None:
+        return str(self._spec.run.log) if self._spec.run is not None else None
 
     def _epoch_done(self, stats: EpochStats) -> None:
         self.report.epochs.append(stats)
@@ -257,8 +286,10 @@ class JobRunner:
 
     def _take_stock(self) -> None:
         if self._attempt is not None:
+            self._last_words = self._vitals()
             last = self._attempt.coordinator.last
             self.report.checkpoints += self._attempt.coordinator.completed
+            self._failed_checkpoints += self._attempt.coordinator.failed
             if self._attempt.coordinator.completed:
                 self._drop_claimed()
             if last is not None:
@@ -282,7 +313,7 @@ class JobRunner:
         state = JobState.CANCELED if self._cancelled.is_set() else JobState.FINISHED
         if history is not None:
             history.record(JobEnded(state.value))
-        self._say(state, info)
+        self._say(state, info, **self._last_words)
         # The files are the state. What is left on this machine is a cache nobody uses now.
         root = local_root(self._spec.backend, self._spec.local_dir, info.job_id)
         shutil.rmtree(root, ignore_errors=True)
@@ -295,7 +326,7 @@ class JobRunner:
         if history is not None:
             history.record(JobEnded(JobState.FAILED.value, told))
         if not isinstance(cause, FencedError | JobInUseError):
-            self._say(JobState.FAILED, info, cause=told)
+            self._say(JobState.FAILED, info, cause=told, **self._last_words)
         if isinstance(cause, _FINAL):
             return cause
         times = f" after {self._restarts} restarts" if self._restarts else ""
@@ -309,32 +340,24 @@ class JobRunner:
 
     @contextmanager
     def _served(self, info: JobInfo) -> Iterator[None]:
-        self._service.start(info.created_ms)
+        self._service.start(info.created_ms, resumed=self._spec.resumed)
         try:
             yield
         finally:
             self._service.close(give_up=self._cancelled.is_set())
 
-    @contextmanager
-    def _heartbeat(self) -> Iterator[None]:
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(HEARTBEAT_S):
-                newest = self.report.epochs[-1].number if self.report.epochs else None
-                try:
-                    with self._saying:
-                        self._directory.beat(epoch=newest)
-                except StorageError as e:
-                    _LOG.warning("the status could not be written, trying again: %s", e)
-
-        thread = threading.Thread(target=beat, name="turnback-heartbeat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
+    def _vitals(self) -> dict[str, Any]:
+        """What the status says of the running attempt."""
+        attempt, found = self._attempt, dict[str, Any]()
+        if self.report.epochs:
+            found["epoch"] = self.report.epochs[-1].number
+        if attempt is None:
+            return found
+        last = attempt.coordinator.last
+        if last is not None:
+            found["checkpoint"] = last.number
+        found["metrics"] = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
+        return found
 
     def _now(self) -> int:
         return round(self._clock.monotonic() * 1000)

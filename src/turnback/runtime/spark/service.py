@@ -90,14 +90,17 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
 
-    def start(self, created_ms: int) -> None:
+    def start(self, created_ms: int, *, resumed: bool = False) -> None:
         """Begin to serve.
 
         Args:
             created_ms: When the job was created; a schedule counts from then.
+            resumed: Whether a supervisor has started the driver again: then what was asked of the
+                one that died still holds.
         """
-        with self._lock:
-            self._settle_leftovers()
+        if not resumed:
+            with self._lock:
+                self._settle_leftovers()
         if self._settings.schedule is not None:
             # A last time in the future, by a clock that was wrong, must not switch it off.
             last = self._savepoints.last_scheduled(created_ms)

@@ -1,0 +1,178 @@
+"""Where a driver that `turnback run` started meets its supervisor: files on their own machine.
+
+launch.json      what was asked for
+supervisor.json  the process that starts the driver again when it dies
+driver.json      the driver
+job.json         which job it runs, and how it is to be restarted
+running.json     the job runs
+error.json       what the driver died of, if it could say so
+ended.json       it is over: the driver is not started again
+driver.log       what it printed, over all its lives
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from turnback.coordinator.process import ProcessId
+from turnback.core.errors import NotFoundError
+from turnback.storage.local import LocalStorage
+
+T = TypeVar("T")
+LOG = "driver.log"
+
+
+class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
+    """Which job a driver runs.
+
+    Attributes:
+        name: Its name.
+        job_id: Its identity.
+        root: Where job directories are.
+        directory: Its own.
+        restart: Its restart strategy, as configuration.
+        storage_options: What is needed to read its directory.
+    """
+
+    name: str
+    job_id: str
+    root: str
+    directory: str
+    restart: dict[str, Any] = {}
+    storage_options: dict[str, str] = {}
+
+
+class RunError(msgspec.Struct, frozen=True):
+    """Why a driver ended: the class of the error, and what it says."""
+
+    kind: str
+    message: str
+
+
+class RunEnd(msgspec.Struct, frozen=True):
+    """How it ended.
+
+    Attributes:
+        code: Exit status of the last driver, negative if a signal ended it; None if nobody saw it.
+        reason: Why the driver is not started again.
+    """
+
+    code: int | None
+    reason: str
+
+
+class RunDirectory:
+    """One launch of a program, over all lives of its driver. Local, and readable by its user only.
+
+    Args:
+        path: The directory.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._files = LocalStorage(self.path)
+
+    @property
+    def log(self) -> Path:
+        """What the driver printed."""
+        return self.path / LOG
+
+    # -- who is who
+
+    def set_supervisor(self, process: ProcessId) -> None:
+        """Say which process supervises."""
+        self._write("supervisor.json", process)
+
+    def supervisor(self) -> ProcessId | None:
+        """Return the process that supervises or did so last."""
+        return self._read("supervisor.json", ProcessId)
+
+    def set_driver(self, process: ProcessId) -> None:
+        """Say which process is the driver."""
+        self._write("driver.json", process)
+
+    def driver(self) -> ProcessId | None:
+        """Return the driver of now or the last one."""
+        return self._read("driver.json", ProcessId)
+
+    def start_supervisor(self) -> subprocess.Popen[bytes]:
+        """Start a supervisor, which ends at once if there is one already.
+
+        It is a session of its own: a closed terminal, which ends the caller, leaves it alone.
+        """
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                # -P: the working directory may hold a file of the same name.
+                [sys.executable, "-P", "-m", "turnback.launch.supervisor", str(self.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    # -- what the driver tells
+
+    def set_job(self, job: RunningJob) -> None:
+        """Say which job the driver runs."""
+        self._write("job.json", job)
+
+    def job(self) -> RunningJob | None:
+        """Return which job the driver runs, `None` as long as it has not said so."""
+        return self._read("job.json", RunningJob)
+
+    def set_running(self, attempt: int) -> None:
+        """Say that the job runs."""
+        self._write("running.json", attempt)
+
+    def running(self) -> int | None:
+        """Return the newest attempt that got as far as running."""
+        return self._read("running.json", int)
+
+    def set_error(self, error: RunError) -> None:
+        """Say why the driver ends."""
+        self._write("error.json", error)
+
+    def error(self) -> RunError | None:
+        """Return why the driver ended, `None` if it did not say."""
+        return self._read("error.json", RunError)
+
+    def forget_error(self) -> None:
+        """Before the driver starts again."""
+        self._files.delete("error.json")
+
+    def set_end(self, end: RunEnd) -> None:
+        """Say that it is over."""
+        self._write("ended.json", end)
+
+    def end(self) -> RunEnd | None:
+        """Return how it ended, `None` as long as it has not."""
+        return self._read("ended.json", RunEnd)
+
+    # -- files
+
+    def write(self, name: str, document: Any) -> None:
+        """Write another document."""
+        self._write(name, document)
+
+    def read(self, name: str, type_: type[T]) -> T | None:
+        """Read another document, `None` if it is not there.
+
+        Raises:
+            msgspec.MsgspecError: It is damaged.
+        """
+        return self._read(name, type_)
+
+    def _write(self, name: str, document: Any) -> None:
+        self._files.put(name, msgspec.json.encode(document))
+
+    def _read(self, name: str, type_: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode(self._files.get(name), type=type_)
+        except NotFoundError:
+            return None
