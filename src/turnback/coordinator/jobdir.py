@@ -310,6 +310,20 @@ class JobDirectory:
         return decode_document(kind, _FORMAT, data, f"{self.storage.uri}/{path}", type_)
 
 
+def decode_info(data: bytes, name: str) -> JobInfo:
+    """Read the bytes of a `job.json`.
+
+    Args:
+        data: The whole file.
+        name: The file, for messages.
+
+    Raises:
+        CorruptFileError: It is damaged.
+        FormatVersionError: It was written by a newer version.
+    """
+    return decode_document("job", _FORMAT, data, name, JobInfo)
+
+
 _KEPT = ("attempt", "epoch", "checkpoint", "restarts", "cause", "metrics", "supervisor", "log")
 
 

@@ -102,6 +102,20 @@ class Requests:
                 continue
             return request
 
+    def ids(self) -> list[str]:
+        """Return the ids of all requests that are remembered, ended or not, in their order."""
+        kinds = self._files()
+        return sorted({*kinds[_REQUEST], *kinds[_RESULT]})
+
+    def get(self, id_: str) -> Request | None:
+        """Return a request, `None` if there is none of this id.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            FormatVersionError: It was written by a newer version.
+        """
+        return self._read(_REQUEST, id_, Request)
+
     def result(self, id_: str) -> RequestResult | None:
         """Return how a request ended, `None` if it has not.
 

@@ -1,0 +1,138 @@
+"""The attempts of a job: when each began, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from turnback.coordinator.event import AttemptStarted, JobEnded, Record, Restarting
+from turnback.coordinator.history import read_history
+from turnback.coordinator.jobdir import AttemptInfo, JobDirectory
+from turnback.coordinator.status import Status
+from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.ops.liveness import Liveness, is_terminal
+
+RESTARTED = "RESTARTED"
+LOST = "LOST"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A life of a job.
+
+    Attributes:
+        number: Which.
+        started_ms: When it began; None if nobody wrote that down.
+        ended: The record of its end: `JobEnded` or `Restarting`.
+        last_ms: The last that was heard of it.
+        info: What it started from, from the job directory.
+        snapshot: The same, as the history tells it.
+        is_last: Whether no attempt followed.
+        in_history: Whether the history reaches back to it.
+    """
+
+    number: int
+    started_ms: int | None
+    ended: Record | None
+    last_ms: int
+    info: AttemptInfo | None
+    snapshot: str | None
+    is_last: bool
+    in_history: bool
+
+    def died(self, alive: Liveness) -> bool:
+        """Return whether its driver died without a word.
+
+        Args:
+            alive: How the job is.
+        """
+        if self.ended is not None or not self.in_history:
+            return False
+        if not self.is_last:
+            return True
+        return not is_terminal(alive.state) and not alive.is_driven
+
+    def state(self, alive: Liveness) -> str:
+        """Return how it is, or how it ended."""
+        if self.ended is not None and isinstance(self.ended.event, JobEnded):
+            return self.ended.event.state
+        if self.ended is not None:
+            return RESTARTED
+        return alive.state if self.is_last and not self.died(alive) else LOST
+
+    @property
+    def cause(self) -> str | None:
+        """Why it ended, if somebody said so."""
+        if self.ended is not None and isinstance(self.ended.event, JobEnded | Restarting):
+            return self.ended.event.cause
+        return None
+
+
+def read_attempts(
+    directory: JobDirectory, status: Status | None, records: list[Record] | None = None
+) -> list[Attempt]:
+    """Return the attempts of a job that are remembered, oldest first.
+
+    Args:
+        directory: The job directory.
+        status: What its driver last said.
+        records: Its history, if that was read already.
+    """
+    records = read_history(directory.storage) if records is None else records
+    by_attempt: dict[int, list[Record]] = {}
+    for record in records:
+        by_attempt.setdefault(record.attempt, []).append(record)
+    infos = {number: _info(directory, number) for number in directory.attempts()}
+    current = [status.attempt] if status is not None and status.attempt is not None else []
+    numbers = sorted({*by_attempt, *infos, *current})
+    oldest = min(by_attempt, default=0)
+    found = []
+    for number in numbers:
+        is_last = number == numbers[-1]
+        heard = status.updated_ms if status is not None and is_last else 0
+        found.append(
+            _attempt(
+                number,
+                by_attempt.get(number, []),
+                infos.get(number),
+                heard,
+                is_last=is_last,
+                in_history=number >= oldest,
+            )
+        )
+    return found
+
+
+def _attempt(
+    number: int,
+    records: list[Record],
+    info: AttemptInfo | None,
+    heard_ms: int,
+    *,
+    is_last: bool,
+    in_history: bool,
+) -> Attempt:
+    start = next((r for r in records if isinstance(r.event, AttemptStarted)), None)
+    ends = [r for r in records if isinstance(r.event, JobEnded | Restarting)]
+    started_ms = info.started_ms if info is not None else start.at_ms if start is not None else None
+    said = [heard_ms, started_ms or 0, *(r.at_ms for r in records)]
+    return Attempt(
+        number=number,
+        started_ms=started_ms,
+        ended=ends[-1] if ends else None,
+        last_ms=max(said),
+        info=info,
+        snapshot=_snapshot(start),
+        is_last=is_last,
+        in_history=in_history,
+    )
+
+
+def _snapshot(start: Record | None) -> str | None:
+    return start.event.snapshot if start and isinstance(start.event, AttemptStarted) else None
+
+
+def _info(directory: JobDirectory, number: int) -> AttemptInfo | None:
+    try:
+        return directory.attempt(number)
+    except (CorruptFileError, FormatVersionError):
+        return None  # the history has the same, in fewer words

@@ -1,0 +1,26 @@
+"""Locations as people write them, and whether two of them are the same."""
+
+from urllib.parse import unquote
+
+_METADATA = "/_metadata.json"
+
+
+def shown(location: str) -> str:
+    """Return a location for people: a plain path if it is on this machine, else the URI."""
+    scheme, found, rest = location.partition(":")
+    if found and scheme.lower() == "file" and rest.startswith("/"):
+        return unquote("/" + rest.lstrip("/"))
+    return location
+
+
+def plain(location: str) -> str:
+    """Return the one form that all spellings of a location have, to compare them."""
+    text = shown(location.strip()).removesuffix(_METADATA)
+    if text.lower().startswith("s3a://"):
+        text = f"s3://{text[6:]}"
+    return text.rstrip("/") or text
+
+
+def last_segment(location: str) -> str:
+    """Return the name of a directory."""
+    return plain(location).rpartition("/")[2]

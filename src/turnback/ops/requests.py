@@ -1,0 +1,74 @@
+"""What was asked of a job, for people."""
+
+from __future__ import annotations
+
+from turnback.coordinator.request import Request, RequestResult
+from turnback.coordinator.requests import Requests
+from turnback.core.errors import (
+    ConfigurationError,
+    CorruptFileError,
+    FormatVersionError,
+    NotFoundError,
+)
+from turnback.ops.model import RequestRow
+from turnback.ops.place import shown
+
+
+def request_rows(requests: Requests) -> list[RequestRow]:
+    """Return all requests that are remembered, newest first."""
+    rows = []
+    for id_ in reversed(requests.ids()):
+        try:
+            rows.append(request_row(requests, id_))
+        except NotFoundError:
+            continue  # forgotten a moment ago
+    return rows
+
+
+def request_row(requests: Requests, id_: str) -> RequestRow:
+    """Return one request.
+
+    Raises:
+        NotFoundError: There is no such request.
+    """
+    try:
+        request = requests.get(id_)
+        result = requests.result(id_)
+    except ConfigurationError as error:
+        raise NotFoundError(f"there is no request {id_!r}: {error}") from None
+    except (CorruptFileError, FormatVersionError) as error:
+        return RequestRow(
+            id=id_, kind="unreadable", state="FAILED", created_ms=_asked_ms(id_), error=str(error)
+        )
+    if request is None and result is None:
+        raise NotFoundError(
+            f"there is no request {id_}: it was never made, or it ended long ago and is forgotten"
+        )
+    return _row(requests, id_, request, result)
+
+
+def _row(
+    requests: Requests, id_: str, request: Request | None, result: RequestResult | None
+) -> RequestRow:
+    progress = requests.progress(id_)
+    state = "RUNNING" if progress is not None else "WAITING"
+    path = result.path if result is not None else None
+    return RequestRow(
+        id=id_,
+        kind=request.kind.value if request is not None else "unreadable",
+        state=result.state.value if result is not None else state,
+        created_ms=request.created_ms if request is not None else _asked_ms(id_),
+        savepoint=request.takes_savepoint if request is not None else path is not None,
+        done=progress.done if progress is not None else 0,
+        total=progress.total if progress is not None else 0,
+        bytes=progress.bytes if progress is not None else 0,
+        started_ms=progress.started_ms if progress is not None else None,
+        ended_ms=result.ended_ms if result is not None else None,
+        path=shown(path) if path is not None else None,
+        error=result.error if result is not None else None,
+    )
+
+
+def _asked_ms(id_: str) -> int:
+    digits = id_.partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0
