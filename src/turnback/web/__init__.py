@@ -1,0 +1,4 @@
+from turnback.web.app import create_app
+from turnback.web.server import serve
+
+__all__ = ["create_app", "serve"]

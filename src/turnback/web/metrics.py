@@ -1,0 +1,222 @@
+"""Metrics for Prometheus, under the names that Flink's own reporter gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from turnback.coordinator.status import JobState
+from turnback.core.clock import Clock
+from turnback.core.errors import TurnbackError
+from turnback.ops.job import Job
+from turnback.ops.jobs import Jobs
+from turnback.ops.model import (
+    CheckpointHistory,
+    CheckpointRow,
+    CheckpointStatus,
+    JobDetail,
+    OperatorNode,
+)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_JOB = "flink_jobmanager_job_"
+_OPERATOR = "flink_taskmanager_job_task_operator_"
+_RUNNING = JobState.RUNNING.value
+_ENDED = tuple(state.value for state in JobState if state.is_terminal)
+_STATES = (*(state.value for state in JobState), "LOST", "UNREADABLE")
+_UNKNOWN = -1.0
+"""What Flink says where there is no value yet."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read of one job for one scrape."""
+
+    detail: JobDetail
+    history: CheckpointHistory
+    restored_ms: int | None
+    savepoints: int
+    now_ms: int
+
+    @property
+    def last(self) -> CheckpointRow | None:
+        """The newest complete checkpoint."""
+        done = (row for row in self.history.rows if row.status is CheckpointStatus.COMPLETED)
+        return next(done, None)
+
+    @property
+    def running_ms(self) -> float:
+        """How long the newest attempt has run."""
+        started = self.detail.summary.started_ms
+        return float(max(0, self.now_ms - started)) if started is not None else 0.0
+
+
+def _of_last(value: Callable[[CheckpointRow], int | None]) -> Callable[[Reading], float]:
+    def read(reading: Reading) -> float:
+        found = value(reading.last) if reading.last is not None else None
+        return float(found) if found is not None else _UNKNOWN
+
+    return read
+
+
+def _uptime(reading: Reading) -> float:
+    state = reading.detail.summary.state
+    if state in _ENDED:
+        return _UNKNOWN
+    return reading.running_ms if state == _RUNNING else 0.0
+
+
+def _downtime(reading: Reading) -> float:
+    summary = reading.detail.summary
+    if summary.state in _ENDED:
+        return _UNKNOWN
+    if summary.state == _RUNNING or summary.updated_ms is None:
+        return 0.0
+    return float(max(0, reading.now_ms - summary.updated_ms))
+
+
+def _running_time(reading: Reading) -> float:
+    return reading.running_ms if reading.detail.summary.state == _RUNNING else 0.0
+
+
+JOB_METRICS: dict[str, tuple[str, Callable[[Reading], float]]] = {
+    f"{_JOB}totalNumberOfCheckpoints": (
+        "Checkpoints in the history, of any status.",
+        lambda r: r.history.completed + r.history.failed + r.history.in_progress,
+    ),
+    f"{_JOB}numberOfCompletedCheckpoints": ("Complete ones.", lambda r: r.history.completed),
+    f"{_JOB}numberOfFailedCheckpoints": ("Failed ones.", lambda r: r.history.failed),
+    f"{_JOB}numberOfInProgressCheckpoints": ("Those under way.", lambda r: r.history.in_progress),
+    f"{_JOB}lastCheckpointDuration": (
+        "Milliseconds that the newest complete checkpoint took.",
+        _of_last(lambda row: row.duration_ms),
+    ),
+    f"{_JOB}lastCheckpointSize": (
+        "Bytes of new files in the newest complete checkpoint.",
+        _of_last(lambda row: row.delta_bytes),
+    ),
+    f"{_JOB}lastCheckpointFullSize": (
+        "Bytes of all files that the newest complete checkpoint needs.",
+        _of_last(lambda row: row.full_bytes),
+    ),
+    f"{_JOB}lastCompletedCheckpointId": (
+        "Number of the newest complete checkpoint.",
+        _of_last(lambda row: row.number),
+    ),
+    f"{_JOB}lastCheckpointRestoreTimestamp": (
+        "When the newest attempt started from a snapshot, in milliseconds since 1970.",
+        lambda r: float(r.restored_ms) if r.restored_ms is not None else _UNKNOWN,
+    ),
+    f"{_JOB}numRestarts": ("Restarts by this driver.", lambda r: r.detail.summary.restarts),
+    f"{_JOB}fullRestarts": ("The same, by an older name.", lambda r: r.detail.summary.restarts),
+    f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
+    f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),
+    f"{_JOB}runningTime": ("Milliseconds since it is RUNNING.", _running_time),
+    "turnback_savepoints": ("Savepoints the job has taken.", lambda r: r.savepoints),
+    "turnback_job_records_in": (
+        "Elements that the sources gave since the attempt began.",
+        lambda r: r.detail.summary.records_in,
+    ),
+}
+
+OPERATOR_METRICS: dict[str, tuple[str, Callable[[OperatorNode], float | None]]] = {
+    f"{_OPERATOR}numRecordsIn": ("Elements read.", lambda node: node.records_in),
+    f"{_OPERATOR}numRecordsOut": ("Elements written.", lambda node: node.records_out),
+    f"{_OPERATOR}currentInputWatermark": (
+        "How far event time has come, in milliseconds since 1970.",
+        lambda node: node.watermark_ms,
+    ),
+    "turnback_operator_state_bytes": (
+        "About how much the operator's state takes up in files.",
+        lambda node: node.state_bytes,
+    ),
+}
+
+
+def exposition(jobs: Jobs, clock: Clock) -> bytes:
+    """Return the metrics of all jobs in Prometheus's text format."""
+    registry = CollectorRegistry()
+    registry.register(_Jobs(jobs, clock))
+    return generate_latest(registry)
+
+
+class _Jobs(Collector):
+    def __init__(self, jobs: Jobs, clock: Clock) -> None:
+        self._jobs = jobs
+        self._clock = clock
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        return ()  # registering must not read every job
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        summaries = self._jobs.list()
+        running = GaugeMetricFamily("flink_jobmanager_numRunningJobs", "Jobs that are running.")
+        running.add_metric((), sum(s.state == _RUNNING for s in summaries))
+        yield running
+        states = _gauge("turnback_job_state", "1 for the state the job is in.", "state")
+        for summary in summaries:
+            for state in _STATES:
+                labels = (summary.job_id or "", summary.name, state)
+                states.add_metric(labels, float(state == summary.state))
+        yield states
+        readable = _gauge("turnback_job_readable", "0 if the job's directory cannot be read.")
+        readings: list[Reading] = []
+        for summary in summaries:
+            reading = self._read(summary.name)
+            readable.add_metric((summary.job_id or "", summary.name), float(reading is not None))
+            readings += [reading] if reading is not None else []
+        yield readable
+        yield from _job_metrics(readings)
+        yield from _operator_metrics(readings)
+
+    def _read(self, name: str) -> Reading | None:
+        """Return what one job says, `None` if it cannot be read: the others still count."""
+        try:
+            job = self._jobs.get(name)
+            return Reading(
+                job.detail(),
+                job.checkpoints(),
+                _restored_ms(job),
+                len(job.savepoints()),
+                self._clock.now_ms(),
+            )
+        except TurnbackError:
+            return None
+
+
+def _restored_ms(job: Job) -> int | None:
+    attempt = job.summary().attempt
+    info = job.directory.attempt(attempt) if attempt is not None else None
+    if info is None or (info.checkpoint is None and info.snapshot is None):
+        return None
+    return info.started_ms
+
+
+def _job_metrics(readings: list[Reading]) -> Iterator[GaugeMetricFamily]:
+    for name, (doc, value) in JOB_METRICS.items():
+        family = _gauge(name, doc)
+        for reading in readings:
+            summary = reading.detail.summary
+            family.add_metric((summary.job_id or "", summary.name), value(reading))
+        yield family
+
+
+def _operator_metrics(readings: list[Reading]) -> Iterator[GaugeMetricFamily]:
+    for name, (doc, value) in OPERATOR_METRICS.items():
+        family = _gauge(name, doc, "operator_id", "operator_name")
+        for reading in readings:
+            summary = reading.detail.summary
+            for node in reading.detail.operators:
+                found = value(node)
+                if found is not None:
+                    labels = (summary.job_id or "", summary.name, node.uid, node.name)
+                    family.add_metric(labels, found)
+        yield family
+
+
+def _gauge(name: str, doc: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, doc, labels=("job_id", "job_name", *labels))

@@ -1,0 +1,124 @@
+"""Endpoints that show jobs and their history."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import msgspec
+
+from turnback.coordinator.document import is_id
+from turnback.ops.model import (
+    CheckpointHistory,
+    CheckpointStatus,
+    ConfigRow,
+    FailureRow,
+    JobDetail,
+    JobSummary,
+    RequestRow,
+    SavepointRow,
+    Timeline,
+)
+from turnback.web.endpoint import Call
+from turnback.web.errors import Refusal
+from turnback.web.model import About, SnapshotRow
+
+
+def about(call: Call) -> About:
+    """Return what this dashboard is."""
+    site = call.site
+    return About(
+        version=metadata.version("turnback"),
+        read_only=site.read_only,
+        authorized=call.authorized,
+        needs_token=not site.loopback,
+        root=site.jobs.root,
+        savepoints_dir=site.savepoints_dir,
+        now_ms=site.clock.now_ms(),
+    )
+
+
+def jobs(call: Call) -> list[JobSummary]:
+    """Return all jobs."""
+    return call.site.jobs.list()
+
+
+def job(call: Call) -> JobDetail:
+    """Return one job with its graph."""
+    return call.job.detail()
+
+
+def checkpoints(call: Call) -> CheckpointHistory:
+    """Return the checkpoints of a job."""
+    return call.job.checkpoints()
+
+
+def savepoints(call: Call) -> list[SavepointRow]:
+    """Return the savepoints of a job."""
+    return call.job.savepoints()
+
+
+def all_savepoints(call: Call) -> list[SavepointRow]:
+    """Return the savepoints of all jobs."""
+    return call.site.jobs.savepoints()
+
+
+def configuration(call: Call) -> list[ConfigRow]:
+    """Return what a job runs with, and what each key does."""
+    docs = call.site.docs
+    return [
+        row if row.doc else msgspec.structs.replace(row, doc=docs.get(row.key, ""))
+        for row in call.job.configuration()
+    ]
+
+
+def exceptions(call: Call) -> list[FailureRow]:
+    """Return what went wrong with a job."""
+    return call.job.failures()
+
+
+def timeline(call: Call) -> Timeline:
+    """Return the lives of a job and of its relatives."""
+    return call.site.jobs.timeline(call.job)
+
+
+def requests(call: Call) -> list[RequestRow]:
+    """Return what was asked of a job."""
+    return call.job.requests()
+
+
+def request(call: Call) -> RequestRow:
+    """Return one thing that was asked of a job."""
+    wanted = call.path["request"]
+    if not is_id(wanted):
+        raise Refusal(404, f"job {call.job.name!r} has no request {wanted[:80]!r}")
+    return call.job.request(wanted)
+
+
+def snapshots(call: Call) -> list[SnapshotRow]:
+    """Return the snapshots of a job that can be looked into, newest first."""
+    rows = [
+        SnapshotRow(
+            id=f"chk-{row.number}",
+            kind="checkpoint",
+            created_ms=row.triggered_ms + (row.duration_ms or 0),
+            label=None,
+            checkpoint=row.number,
+            epoch=row.epoch,
+        )
+        for row in call.job.checkpoints().rows
+        if row.number is not None and row.path and row.status is CheckpointStatus.COMPLETED
+    ]
+    rows += [
+        SnapshotRow(
+            id=row.id,
+            kind="savepoint",
+            created_ms=row.created_ms,
+            label=row.label,
+            checkpoint=row.checkpoint,
+            epoch=row.epoch,
+        )
+        for row in call.job.savepoints()
+        if row.exists is not False
+    ]
+    # By number, not by the clock; a savepoint comes after the checkpoint it was written from.
+    return sorted(rows, key=lambda row: (row.checkpoint, row.kind, row.created_ms), reverse=True)
