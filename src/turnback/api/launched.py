@@ -1,0 +1,126 @@
+"""The side of the program that `turnback run` has started."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from dataclasses import dataclass, replace
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+from turnback.config.launch import Launch, LaunchMode, current_launch, current_run
+from turnback.coordinator import ProcessId, RunDirectory, RunError
+from turnback.core.errors import ConfigurationError
+from turnback.planner import Plan
+from turnback.runtime.job import ClaimMode, JobSpec
+from turnback.savepoint import Allowed, Renames
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a program says of how its job starts; see `execute_async`."""
+
+    name: str
+    start_from: str | int | None
+    fresh: bool
+    allow_non_restored_state: Allowed
+    renames: Renames
+    fork: bool
+    allow_pickled_state: bool
+    claim_mode: ClaimMode
+
+
+class ProgramFound(BaseException):
+    """Ends a program that was started to learn what it is.
+
+    Attributes:
+        plan: The program.
+        spec: How it would be run.
+    """
+
+    def __init__(self, plan: Plan, spec: JobSpec) -> None:
+        super().__init__(f"the program of job {spec.name!r}")
+        self.plan = plan
+        self.spec = spec
+
+
+class Launched:
+    """How this process was launched.
+
+    Args:
+        launch: What the command line says.
+        run: Where the driver meets its supervisor.
+    """
+
+    def __init__(self, launch: Launch, run: RunDirectory) -> None:
+        self.launch = launch
+        self.run = run
+        self._started: str | None = None
+
+    @property
+    def resumed(self) -> bool:
+        """Whether a driver of this launch has got the job to run before, and died."""
+        return self.run.running() is not None
+
+    def override(self, start: Start) -> Start:
+        """Let the command line win over the program.
+
+        A driver that is started again goes on with the job. Where that began is said and done.
+
+        Raises:
+            ConfigurationError: The program runs a second job, and it is not said which is meant.
+        """
+        launch = self.launch
+        if self._started is not None:
+            raise ConfigurationError(
+                f"this program runs several jobs, {self._started!r} and {start.name!r}: with "
+                "`turnback run` it can be one. Start each with a program of its own"
+            )
+        self._started = launch.name or start.name
+        start = replace(
+            start,
+            name=self._started,
+            allow_non_restored_state=launch.allow_non_restored_state
+            or start.allow_non_restored_state,
+            renames={**start.renames, **dict[Any, Any](launch.renames)},
+            fork=launch.fork or start.fork,
+            allow_pickled_state=launch.allow_pickled_state or start.allow_pickled_state,
+            claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else start.claim_mode,
+        )
+        if launch.mode is LaunchMode.RUN and self.resumed:
+            return replace(start, start_from=None, fresh=False)
+        if launch.start_from is not None:
+            return replace(start, start_from=launch.start_from, fresh=False)
+        return replace(start, start_from=None, fresh=True) if launch.fresh else start
+
+    def found(self, plan: Plan, spec: JobSpec) -> None:
+        """End the program here, if it was started to learn what it is."""
+        if self.launch.mode is LaunchMode.PLAN:
+            raise ProgramFound(plan, spec)
+
+
+@cache
+def launched() -> Launched | None:
+    """How this process was launched, `None` if it was started by other means.
+
+    The first call makes it a driver of the launch: whatever ends it is told to whoever launched.
+    """
+    launch, run = current_launch(), current_run()
+    if launch is None or run is None:
+        return None
+    if launch.mode is LaunchMode.RUN:
+        run.set_driver(ProcessId.current())
+        _tell_why(run)
+    return Launched(launch, run)
+
+
+def _tell_why(run: RunDirectory) -> None:
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        text = str(error) or "".join(traceback.format_exception_only(error)).strip()
+        run.set_error(RunError(kind.__name__, text))
+        before(kind, error, trace)
+
+    sys.excepthook = hook

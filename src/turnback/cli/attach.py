@@ -1,0 +1,81 @@
+"""Stays with a job that was started here: shows what it prints, and ends it with Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from turnback.cli.context import Cli
+from turnback.cli.exit import ExitCode
+from turnback.cli.tail import Tail
+
+if TYPE_CHECKING:
+    from turnback.coordinator.rundir import RunDirectory
+
+
+class Attached:
+    """The terminal of a job.
+
+    Args:
+        cli: Where to print.
+        run: The launch.
+    """
+
+    def __init__(self, cli: Cli, run: RunDirectory) -> None:
+        self._cli = cli
+        self._run = run
+        # With --json stdout is for the document at the end.
+        self._tail = Tail(run.log, sys.stderr if cli.json else sys.stdout)
+        self._interrupts = 0
+
+    def follow(self) -> ExitCode | None:
+        """Show the job's output until it ends; returns how it ended."""
+        from turnback.launch.start import await_end
+
+        with self._signals():
+            for end in await_end(self._run):
+                self._tail.show()
+                if end is not None:
+                    break
+        return self._outcome()
+
+    def _outcome(self) -> ExitCode | None:
+        from turnback.cli.run import failure
+        from turnback.launch.start import Started, final_state
+        from turnback.ops.jobs import Jobs
+
+        job, error, state = self._run.job(), self._run.error(), final_state(self._run)
+        if error is not None and not self._interrupts:
+            raise failure(Started(job, error))
+        if job is not None and self._cli.json:
+            self._cli.out.document(Jobs(job.root, job.storage_options).get(job.name).summary())
+        elif job is not None and state is not None:
+            self._cli.out.say(f"job {job.name!r} is {state.value}")
+        return ExitCode.INTERRUPTED if self._interrupts else None
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Cancel the job when somebody wants this program to end; kill it the second time."""
+        before = {
+            number: signal.signal(number, self._interrupted)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        from turnback.launch.start import cancel, kill
+
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._cli.out.say("cancelling the job; once more to kill it")
+            cancel(self._run)
+        else:
+            kill(self._run)

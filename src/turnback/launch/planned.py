@@ -1,0 +1,59 @@
+"""A program that runs another until that calls `execute`; see `preflight`."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from turnback.api.launched import ProgramFound
+from turnback.config.launch import LAUNCH, Launch
+from turnback.coordinator.jobdir import JobDirectory
+from turnback.coordinator.rundir import RunDirectory, RunError
+from turnback.launch.preflight import RESULT, TASK, Task
+from turnback.runtime.locate import locate
+from turnback.runtime.storageref import StorageRef
+from turnback.savepoint.preflight import check
+
+
+def _check(found: ProgramFound, task: Task) -> Any:
+    spec = found.spec
+    directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
+    job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
+    snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
+    return check(found.plan, snapshot.info(), spec.renames, spec.allow_non_restored_state)
+
+
+_TASKS: dict[str, Callable[[ProgramFound, Task], Any]] = {"check": _check}
+
+
+def main(path: str) -> int:
+    """Do the task in a directory with the program it names."""
+    run = RunDirectory(path)
+    launch, task = run.read(LAUNCH, Launch), run.read(TASK, Task)
+    assert launch is not None and task is not None
+    sys.argv = [launch.script, *launch.arguments]
+    sys.path.insert(0, str(Path(launch.script).parent))
+    try:
+        runpy.run_path(launch.script, run_name="__main__")
+    except ProgramFound as found:
+        return _do(run, found, task)
+    except Exception as error:
+        run.set_error(RunError(type(error).__name__, str(error)))
+        raise
+    return 1
+
+
+def _do(run: RunDirectory, found: ProgramFound, task: Task) -> int:
+    try:
+        run.write(RESULT, _TASKS[task.kind](found, task))
+    except Exception as error:
+        run.set_error(RunError(type(error).__name__, str(error)))
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
