@@ -94,6 +94,14 @@ class StorageContract:
         assert storage.list("a/b") == []
         assert storage.list("a/b/c") == []
 
+    def test_sizes_are_those_of_the_listed_files(self, storage: Storage) -> None:
+        storage.put("b/2", b"12")
+        storage.put("b/1", b"")
+        storage.put("a", b"1")
+        assert list(storage.sizes().items()) == [("a", 1), ("b/1", 0), ("b/2", 2)]
+        assert storage.sizes("b") == {"b/1": 0, "b/2": 2}
+        assert storage.sizes("a") == storage.sizes("c") == {}
+
     def test_folders_are_the_names_directly_below(self, storage: Storage) -> None:
         for path in ("b", "a/y/1", "a/x/z/2", "a/x/1", "a-b/1", "ab/1", "a/y.json"):
             storage.put(path, b"")
@@ -150,6 +158,8 @@ class StorageContract:
                 storage.list(path)
             with pytest.raises(StorageError, match="not a path inside"):
                 storage.folders(path)
+            with pytest.raises(StorageError, match="not a path inside"):
+                storage.sizes(path)
         assert storage.list() == ["a/b"]
 
     def test_a_file_is_no_directory(self, storage: Storage) -> None:

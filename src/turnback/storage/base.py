@@ -46,6 +46,9 @@ class Storage(Protocol):
         A directory that does not exist has no files. A failure is never reported as no files.
         """
 
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """Return what `list` does, with the bytes of each file."""
+
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """Return the sorted names of the directories directly inside a directory.
 

@@ -51,6 +51,20 @@ def enter(folder: int, name: str) -> int:
         raise
 
 
+@contextmanager
+def subdirectory(folder: int, name: str) -> Iterator[int | None]:
+    """Open a directory in an open directory; None if it has just been removed."""
+    try:
+        child = enter(folder, name)
+    except FileNotFoundError:  # removed as empty a moment ago
+        yield None
+        return
+    try:
+        yield child
+    finally:
+        os.close(child)
+
+
 def entry_mode(folder: int, name: str) -> int:
     """Return the mode of an entry of an open directory, 0 if there is none; refuse a link."""
     try:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -20,11 +20,12 @@ from turnback.core.errors import (
 from turnback.storage.base import TEMPORARY, split_path, split_prefix
 from turnback.storage.directory import (
     descend,
-    enter,
     entry_mode,
     link_refused,
+    subdirectory,
     sync_directory,
 )
+from turnback.storage.leftovers import find_leftovers, remove_leftovers
 
 _TRIES = 100
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -83,15 +84,12 @@ class LocalStorage:
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list`."""
-        segments = split_prefix(prefix)
-        found: builtins.list[str] = []
-        with self._failing("list", prefix or "everything"), ExitStack() as stack:
-            try:
-                folder = stack.enter_context(descend(self._root, segments))
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-            _collect(folder, "".join(f"{segment}/" for segment in segments), found)
-        return sorted(found)
+        return sorted(self._files(prefix, lambda entry: 0))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `Storage.sizes`."""
+        found = self._files(prefix, lambda entry: entry.stat(follow_symlinks=False).st_size)
+        return dict(sorted(found.items()))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.folders`."""
@@ -132,9 +130,31 @@ class LocalStorage:
         with self._failing("clean", "everything"):
             try:
                 with descend(self._root, ()) as folder:
-                    return _remove_leftovers(folder)
+                    return remove_leftovers(folder)
             except FileNotFoundError:
                 return 0
+
+    def leftovers(self) -> dict[str, int]:
+        """Return what `remove_leftovers` would delete, with the bytes of each file."""
+        found: dict[str, int] = {}
+        with self._failing("list", "everything"):
+            try:
+                with descend(self._root, ()) as folder:
+                    find_leftovers(folder, "", found)
+            except FileNotFoundError:
+                return {}
+        return dict(sorted(found.items()))
+
+    def _files(self, prefix: str, measure: Callable[[os.DirEntry[str]], int]) -> dict[str, int]:
+        segments = split_prefix(prefix)
+        found: dict[str, int] = {}
+        with self._failing("list", prefix or "everything"), ExitStack() as stack:
+            try:
+                folder = stack.enter_context(descend(self._root, segments))
+            except (FileNotFoundError, NotADirectoryError):
+                return found
+            _collect(folder, "".join(f"{segment}/" for segment in segments), found, measure)
+        return found
 
     def _write(self, path: str, data: bytes, *, replace: bool) -> None:
         *parents, name = split_path(path)
@@ -223,7 +243,9 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return not any("\ud800" <= char <= "\udfff" for char in entry.name)
 
 
-def _collect(folder: int, prefix: str, found: list[str]) -> None:
+def _collect(
+    folder: int, prefix: str, found: dict[str, int], measure: Callable[[os.DirEntry[str]], int]
+) -> None:
     directories = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -232,48 +254,9 @@ def _collect(folder: int, prefix: str, found: list[str]) -> None:
             if entry.is_dir(follow_symlinks=False):
                 directories.append(entry.name)
             elif entry.is_file(follow_symlinks=False) and not entry.name.startswith(TEMPORARY):
-                found.append(prefix + entry.name)
+                with suppress(FileNotFoundError):  # deleted a moment ago
+                    found[prefix + entry.name] = measure(entry)
     for name in directories:
-        with _subdirectory(folder, name) as child:
+        with subdirectory(folder, name) as child:
             if child is not None:
-                _collect(child, f"{prefix}{name}/", found)
-
-
-def _remove_leftovers(folder: int) -> int:
-    removed = 0
-    for name in os.listdir(folder):
-        if name.startswith(TEMPORARY):
-            removed += _remove_if_dead(folder, name)
-        elif stat.S_ISDIR(entry_mode(folder, name)):
-            with _subdirectory(folder, name) as child:
-                if child is not None:
-                    removed += _remove_leftovers(child)
-    return removed
-
-
-def _remove_if_dead(folder: int, name: str) -> bool:
-    try:
-        file = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(name, dir_fd=folder)
-    except OSError:
-        return False
-    finally:
-        os.close(file)
-    return True
-
-
-@contextmanager
-def _subdirectory(folder: int, name: str) -> Iterator[int | None]:
-    try:
-        child = enter(folder, name)
-    except FileNotFoundError:  # removed as empty a moment ago
-        yield None
-        return
-    try:
-        yield child
-    finally:
-        os.close(child)
+                _collect(child, f"{prefix}{name}/", found, measure)

@@ -71,10 +71,15 @@ class MemoryStorage:
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list`."""
+        return builtins.list(self.sizes(prefix))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `Storage.sizes`."""
         start = self._prefix + _directory(prefix)
         cut = len(self._prefix)
         with _LOCK:
-            return sorted(path[cut:] for path in self._files if path.startswith(start))
+            found = [(p[cut:], len(data)) for p, data in self._files.items() if p.startswith(start)]
+        return dict(sorted(found))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.folders`."""

@@ -114,9 +114,14 @@ class S3Storage:
 
     def list(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.list`."""
+        return builtins.list(self.sizes(prefix))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        """See `Storage.sizes`."""
         below = "/".join(split_prefix(prefix)) or None
         with self._request("list", prefix) as store:
-            return sorted(entry["path"] for chunk in store.list(below) for entry in chunk)
+            found = [(e["path"], e["size"]) for chunk in store.list(below) for e in chunk]
+        return dict(sorted(found))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         """See `Storage.folders`."""

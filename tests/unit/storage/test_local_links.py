@@ -15,6 +15,8 @@ OPERATIONS: dict[str, Operation] = {
     "get": lambda storage, path: storage.get(path),
     "delete": lambda storage, path: storage.delete(path),
     "list": lambda storage, path: storage.list(path),
+    "sizes": lambda storage, path: storage.sizes(path),
+    "folders": lambda storage, path: storage.folders(path),
 }
 
 
@@ -71,6 +73,12 @@ def test_a_link_is_no_file(tmp_path: Path, root: Path, operation: str, path: str
 def test_a_listing_with_a_link_in_it_fails_rather_than_leave_it_out(root: Path) -> None:
     with pytest.raises(StorageError, match=r"a/(out|relative|file|dangling|inside)"):
         LocalStorage(root).list()
+
+
+def test_a_link_is_no_folder(root: Path) -> None:
+    (root / "a/real folder").mkdir()
+    (root / "a/.turnback-tmp-x").mkdir()
+    assert LocalStorage(root).folders("a") == ["real folder"]
 
 
 def test_links_on_the_way_to_the_root_are_the_users_own(tmp_path: Path) -> None:

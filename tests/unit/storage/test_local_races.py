@@ -176,7 +176,10 @@ def test_the_temporary_file_of_a_live_writer_is_kept(tmp_path: Path) -> None:
         assert hanging.wait(60)
         (tmp_path / "deep/.turnback-tmp-dead").write_bytes(b"half a file")
         assert len(leftovers(tmp_path)) == 2
+        assert storage.leftovers() == {"deep/.turnback-tmp-dead": 11}
+        assert len(leftovers(tmp_path)) == 2
         assert storage.remove_leftovers() == 1
+        assert storage.leftovers() == {}
         assert len(leftovers(tmp_path)) == 1
     finally:
         writer.kill()

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from storage_contract import StorageContract
-from turnback.core.errors import AlreadyExistsError, ConfigurationError
+from turnback.core.errors import AlreadyExistsError, ConfigurationError, StorageError
 from turnback.storage import MemoryStorage, Storage, open_storage
 
 
@@ -23,6 +23,29 @@ def test_one_name_is_one_set_of_files() -> None:
     MemoryStorage(name).put("a", b"1")
     assert open_storage(f"memory://{name}").get("a") == b"1"
     assert MemoryStorage(name + "x").list() == []
+
+
+def test_a_path_behind_the_name_is_a_directory_inside(storage: Storage) -> None:
+    inside = open_storage(f"{storage.uri}/jobs/a")
+    assert inside.uri == f"{storage.uri}/jobs/a"
+    inside.put("x/1", b"one")
+    assert storage.list() == ["jobs/a/x/1"]
+    assert storage.folders("jobs") == ["a"]
+    assert inside.list() == ["x/1"]
+    assert inside.sizes("x") == {"x/1": 3}
+    storage.put("jobs/a/x/2", b"")
+    assert inside.list("x") == ["x/1", "x/2"]
+    inside.delete("x/1")
+    assert storage.list() == ["jobs/a/x/2"]
+    storage.put("jobs/b", b"")
+    with pytest.raises(StorageError, match="cannot be a directory"):
+        open_storage(f"{storage.uri}/jobs/b").put("x", b"")
+
+
+@pytest.mark.parametrize("name", ["", "/", "/a", "a/../b", "a//b", "a/."])
+def test_a_name_that_leads_elsewhere_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="memory://"):
+        MemoryStorage(name)
 
 
 def test_a_stored_value_does_not_follow_the_buffer_it_came_from(storage: Storage) -> None:
