@@ -38,13 +38,13 @@ def test_links_lead_somewhere(page):
 
 
 def test_configuration_shown_is_accepted(tmp_path, monkeypatch):
-    from turnback.api.configuration import load_configuration
+    from turnback.config.configuration import Configuration
 
     (shown,) = blocks(ROOT / "docs" / "howto.md", "yaml")
     path = tmp_path / "shown.yaml"
     path.write_text(shown)
     monkeypatch.setenv("TURNBACK_CONF", str(path))
-    assert load_configuration()["state.backend.type"] == "rocksdb"
+    assert Configuration.load().raw["state.backend.type"] == "rocksdb"
 
 
 def test_make_targets_shown_exist():

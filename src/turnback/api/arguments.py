@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from datetime import datetime
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any
 
+from turnback.config.extract import location as location
 from turnback.core.errors import ConfigurationError
-
-ROOT_VARIABLE = "TURNBACK_ROOT"
 
 
 def positive(what: str, number: Any) -> int:
@@ -19,16 +15,6 @@ def positive(what: str, number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
     return number
-
-
-def whole_number(configuration: Mapping[str, Any], key: str) -> int:
-    """A configuration key's value as a number."""
-    try:
-        return int(str(configuration[key]))
-    except ValueError:
-        raise ConfigurationError(
-            f"{key} is {configuration[key]!r}: it must be a whole number"
-        ) from None
 
 
 def path_text(what: str, path: Any) -> str:
@@ -50,15 +36,3 @@ def snapshot_text(given: str | int | PathLike[str] | datetime | None) -> str | i
     raise ConfigurationError(
         f"start_from is a checkpoint's number, its name, its path or a time, got {given!r}"
     )
-
-
-def job_root(directory: str | None) -> str:
-    """Where job directories are."""
-    if directory is None:
-        directory = os.environ.get(ROOT_VARIABLE) or str(Path.home() / ".turnback" / "jobs")
-    return location(directory)
-
-
-def location(text: str) -> str:
-    """A path made absolute, for it means the same everywhere; a URI as it is."""
-    return text if "://" in text else str(Path(text).expanduser().absolute())

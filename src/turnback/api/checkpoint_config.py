@@ -5,26 +5,36 @@ from datetime import timedelta
 from os import PathLike
 
 from turnback.api.arguments import path_text
-from turnback.coordinator import (
+from turnback.config.editor import ConfigurationEditor
+from turnback.coordinator.config import (
+    CHECKPOINT_OPTIONS,
     CheckpointingMode,
     CheckpointSettings,
     CheckpointStorage,
     ExternalizedCheckpointRetention,
 )
-from turnback.core import parse_duration
+from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
 
 Duration = int | str | timedelta
+
+_OPTIONS = {option.field: option for option in CHECKPOINT_OPTIONS}
 
 
 class CheckpointConfig:
     """When and how checkpoints are taken; Flink's options with Flink's defaults.
 
-    Durations are milliseconds, or text such as "10 s".
+    Durations are milliseconds, or text such as "10 s". What is set here wins over the
+    configuration file; the command line wins over both.
     """
 
-    def __init__(self, settings: CheckpointSettings) -> None:
-        self.settings = settings
+    def __init__(self, editor: ConfigurationEditor) -> None:
+        self._editor = editor
+
+    @property
+    def settings(self) -> CheckpointSettings:
+        """What counts, all layers of the configuration considered."""
+        return CheckpointSettings.from_configuration(self._editor.current.raw)
 
     def is_checkpointing_enabled(self) -> bool:
         """Whether checkpoints are taken at all."""
@@ -100,5 +110,7 @@ class CheckpointConfig:
         return self.set_checkpoint_storage(directory)
 
     def _set(self, **changes: object) -> CheckpointConfig:
-        self.settings = replace(self.settings, **changes)  # type: ignore[arg-type]
+        checked = replace(self.settings, **changes)  # type: ignore[arg-type]
+        options = [_OPTIONS[field] for field in changes]
+        self._editor.set({o.key: o.write(getattr(checked, o.field)) for o in options})
         return self

@@ -2,19 +2,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from turnback.api.arguments import job_root, path_text, positive, snapshot_text, whole_number
+from turnback.api.arguments import path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.configuration import Configuration, load_configuration
 from turnback.api.stream import DataStream
+from turnback.config.backend import backend_name
+from turnback.config.configuration import Configuration
+from turnback.config.editor import ConfigurationEditor
+from turnback.config.extract import job_root, spark_options, state_backend, storage_options
+from turnback.config.object_store import from_storage_options
+from turnback.config.options import MAX_PARALLELISM
 from turnback.coordinator import (
     CheckpointingMode,
-    CheckpointSettings,
     CheckpointStorage,
     RestartStrategyConfiguration,
     SavepointSettings,
@@ -37,13 +40,6 @@ _AT_MOST_ONCE = (
     "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
     "Call enable_checkpointing(...) for more",
 )
-_BACKENDS = {
-    "hashmap": ("hashmap", None),
-    "rocksdb": ("rocksdb", None),
-    "memory": ("hashmap", CheckpointStorage.JOBMANAGER),
-    "jobmanager": ("hashmap", CheckpointStorage.JOBMANAGER),
-    "filesystem": ("hashmap", CheckpointStorage.FILESYSTEM),
-}
 
 
 class StreamExecutionEnvironment:
@@ -56,24 +52,10 @@ class StreamExecutionEnvironment:
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self._spark = spark
-        self._configuration: Configuration = load_configuration(configuration)
-        settings = CheckpointSettings.from_configuration(self._configuration)
+        self._editor = ConfigurationEditor(Configuration.load(configuration, command_line=None))
         if root is not None:
-            settings = replace(settings, directory=path_text("root", root))
-        self._settings = CheckpointConfig(settings)
-        self._backend = "rocksdb"
-        self._storage: CheckpointStorage | None = None
-        self._restart: RestartStrategyConfiguration | None = None
-        self._parallelism: int | None = None
-        self._max_parallelism = 128
-        self._storage_options: dict[str, str] = {}
+            self._editor.set({"state.checkpoints.dir": path_text("root", root)})
         self._graph = StreamGraph()
-        if "state.backend.type" in self._configuration:
-            self.set_state_backend(self._configuration["state.backend.type"])
-        if "parallelism.default" in self._configuration:
-            self.set_parallelism(whole_number(self._configuration, "parallelism.default"))
-        if "pipeline.max-parallelism" in self._configuration:
-            self.set_max_parallelism(whole_number(self._configuration, "pipeline.max-parallelism"))
 
     @classmethod
     def get_execution_environment(
@@ -100,21 +82,27 @@ class StreamExecutionEnvironment:
         if self._spark is None:
             from turnback.runtime.spark import spark_session
 
-            self._spark = spark_session()
+            options = spark_options(self.configuration)
+            self._spark = spark_session(options.pop("spark.master", None), **options)
         return self._spark
 
     # -- settings
+
+    @property
+    def configuration(self) -> Configuration:
+        """What is configured now: file, variables, what was set here, and the command line."""
+        return self._editor.current
 
     def enable_checkpointing(
         self, interval: Duration, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     ) -> StreamExecutionEnvironment:
         """Take a checkpoint every `interval` (milliseconds, or text such as "10 s")."""
-        self._settings.set_checkpoint_interval(interval).set_checkpointing_mode(mode)
+        self.get_checkpoint_config().set_checkpoint_interval(interval).set_checkpointing_mode(mode)
         return self
 
     def get_checkpoint_config(self) -> CheckpointConfig:
         """All other options of checkpoints."""
-        return self._settings
+        return CheckpointConfig(self._editor)
 
     def set_state_backend(self, name: str) -> StreamExecutionEnvironment:
         """Choose where state is kept while the job runs.
@@ -123,11 +111,7 @@ class StreamExecutionEnvironment:
         (hashmap, checkpoints in the driver's memory) and "filesystem" (hashmap, checkpoints in
         files).
         """
-        if not isinstance(name, str) or name not in _BACKENDS:
-            raise ConfigurationError(
-                f"unknown state backend {name!r}; there are {', '.join(_BACKENDS)}"
-            )
-        self._backend, self._storage = _BACKENDS[name]
+        self._editor.set({"state.backend.type": backend_name("set_state_backend", name)})
         return self
 
     def set_restart_strategy(
@@ -138,32 +122,35 @@ class StreamExecutionEnvironment:
             raise ConfigurationError(
                 f"set_restart_strategy takes one of RestartStrategies, got {strategy!r}"
             )
-        self._restart = strategy
+        self._editor.replace("restart-strategy.", strategy.to_configuration())
         return self
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of instances of every operator that has none of its own."""
-        self._parallelism = positive("parallelism", parallelism)
+        self._editor.set({"parallelism.default": positive("parallelism", parallelism)})
         return self
 
     def get_parallelism(self) -> int:
         """The default parallelism; Spark's own when none was set."""
-        return self._parallelism or max(1, self.spark.sparkContext.defaultParallelism)
+        configured: int | None = self.configuration.value("parallelism.default")
+        return configured or max(1, self.spark.sparkContext.defaultParallelism)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups, for the whole life of the job's state."""
-        if positive("max parallelism", max_parallelism) > 32768:
-            raise ConfigurationError(f"max parallelism is at most 32768, got {max_parallelism}")
-        self._max_parallelism = max_parallelism
+        if positive("max parallelism", max_parallelism) > MAX_PARALLELISM:
+            raise ConfigurationError(
+                f"max parallelism is at most {MAX_PARALLELISM}, got {max_parallelism}"
+            )
+        self._editor.set({"pipeline.max-parallelism": max_parallelism})
         return self
 
     def get_max_parallelism(self) -> int:
         """The number of key groups."""
-        return self._max_parallelism
+        return int(self.configuration.value("pipeline.max-parallelism"))
 
     def set_storage_options(self, **options: str) -> StreamExecutionEnvironment:
-        """Set endpoint and credentials of an object store."""
-        self._storage_options = dict(options)
+        """Set endpoint and credentials of an object store; see `S3Storage` for all options."""
+        self._editor.replace("s3.", from_storage_options(options))
         return self
 
     # -- sources
@@ -240,7 +227,7 @@ class StreamExecutionEnvironment:
 
     def plan(self) -> Plan:
         """Check the program and cut it into levels, without running anything."""
-        return plan(self._graph, self.get_parallelism(), self._max_parallelism)
+        return plan(self._graph, self.get_parallelism(), self.get_max_parallelism())
 
     def execute(self, job_name: str | None = None, **how: Any) -> JobReport:
         """Run the job until its input ends, it is cancelled, or it fails for good.
@@ -289,17 +276,18 @@ class StreamExecutionEnvironment:
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
         program = self.plan()
-        settings = self._settings.settings
+        configuration = self.configuration
+        settings = self.get_checkpoint_config().settings
         for warning in (*program.warnings, *(() if settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", name, warning)
-        storage = settings.storage or self._storage or CheckpointStorage.FILESYSTEM
+        backend, storage = state_backend(configuration)
         inline = storage is CheckpointStorage.JOBMANAGER
         spec = JobSpec(
             name=name,
-            root="memory://jobs" if inline else job_root(settings.directory),
+            root="memory://jobs" if inline else job_root(configuration),
             settings=settings,
-            restart=choose_restart(self._restart, self._configuration, settings.enabled).create(),
-            backend=self._backend,
+            restart=choose_restart(None, configuration.raw, settings.enabled),
+            backend=backend,
             inline=inline,
             bounded=bounded,
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
@@ -310,8 +298,8 @@ class StreamExecutionEnvironment:
             fork=fork,
             allow_pickled_state=allow_pickled_state,
             claim_mode=claim_mode,
-            savepoints=SavepointSettings.from_configuration(self._configuration),
-            storage_options=self._storage_options,
-            local_dir=self._configuration.get("state.backend.local-dir"),
+            savepoints=SavepointSettings.from_configuration(configuration.raw),
+            storage_options=storage_options(configuration),
+            local_dir=configuration.value("state.backend.local-dir"),
         )
         return JobClient(JobRunner(self.spark, program, spec)).start()

@@ -5,7 +5,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from turnback.coordinator.option import Parser, choice, count, duration, flag, read_options, text
+from turnback.coordinator.option import (
+    Option,
+    choice,
+    count,
+    duration,
+    duration_text,
+    flag,
+    read_options,
+    spellings,
+    text,
+)
 from turnback.core.errors import ConfigurationError
 
 _MINIMUM_MS = 10
@@ -92,7 +102,7 @@ class CheckpointSettings:
         Raises:
             ConfigurationError: A value cannot be used, or two spellings of a key disagree.
         """
-        return cls(**read_options(_KEYS, configuration))
+        return cls(**read_options(CHECKPOINT_OPTIONS, configuration))
 
 
 def _at_least(option: str, value: int, least: int, unit: str = "") -> None:
@@ -102,26 +112,97 @@ def _at_least(option: str, value: int, least: int, unit: str = "") -> None:
         )
 
 
-_KEYS: dict[str, tuple[str, Parser]] = {
-    "execution.checkpointing.interval": ("interval_ms", duration),
-    "execution.checkpointing.mode": ("mode", choice(CheckpointingMode)),
-    "execution.checkpointing.timeout": ("timeout_ms", duration),
-    "execution.checkpointing.min-pause": ("min_pause_ms", duration),
-    "execution.checkpointing.max-concurrent-checkpoints": ("max_concurrent", count),
-    "execution.checkpointing.tolerable-failed-checkpoints": ("tolerable_failures", count),
-    "execution.checkpointing.num-retained": ("num_retained", count),
-    "state.checkpoints.num-retained": ("num_retained", count),
-    "execution.checkpointing.externalized-checkpoint-retention": (
-        "retention",
-        choice(ExternalizedCheckpointRetention),
-    ),
-    "execution.checkpointing.incremental": ("incremental", flag),
-    "state.backend.incremental": ("incremental", flag),
-    "execution.checkpointing.storage": ("storage", choice(CheckpointStorage)),
-    "state.checkpoint-storage": ("storage", choice(CheckpointStorage)),
-    "execution.checkpointing.dir": ("directory", text),
-    "state.checkpoints.dir": ("directory", text),
-}
+_CHECKPOINTING = "execution.checkpointing"
 
-CHECKPOINT_KEYS = tuple(_KEYS)
+CHECKPOINT_OPTIONS = (
+    Option(
+        f"{_CHECKPOINTING}.interval",
+        duration(_MINIMUM_MS, "; leave it out for none"),
+        "Time between the starts of two checkpoints; none are taken when it is not set.",
+        field="interval_ms",
+        write=duration_text,
+    ),
+    Option(
+        f"{_CHECKPOINTING}.mode",
+        choice(CheckpointingMode),
+        "`exactly-once`, or `at-least-once` for lower latency and duplicates after a failure.",
+        default="exactly-once",
+        field="mode",
+    ),
+    Option(
+        f"{_CHECKPOINTING}.timeout",
+        duration(_MINIMUM_MS),
+        "A checkpoint that takes longer is discarded.",
+        default="10 min",
+        field="timeout_ms",
+        write=duration_text,
+    ),
+    Option(
+        f"{_CHECKPOINTING}.min-pause",
+        duration(),
+        "Least time from the end of one checkpoint to the start of the next; when it is above 0, "
+        "only one is under way at a time.",
+        default="0 ms",
+        field="min_pause_ms",
+        write=duration_text,
+    ),
+    Option(
+        f"{_CHECKPOINTING}.max-concurrent-checkpoints",
+        count(1),
+        "How many checkpoints may be under way at once.",
+        default="1",
+        field="max_concurrent",
+    ),
+    Option(
+        f"{_CHECKPOINTING}.tolerable-failed-checkpoints",
+        count(0),
+        "How many checkpoints may fail in a row before the job fails.",
+        default="0",
+        field="tolerable_failures",
+    ),
+    Option(
+        f"{_CHECKPOINTING}.num-retained",
+        count(1),
+        "How many complete checkpoints are kept.",
+        default="1",
+        field="num_retained",
+        aliases=("state.checkpoints.num-retained",),
+    ),
+    Option(
+        f"{_CHECKPOINTING}.externalized-checkpoint-retention",
+        choice(ExternalizedCheckpointRetention),
+        "What becomes of the checkpoints when the job is cancelled: `retain-on-cancellation` or "
+        "`delete-on-cancellation`.",
+        default="retain-on-cancellation",
+        field="retention",
+    ),
+    Option(
+        f"{_CHECKPOINTING}.incremental",
+        flag,
+        "Accepted for programs that set it: checkpoints always are incremental.",
+        default="true",
+        field="incremental",
+        aliases=("state.backend.incremental",),
+    ),
+    Option(
+        f"{_CHECKPOINTING}.storage",
+        choice(CheckpointStorage),
+        "Where the bytes of checkpoints go: `filesystem`, or `jobmanager` for the driver's memory; "
+        "when it is not set, the state backend says.",
+        field="storage",
+        aliases=("state.checkpoint-storage",),
+    ),
+    Option(
+        "state.checkpoints.dir",
+        text,
+        "Where job directories are, with their checkpoints: a path, or a URI such as "
+        "`s3://bucket/jobs`.",
+        default="~/.turnback/jobs",
+        field="directory",
+        aliases=(f"{_CHECKPOINTING}.dir",),
+    ),
+)
 """Every configuration key that is read here."""
+
+CHECKPOINT_KEYS = spellings(CHECKPOINT_OPTIONS)
+"""All their names."""

@@ -1,50 +1,148 @@
-"""How configuration values are read; every message names the key."""
+"""Configuration keys: declared once, read alike everywhere; every message names the key."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from os import PathLike, fspath
 from typing import Any
 
 from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
 
 Parser = Callable[[str, Any], Any]
+"""Takes the key as it was written and its value; raises ConfigurationError naming the key."""
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
-def read_options(
-    keys: Mapping[str, tuple[str, Parser]], configuration: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the values of the keys that are there, by field; other keys are ignored.
+def written(value: Any) -> str:
+    """A value as people write it in a configuration file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+def duration_text(ms: int) -> str:
+    """Milliseconds as `parse_duration` reads them: "10 s", "90 min", "250 ms"."""
+    for unit, step in _UNITS:
+        if ms and ms % step == 0:
+            return f"{ms // step} {unit}"
+    return f"{ms} ms"
+
+
+@dataclass(frozen=True)
+class Option:
+    """A configuration key.
+
+    Attributes:
+        key: Its name.
+        parse: Reads a value, whoever wrote it.
+        doc: What it does, in a sentence.
+        default: What counts when it is not set, as people write it; None for nothing.
+        field: The field it fills, where a group of keys fills a data class.
+        aliases: Other names for the same thing.
+        secret: Whether its value is never shown.
+        write: Turns what `parse` returns into text that `parse` reads alike.
+    """
+
+    key: str
+    parse: Parser
+    doc: str
+    default: str | None = None
+    field: str = ""
+    aliases: tuple[str, ...] = ()
+    secret: bool = False
+    write: Callable[[Any], str] = written
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """All its names, the main one first."""
+        return (self.key, *self.aliases)
+
+    def text(self, spelling: str, value: Any) -> str:
+        """A value, checked, in the one form in which it is kept and shown.
+
+        Raises:
+            ConfigurationError: It cannot be used.
+        """
+        if value is None or isinstance(value, Mapping | list | tuple | set):
+            raise ConfigurationError(f"{spelling} is {value!r}: it must be text or a number")
+        return self.write(self.parse(spelling, value))
+
+
+def spellings(options: Iterable[Option]) -> tuple[str, ...]:
+    """Every name of every option."""
+    return tuple(name for option in options for name in option.spellings)
+
+
+def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the options that are there, by field; other keys are ignored.
 
     Args:
-        keys: Field and parser of each key; several keys may mean the same field.
+        options: What to look for.
         configuration: Keys and values as the user wrote them.
 
     Raises:
         ConfigurationError: A value cannot be used, or two spellings of a key disagree.
     """
     found: dict[str, Any] = {}
-    origin: dict[str, str] = {}
-    for key, (field, parse) in keys.items():
-        if key not in configuration:
-            continue
-        value = parse(key, configuration[key])
-        if field in found and found[field] != value:
-            raise ConfigurationError(f"{key} and {origin[field]} disagree: keep one of them")
-        found[field], origin[field] = value, key
+    for option in options:
+        origin = ""
+        for key in option.spellings:
+            if key not in configuration:
+                continue
+            value = option.parse(key, configuration[key])
+            if origin and found[option.field] != value:
+                raise ConfigurationError(f"{key} and {origin} disagree: keep one of them")
+            found[option.field], origin = value, key
     return found
 
 
-def duration(key: str, value: Any) -> int:
-    """Read a duration in milliseconds."""
-    return parse_duration(value, key)
+def duration(least: int = 0, hint: str = "") -> Parser:
+    """Return a parser for durations in milliseconds."""
+
+    def parse(key: str, value: Any) -> int:
+        ms = parse_duration(value, key)
+        if ms < least:
+            raise ConfigurationError(f"{key} is {ms} ms: it must be at least {least} ms{hint}")
+        return ms
+
+    return parse
 
 
-def count(key: str, value: Any) -> int:
-    """Read a whole number."""
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ConfigurationError(f"{key} is {value!r}: it must be a whole number") from None
+def count(least: int = 0, most: int | None = None) -> Parser:
+    """Return a parser for whole numbers."""
+
+    def parse(key: str, value: Any) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise ConfigurationError(f"{key} is {value!r}: it must be a whole number") from None
+        if number < least:
+            raise ConfigurationError(f"{key} is {value!r}: it must be at least {least}")
+        if most is not None and number > most:
+            raise ConfigurationError(f"{key} is {value!r}: it must be at most {most}")
+        return number
+
+    return parse
+
+
+def factor(least: float, most: float | None = None) -> Parser:
+    """Return a parser for numbers."""
+
+    def parse(key: str, value: Any) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            raise ConfigurationError(f"{key} is {value!r}: it must be a number") from None
+        if not least <= number < float("inf") or (most is not None and number > most):
+            allowed = f"at least {least:g}" if most is None else f"from {least:g} to {most:g}"
+            raise ConfigurationError(f"{key} is {value!r}: it must be {allowed}")
+        return number
+
+    return parse
 
 
 def flag(key: str, value: Any) -> bool:
@@ -55,9 +153,12 @@ def flag(key: str, value: Any) -> bool:
     return text == "true"
 
 
-def text(_key: str, value: Any) -> str:
-    """Read any text."""
-    return str(value)
+def text(key: str, value: Any) -> str:
+    """Read any text but an empty one."""
+    found = fspath(value) if isinstance(value, PathLike) else written(value)
+    if not isinstance(found, str) or not found.strip():
+        raise ConfigurationError(f"{key} is empty: give it a value, or leave it out")
+    return found
 
 
 def choice(choices: type[Enum]) -> Parser:

@@ -8,8 +8,17 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
+from turnback.coordinator.option import Option, read_options
+from turnback.coordinator.restart_options import (
+    RESTART_KEYS as RESTART_KEYS,
+)
+from turnback.coordinator.restart_options import (
+    RESTART_OPTIONS,
+    RESTART_TYPE,
+    restart_kind,
+)
 from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
 
@@ -31,6 +40,9 @@ class RestartStrategy(ABC):
 class RestartStrategyConfiguration(ABC):
     """A restart strategy as a user writes it down; equal by value, shared by any number of jobs."""
 
+    kind: ClassVar[str | None] = None
+    """Its name in ``restart-strategy.type``."""
+
     @abstractmethod
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
         """Return a fresh strategy for one run of a job.
@@ -39,10 +51,23 @@ class RestartStrategyConfiguration(ABC):
             jitter: Gives numbers between 0 and 1.
         """
 
+    def to_configuration(self) -> dict[str, str]:
+        """Return the strategy as configuration keys and values.
+
+        Raises:
+            ConfigurationError: It is none of `RestartStrategies`.
+        """
+        if self.kind is None:
+            raise ConfigurationError(f"{self!r} has no configuration keys: use RestartStrategies")
+        chosen = {RESTART_TYPE: self.kind}
+        return chosen | {o.key: o.write(getattr(self, o.field)) for o in _options(self.kind)}
+
 
 @dataclass(frozen=True)
 class NoRestart(RestartStrategyConfiguration):
     """The first failure is the last."""
+
+    kind = "none"
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
         """See the base class."""
@@ -52,6 +77,8 @@ class NoRestart(RestartStrategyConfiguration):
 @dataclass(frozen=True)
 class FixedDelayRestart(RestartStrategyConfiguration):
     """A number of restarts (`None`: any number), each after the same delay."""
+
+    kind = "fixed-delay"
 
     attempts: int | None = 1
     delay_ms: int = 1_000
@@ -68,6 +95,8 @@ class FixedDelayRestart(RestartStrategyConfiguration):
 @dataclass(frozen=True)
 class FailureRateRestart(RestartStrategyConfiguration):
     """Restarts, until more than `max_failures` fall into one interval."""
+
+    kind = "failure-rate"
 
     max_failures: int = 1
     interval_ms: int = 60_000
@@ -87,6 +116,8 @@ class FailureRateRestart(RestartStrategyConfiguration):
 class ExponentialDelayRestart(RestartStrategyConfiguration):
     """Restarts for ever, after delays that grow until the job has run well for a while."""
 
+    kind = "exponential-delay"
+
     initial_ms: int = 1_000
     max_ms: int = 60_000
     multiplier: float = 1.5
@@ -97,9 +128,10 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
         name = "restart-strategy.exponential-delay"
         _at_least(f"{name}.initial-backoff", self.initial_ms, 1)
         _at_least(f"{name}.max-backoff", self.max_ms, self.initial_ms)
-        _at_least(f"{name}.backoff-multiplier", self.multiplier, 1)
+        _at_least(f"{name}.backoff-multiplier", self.multiplier, 1, whole=False)
         _at_least(f"{name}.reset-backoff-threshold", self.reset_threshold_ms, 1)
-        if not 0 <= self.jitter <= 1:
+        _at_least(f"{name}.jitter-factor", self.jitter, 0, whole=False)
+        if self.jitter > 1:
             raise ConfigurationError(
                 f"{name}.jitter-factor is {self.jitter}: from 0 to 1 is allowed"
             )
@@ -112,6 +144,10 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
 @dataclass(frozen=True)
 class FallBackRestart(RestartStrategyConfiguration):
     """Whatever the configuration file says."""
+
+    def to_configuration(self) -> dict[str, str]:
+        """Return nothing: what is configured elsewhere counts."""
+        return {}
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
         """See the base class."""
@@ -185,83 +221,35 @@ def choose_restart(
 def restart_from_configuration(
     configuration: Mapping[str, Any],
 ) -> RestartStrategyConfiguration | None:
-    """Return the strategy that configuration keys describe, `None` if they do not."""
-    kind = configuration.get("restart-strategy.type", configuration.get("restart-strategy"))
+    """Return the strategy that configuration keys describe, `None` if they do not.
+
+    Raises:
+        ConfigurationError: A value cannot be used.
+    """
+    kind = read_options(RESTART_OPTIONS[:1], configuration).get("kind")
     if kind is None:
         return None
-    name = str(kind).strip().lower().replace("_", "-").replace("delayed", "delay")
-    if name in ("none", "off", "disable"):
-        return NoRestart()
-    prefix = {"fixeddelay": "fixed-delay", "failurerate": "failure-rate"}.get(name, name)
-    if prefix not in _KEYS:
-        raise ConfigurationError(
-            f"restart-strategy.type is {kind!r}: it must be one of none, {', '.join(_KEYS)}"
-        )
-    make, keys = _KEYS[prefix]
-    found = {}
-    for key, (field, parse) in keys.items():
-        full = f"restart-strategy.{prefix}.{key}"
-        if full in configuration:
-            found[field] = parse(full, configuration[full])
-    return make(**found)
+    return _MAKE[kind](**read_options(_options(kind), configuration))
 
 
-def _duration(key: str, value: Any) -> int:
-    return parse_duration(value, key)
+def _options(kind: str) -> list[Option]:
+    return [option for option in RESTART_OPTIONS if restart_kind(option.key) == kind]
 
 
-def _count(key: str, value: Any) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise ConfigurationError(f"{key} is {value!r}: it must be a whole number") from None
-
-
-def _factor(key: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{key} is {value!r}: it must be a number") from None
-
-
-_Parse = Callable[[str, Any], Any]
-_KEYS: dict[
-    str, tuple[Callable[..., RestartStrategyConfiguration], dict[str, tuple[str, _Parse]]]
-] = {
-    "fixed-delay": (
-        FixedDelayRestart,
-        {"attempts": ("attempts", _count), "delay": ("delay_ms", _duration)},
-    ),
-    "failure-rate": (
-        FailureRateRestart,
-        {
-            "max-failures-per-interval": ("max_failures", _count),
-            "failure-rate-interval": ("interval_ms", _duration),
-            "delay": ("delay_ms", _duration),
-        },
-    ),
-    "exponential-delay": (
-        ExponentialDelayRestart,
-        {
-            "initial-backoff": ("initial_ms", _duration),
-            "max-backoff": ("max_ms", _duration),
-            "backoff-multiplier": ("multiplier", _factor),
-            "reset-backoff-threshold": ("reset_threshold_ms", _duration),
-            "jitter-factor": ("jitter", _factor),
-        },
-    ),
+_MAKE: dict[str, Callable[..., RestartStrategyConfiguration]] = {
+    "none": NoRestart,
+    "fixed-delay": FixedDelayRestart,
+    "failure-rate": FailureRateRestart,
+    "exponential-delay": ExponentialDelayRestart,
 }
 
-RESTART_KEYS = (
-    "restart-strategy",
-    "restart-strategy.type",
-    *(f"restart-strategy.{kind}.{key}" for kind, (_, keys) in _KEYS.items() for key in keys),
-)
-"""Every configuration key that is read here."""
 
-
-def _at_least(option: str, value: float, least: float) -> None:
-    if value < least:
+def _at_least(option: str, value: float, least: float, whole: bool = True) -> None:
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        what = "a whole number" if whole else "a number"
+        raise ConfigurationError(f"{option} is {value!r}: it must be {what}")
+    if not value >= least:
         raise ConfigurationError(f"{option} is {value}: it must be at least {least}")
 
 

@@ -5,8 +5,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from turnback.coordinator.option import Parser, choice, count, duration, flag, read_options, text
-from turnback.coordinator.schedule import SavepointSchedule, check_timezone
+from turnback.coordinator.option import (
+    Option,
+    choice,
+    count,
+    duration,
+    duration_text,
+    flag,
+    read_options,
+    spellings,
+    text,
+)
+from turnback.coordinator.schedule import MINIMUM_MS, SavepointSchedule, check_timezone
 from turnback.core.errors import ConfigurationError
 
 
@@ -73,19 +83,72 @@ class SavepointSettings:
         Raises:
             ConfigurationError: A value cannot be used, or two of them contradict each other.
         """
-        return cls(**read_options(_KEYS, configuration))
+        return cls(**read_options(SAVEPOINT_OPTIONS, configuration))
 
 
-_KEYS: dict[str, tuple[str, Parser]] = {
-    "state.savepoints.dir": ("directory", text),
-    "execution.checkpointing.savepoint-dir": ("directory", text),
-    "savepoints.schedule.interval": ("interval_ms", duration),
-    "savepoints.schedule.cron": ("cron", text),
-    "savepoints.schedule.timezone": ("timezone", text),
-    "savepoints.schedule.keep": ("keep", count),
-    "savepoints.on-stop": ("on_stop", flag),
-    "savepoints.format": ("format", choice(SavepointFormat)),
-}
+def _cron(key: str, value: Any) -> str:
+    return SavepointSchedule(cron=text(key, value)).cron or ""
 
-SAVEPOINT_KEYS = tuple(_KEYS)
+
+def _timezone(key: str, value: Any) -> str:
+    name = text(key, value)
+    check_timezone(name)
+    return name
+
+
+SAVEPOINT_OPTIONS = (
+    Option(
+        "state.savepoints.dir",
+        text,
+        "Where savepoints go when nobody names a directory: a path or a URI.",
+        field="directory",
+        aliases=("execution.checkpointing.savepoint-dir",),
+    ),
+    Option(
+        "savepoints.schedule.interval",
+        duration(MINIMUM_MS, "; leave it out for none"),
+        "Time between two savepoints that are taken by themselves.",
+        field="interval_ms",
+        write=duration_text,
+    ),
+    Option(
+        "savepoints.schedule.cron",
+        _cron,
+        "When savepoints are taken by themselves, as a cron expression of five fields; instead of "
+        "the interval.",
+        field="cron",
+    ),
+    Option(
+        "savepoints.schedule.timezone",
+        _timezone,
+        "Time zone of the cron expression.",
+        default="UTC",
+        field="timezone",
+    ),
+    Option(
+        "savepoints.schedule.keep",
+        count(1),
+        "How many scheduled savepoints are kept; those that people asked for always are.",
+        default="3",
+        field="keep",
+    ),
+    Option(
+        "savepoints.on-stop",
+        flag,
+        "Whether stopping a job takes a savepoint unless told otherwise.",
+        default="true",
+        field="on_stop",
+    ),
+    Option(
+        "savepoints.format",
+        choice(SavepointFormat),
+        "How savepoints are written: `canonical` for any backend and for people, `native` for "
+        "speed.",
+        default="canonical",
+        field="format",
+    ),
+)
 """Every configuration key that is read here."""
+
+SAVEPOINT_KEYS = spellings(SAVEPOINT_OPTIONS)
+"""All their names."""

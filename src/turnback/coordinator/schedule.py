@@ -12,7 +12,7 @@ from cronsim import CronSim, CronSimError
 from turnback.coordinator.catalog import SavepointEntry
 from turnback.core.errors import ConfigurationError
 
-_MINIMUM_MS = 1_000
+MINIMUM_MS = 1_000
 _NEVER = 2**63 - 1
 # What `datetime` can hold, with room for the years a search may take.
 _LATEST_MS = 200_000_000_000_000
@@ -42,10 +42,10 @@ class SavepointSchedule:
                 "a schedule needs savepoints.schedule.interval or savepoints.schedule.cron: give "
                 "one of them"
             )
-        if self.interval_ms is not None and self.interval_ms < _MINIMUM_MS:
+        if self.interval_ms is not None and self.interval_ms < MINIMUM_MS:
             raise ConfigurationError(
                 f"savepoints.schedule.interval is {self.interval_ms} ms: it must be at least "
-                f"{_MINIMUM_MS} ms; leave it out for none"
+                f"{MINIMUM_MS} ms; leave it out for none"
             )
         check_timezone(self.timezone)
         if self.cron is not None:

@@ -11,7 +11,8 @@ from turnback import (
     RestartStrategies,
     StreamExecutionEnvironment,
 )
-from turnback.api.configuration import load_configuration
+from turnback.config.configuration import Configuration
+from turnback.config.extract import state_backend
 from turnback.coordinator import SavepointSettings, choose_restart
 from turnback.core.errors import ConfigurationError
 
@@ -47,7 +48,7 @@ def file(tmp_path, monkeypatch):
 
 
 def test_without_a_file_there_is_nothing():
-    assert load_configuration() == {}
+    assert Configuration.load().raw == {}
 
 
 def test_every_option_of_the_file_counts(file):
@@ -61,8 +62,8 @@ def test_every_option_of_the_file_counts(file):
     assert settings.directory == "/from/file"
     assert env.get_parallelism() == 4
     assert env.get_max_parallelism() == 64
-    assert env._backend == "hashmap"
-    chosen = choose_restart(None, env._configuration, checkpointing=True)
+    assert state_backend(env.configuration) == ("hashmap", CheckpointStorage.FILESYSTEM)
+    chosen = choose_restart(None, env.configuration.raw, checkpointing=True)
     assert chosen == RestartStrategies.fixed_delay_restart(7, 60_000)
 
 
@@ -80,14 +81,15 @@ def test_code_wins_over_the_file(file):
     assert (settings.interval_ms, settings.directory) == (60_000, "/last word")
     assert settings.mode is CheckpointingMode.EXACTLY_ONCE
     in_code = RestartStrategies.no_restart()
-    assert choose_restart(in_code, env._configuration, checkpointing=True) == in_code
+    env.set_restart_strategy(in_code)
+    assert choose_restart(None, env.configuration.raw, checkpointing=True) == in_code
 
 
 def test_the_file_of_the_working_directory_is_found(tmp_path):
     (tmp_path / "turnback.yaml").write_text("parallelism.default: 3\n")
-    assert load_configuration() == {"parallelism.default": 3}
+    assert Configuration.load().raw == {"parallelism.default": "3"}
     (tmp_path / "turnback.yaml").write_text("# nothing\n")
-    assert load_configuration() == {}
+    assert Configuration.load().raw == {}
 
 
 @pytest.mark.parametrize(
@@ -113,10 +115,10 @@ def test_savepoints_are_configured_like_everything_else(tmp_path):
         "state.savepoints.dir: /sp\n"
         "savepoints: {schedule: {interval: 6 h, keep: 2}, on-stop: false}"
     )
-    settings = SavepointSettings.from_configuration(load_configuration())
+    settings = SavepointSettings.from_configuration(Configuration.load().raw)
     assert settings == SavepointSettings("/sp", 6 * 3_600_000, keep=2, on_stop=False)
     with pytest.raises(ConfigurationError, match=r"did you mean 'savepoints\.schedule\.cron'"):
-        load_configuration({"savepoints.schedule.crn": "0 3 * * *"})
+        Configuration.load({"savepoints.schedule.crn": "0 3 * * *"})
 
 
 def test_a_named_file_that_is_not_there(monkeypatch, tmp_path):
@@ -131,13 +133,13 @@ def test_a_named_file_that_is_not_there(monkeypatch, tmp_path):
     [
         ({"state.backend.typ": "x"}, "in code: unknown key.*did you mean 'state.backend.type'"),
         ({"parallelism.default": "two"}, "parallelism.default is 'two': it must be a whole number"),
-        ({"parallelism.default": 0}, "parallelism must be a whole number above 0"),
+        ({"parallelism.default": 0}, "parallelism.default is 0: it must be at least 1"),
         ({"pipeline.max-parallelism": "1.5"}, "pipeline.max-parallelism is '1.5'"),
-        ({"pipeline.max-parallelism": 40_000}, "at most 32768, got 40000"),
+        ({"pipeline.max-parallelism": 40_000}, "max-parallelism is 40000: it must be at most 32768"),
         ({"state.backend.type": "etcd"}, "unknown state backend 'etcd'; there are hashmap"),
         ({"state.backend.type": 3}, "unknown state backend 3"),
         ({"execution.checkpointing.interval": "ten seconds"}, "'ten seconds' is not a duration"),
-        ({"execution.checkpointing.interval": 0}, "interval is 0: it must be at least"),
+        ({"execution.checkpointing.interval": 0}, "interval is 0 ms: it must be at least"),
         ({"execution.checkpointing.interval": "-1 s"}, "not a duration"),
         ({"execution.checkpointing.mode": "most"}, "must be one of exactly-once, at-least-once"),
         ({"state.checkpoints.num-retained": 0}, "num-retained is 0: it must be at least 1"),
@@ -155,6 +157,7 @@ def test_mistakes_in_code(configuration, message):
 
 def test_storage_in_code_wins_over_the_pair_a_backend_stands_for():
     env = StreamExecutionEnvironment(configuration={"state.backend": "memory"})
-    assert env._storage is CheckpointStorage.JOBMANAGER
+    assert state_backend(env.configuration) == ("hashmap", CheckpointStorage.JOBMANAGER)
     env.get_checkpoint_config().set_checkpoint_storage("/there")
+    assert state_backend(env.configuration) == ("hashmap", CheckpointStorage.FILESYSTEM)
     assert env.get_checkpoint_config().settings.storage is CheckpointStorage.FILESYSTEM

@@ -16,7 +16,8 @@ from turnback import (
     RestartStrategies,
     StreamExecutionEnvironment,
 )
-from turnback.api.arguments import job_root, snapshot_text
+from turnback.api.arguments import snapshot_text
+from turnback.config.extract import job_root
 from turnback.core.errors import ConfigurationError, PlanError
 
 
@@ -216,10 +217,14 @@ def test_which_snapshot():
 
 
 def test_where_jobs_are(monkeypatch, tmp_path):
-    assert job_root("s3://bucket/jobs") == "s3://bucket/jobs"
-    assert job_root("here") == str(tmp_path / "here")
+    def root(where=None):
+        return job_root(StreamExecutionEnvironment(root=where).configuration)
+
+    assert root("s3://bucket/jobs") == "s3://bucket/jobs"
+    assert root("here") == str(tmp_path / "here")
     monkeypatch.setenv("TURNBACK_ROOT", "/from/variable")
-    assert job_root(None) == "/from/variable"
+    assert root() == "/from/variable"
+    assert root("/other") == "/other"
     monkeypatch.delenv("TURNBACK_ROOT")
     monkeypatch.setenv("HOME", "/home/me")
-    assert job_root(None) == "/home/me/.turnback/jobs"
+    assert root() == "/home/me/.turnback/jobs"

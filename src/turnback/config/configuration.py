@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from turnback.config.file import file_layer
+from turnback.config.layer import Given, Layer, Rank, Setting, read_layer
+from turnback.config.options import OPTIONS, option_of
+from turnback.config.pairs import parse_pairs as parse_pairs
+from turnback.config.resolve import resolve
+from turnback.config.variables import root_layer, variable_layer
+from turnback.coordinator.option import Option
+from turnback.core.errors import ConfigurationError
+
+CODE = "code"
+COMMAND_LINE = "-D"
+DEFAULT = "default"
+HIDDEN = "****"
+
+
+@dataclass(frozen=True)
+class ConfigEntry:
+    """A key, what counts for it, and why.
+
+    Attributes:
+        key: Its name.
+        value_text: What counts, as people write it; stars for a secret, None for nothing.
+        origin: "default", the file's name, the environment variable, "code" or "-D".
+        doc: What it does.
+        default: What counts when nobody sets it.
+        is_set: Whether somebody did.
+        secret: Whether the value is hidden.
+    """
+
+    key: str
+    value_text: str | None
+    origin: str
+    doc: str
+    default: str | None
+    is_set: bool
+    secret: bool
+
+
+class Configuration:
+    """What is configured, and where; never changes.
+
+    Layers, of which each overrides the one before it: defaults, the configuration file,
+    environment variables, code, the command line.
+    """
+
+    __slots__ = ("_layers", "_settings")
+
+    def __init__(self, layers: Mapping[Rank, Layer] | None = None) -> None:
+        self._layers: dict[Rank, Layer] = dict(layers or {})
+        self._settings: dict[str, Setting] = resolve(
+            [self._layers[rank] for rank in sorted(self._layers)]
+        )
+
+    @classmethod
+    def load(
+        cls,
+        in_code: Mapping[str, Any] | None = None,
+        command_line: Mapping[str, str] | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> Configuration:
+        """Gather what all layers say, and check it.
+
+        Args:
+            in_code: Keys and values a program was written with.
+            command_line: Keys and values of ``-D``, see `parse_pairs`.
+            environ: Environment variables; by default those of this process.
+            directory: Where ``turnback.yaml`` is looked for; by default the working directory.
+
+        Raises:
+            ConfigurationError: A file cannot be read, a key is not known, or a value cannot be
+                used.
+        """
+        environ = os.environ if environ is None else environ
+        code = _given(in_code, CODE, "the configuration in code")
+        options = _given(command_line, COMMAND_LINE, COMMAND_LINE)
+        return cls(
+            {
+                Rank.ROOT: root_layer(environ),
+                Rank.FILE: file_layer(environ, Path(directory or ".")),
+                Rank.ENVIRONMENT: variable_layer(environ),
+                Rank.IN_CODE: read_layer(Rank.IN_CODE, code, "the configuration in code"),
+                Rank.COMMAND_LINE: read_layer(Rank.COMMAND_LINE, options),
+            }
+        )
+
+    def with_code(self, key: str, value: Any) -> Configuration:
+        """Return a configuration in which code sets a key; the command line still wins.
+
+        Raises:
+            ConfigurationError: The key is not known, or the value cannot be used.
+        """
+        made = read_layer(Rank.SETTERS, [Given(key, value, CODE)])
+        return self._with_setters({**self._layers.get(Rank.SETTERS, {}), **made})
+
+    def without_code(self, unwanted: Callable[[str], bool]) -> Configuration:
+        """Return a configuration without the keys that `with_code` had set and that match."""
+        setters = self._layers.get(Rank.SETTERS, {})
+        return self._with_setters({k: s for k, s in setters.items() if not unwanted(k)})
+
+    @property
+    def raw(self) -> Mapping[str, str]:
+        """What is set, as people write it, by the main name of each key. Secrets are in it."""
+        return MappingProxyType({key: s.text for key, s in self._settings.items()})
+
+    def value(self, key: str) -> Any:
+        """What counts for a key, parsed; None when it is not set and has no default.
+
+        Raises:
+            ConfigurationError: The key is not known.
+        """
+        option = option_of(key)
+        setting = self._settings.get(option.key)
+        text = option.default if setting is None else setting.text
+        return None if text is None else option.parse(option.key, text)
+
+    def origin(self, key: str) -> str:
+        """Where the value of a key comes from.
+
+        Raises:
+            ConfigurationError: The key is not known.
+        """
+        setting = self._settings.get(option_of(key).key)
+        return DEFAULT if setting is None else setting.origin
+
+    def rank(self, key: str) -> Rank:
+        """The layer the value of a key comes from.
+
+        Raises:
+            ConfigurationError: The key is not known.
+        """
+        setting = self._settings.get(option_of(key).key)
+        return Rank.DEFAULT if setting is None else setting.rank
+
+    def entries(self) -> list[ConfigEntry]:
+        """Every known key, and Spark's that are set, in the order of their names."""
+        known = {option.key: option for option in OPTIONS}
+        known |= {key: option_of(key) for key in self._settings}
+        return [self._entry(known[key]) for key in sorted(known)]
+
+    def __repr__(self) -> str:
+        shown = {e.key: e.value_text for e in self.entries() if e.is_set}
+        return f"Configuration({shown})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Configuration) and self._settings == other._settings
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._settings.items()))
+
+    def _with_setters(self, setters: Layer) -> Configuration:
+        return Configuration({**self._layers, Rank.SETTERS: setters})
+
+    def _entry(self, option: Option) -> ConfigEntry:
+        setting = self._settings.get(option.key)
+        value = option.default if setting is None else setting.text
+        return ConfigEntry(
+            key=option.key,
+            value_text=HIDDEN if option.secret and setting is not None else value,
+            origin=self.origin(option.key),
+            doc=option.doc,
+            default=option.default,
+            is_set=setting is not None,
+            secret=option.secret,
+        )
+
+
+def _given(settings: Mapping[str, Any] | None, origin: str, where: str) -> list[Given]:
+    if settings is None:
+        return []
+    if not isinstance(settings, Mapping):
+        raise ConfigurationError(
+            f"{where} must be keys and values, such as {{'parallelism.default': 4}}, "
+            f"got {type(settings).__name__}"
+        )
+    return [Given(key, value, origin) for key, value in settings.items()]
