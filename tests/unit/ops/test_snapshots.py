@@ -270,7 +270,7 @@ def test_looking_at_a_snapshot_needs_no_arrow(job):
         "import sys\n"
         "from turnback.coordinator.jobdir import JobDirectory\n"
         "from turnback.ops.snapshots import find_snapshot, view\n"
-        "import turnback.ops.browse\n"
+        "import turnback.ops.browse, turnback.ops.compare\n"
         f"print(view(find_snapshot(JobDirectory.locate({job.root!r}, 'likes'), 'latest')).id)\n"
         "print(sorted({'pyarrow', 'numpy', 'pandas', 'pyspark'} & set(sys.modules)))\n"
     )
