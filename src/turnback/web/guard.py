@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -98,10 +98,11 @@ class Guard:
         """Refuse what another site's page sends, as far as the browser says so."""
         if method in _READS and not _is_machine(path):
             return  # links from elsewhere to the page are welcome
-        if headers.get("sec-fetch-site", "none") not in _SAME:
-            raise Refusal(403, "this request comes from another site's page", "ForeignOrigin")
-        origin = headers.get("origin")
-        if origin is not None and not _is_own(origin, headers["host"]):
+        host = headers["host"].lower()
+        own = (f"http://{host}", f"https://{host}")
+        if not all(site in _SAME for site in headers.getlist("sec-fetch-site")) or not all(
+            origin.lower() in own for origin in headers.getlist("origin")
+        ):
             raise Refusal(403, "this request comes from another site's page", "ForeignOrigin")
 
     def _check_change(self, headers: Headers, method: str, proof: Proof) -> None:
@@ -122,7 +123,7 @@ class Guard:
         if kind != "application/json":
             raise Refusal(415, "what is posted must be application/json")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY:
+        if not length.isdecimal() or int(length) > MAX_BODY:
             raise Refusal(413, f"at most {MAX_BODY} bytes can be posted")
 
     def _enter(self, scope: Scope, path: str, token: str, query: str) -> Response:
@@ -150,12 +151,6 @@ _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 def _is_machine(path: str) -> bool:
     """Return whether programs ask for this path, not people."""
     return path == "/metrics" or path == "/api" or path.startswith("/api/")
-
-
-def _is_own(origin: str, host: str) -> bool:
-    """Return whether an origin is the site that was called."""
-    parts = urlsplit(origin)
-    return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
 def _encoded_path(scope: Scope, root_path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -9,25 +10,28 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from turnback.coordinator.status import JobState
+from turnback.coordinator.status import JobState, Metrics
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
 from turnback.ops.job import Job
 from turnback.ops.jobs import Jobs
+from turnback.ops.liveness import LOST, UNREADABLE
 from turnback.ops.model import (
     CheckpointHistory,
     CheckpointRow,
     CheckpointStatus,
     JobDetail,
+    JobSummary,
     OperatorNode,
 )
 
+_LOG = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JOB = "flink_jobmanager_job_"
 _OPERATOR = "flink_taskmanager_job_task_operator_"
 _RUNNING = JobState.RUNNING.value
 _ENDED = tuple(state.value for state in JobState if state.is_terminal)
-_STATES = (*(state.value for state in JobState), "LOST", "UNREADABLE")
+_STATES = (*(state.value for state in JobState), LOST, UNREADABLE)
 _UNKNOWN = -1.0
 """What Flink says where there is no value yet."""
 
@@ -38,7 +42,9 @@ class Reading:
 
     detail: JobDetail
     history: CheckpointHistory
+    counts: Metrics
     restored_ms: int | None
+    failed_ms: int | None
     savepoints: int
     now_ms: int
 
@@ -71,12 +77,12 @@ def _uptime(reading: Reading) -> float:
 
 
 def _downtime(reading: Reading) -> float:
-    summary = reading.detail.summary
-    if summary.state in _ENDED:
+    state = reading.detail.summary.state
+    if state in _ENDED:
         return _UNKNOWN
-    if summary.state == _RUNNING or summary.updated_ms is None:
+    if state == _RUNNING or reading.failed_ms is None:
         return 0.0
-    return float(max(0, reading.now_ms - summary.updated_ms))
+    return float(max(0, reading.now_ms - reading.failed_ms))
 
 
 def _running_time(reading: Reading) -> float:
@@ -85,12 +91,21 @@ def _running_time(reading: Reading) -> float:
 
 JOB_METRICS: dict[str, tuple[str, Callable[[Reading], float]]] = {
     f"{_JOB}totalNumberOfCheckpoints": (
-        "Checkpoints in the history, of any status.",
-        lambda r: r.history.completed + r.history.failed + r.history.in_progress,
+        "Checkpoints that this driver has begun.",
+        lambda r: r.counts.completed + r.counts.failed + r.history.in_progress,
     ),
-    f"{_JOB}numberOfCompletedCheckpoints": ("Complete ones.", lambda r: r.history.completed),
-    f"{_JOB}numberOfFailedCheckpoints": ("Failed ones.", lambda r: r.history.failed),
-    f"{_JOB}numberOfInProgressCheckpoints": ("Those under way.", lambda r: r.history.in_progress),
+    f"{_JOB}numberOfCompletedCheckpoints": (
+        "Checkpoints that this driver has completed.",
+        lambda r: r.counts.completed,
+    ),
+    f"{_JOB}numberOfFailedCheckpoints": (
+        "Checkpoints of this driver that failed.",
+        lambda r: r.counts.failed,
+    ),
+    f"{_JOB}numberOfInProgressCheckpoints": (
+        "Checkpoints that are under way.",
+        lambda r: r.history.in_progress,
+    ),
     f"{_JOB}lastCheckpointDuration": (
         "Milliseconds that the newest complete checkpoint took.",
         _of_last(lambda row: row.duration_ms),
@@ -166,30 +181,37 @@ class _Jobs(Collector):
         readable = _gauge("turnback_job_readable", "0 if the job's directory cannot be read.")
         readings: list[Reading] = []
         for summary in summaries:
-            reading = self._read(summary.name)
+            reading = self._read(summary)
             readable.add_metric((summary.job_id or "", summary.name), float(reading is not None))
             readings += [reading] if reading is not None else []
         yield readable
         yield from _job_metrics(readings)
         yield from _operator_metrics(readings)
 
-    def _read(self, name: str) -> Reading | None:
+    def _read(self, summary: JobSummary) -> Reading | None:
         """Return what one job says, `None` if it cannot be read: the others still count."""
+        if summary.state == UNREADABLE:
+            return None
         try:
-            job = self._jobs.get(name)
+            job = self._jobs.get(summary.name)
+            status = job.directory.status()
+            failures = job.failures() if summary.state != _RUNNING else []
             return Reading(
                 job.detail(),
                 job.checkpoints(),
-                _restored_ms(job),
+                # The history forgets, a driver's own counts only grow.
+                status.metrics if status is not None else Metrics(),
+                _restored_ms(job, summary.attempt),
+                failures[0].at_ms if failures else None,
                 len(job.savepoints()),
                 self._clock.now_ms(),
             )
-        except TurnbackError:
+        except TurnbackError as error:
+            _LOG.warning("job %r is left out of the metrics: %s", summary.name, error)
             return None
 
 
-def _restored_ms(job: Job) -> int | None:
-    attempt = job.summary().attempt
+def _restored_ms(job: Job, attempt: int | None) -> int | None:
     info = job.directory.attempt(attempt) if attempt is not None else None
     if info is None or (info.checkpoint is None and info.snapshot is None):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 
 import msgspec
@@ -23,11 +24,17 @@ from turnback.web.errors import Refusal
 from turnback.web.model import About, SnapshotRow
 
 
+@cache
+def version() -> str:
+    """Return the version of Turnback that is installed."""
+    return metadata.version("turnback")
+
+
 def about(call: Call) -> About:
     """Return what this dashboard is."""
     site = call.site
     return About(
-        version=metadata.version("turnback"),
+        version=version(),
         read_only=site.read_only,
         authorized=call.authorized,
         needs_token=not site.loopback,

@@ -96,6 +96,8 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=_PASSIVE)
         family, _, _, _, address = found[0]
         return socket.create_server(address[:2], family=family, backlog=128)
+    except UnicodeError as error:
+        raise ConfigurationError(f"{host[:80]!r} is no address to listen on") from error
     except OSError as error:
         raise ConfigurationError(_explain(host, port, error)) from error
 

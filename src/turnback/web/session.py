@@ -45,8 +45,9 @@ class Session:
     def proof(self, headers: Headers) -> Proof:
         """Return how a request shows that it may."""
         given = headers.get("authorization", "")
-        if given[: len(_BEARER)].lower() == _BEARER:
-            return Proof.TOKEN if self.is_token(given[len(_BEARER) :].strip()) else Proof.NONE
+        bearer = given[: len(_BEARER)].lower() == _BEARER
+        if bearer and self.is_token(given[len(_BEARER) :].strip()):
+            return Proof.TOKEN
         cookie = self._cookie_in(headers)
         if cookie and secrets.compare_digest(cookie.encode(), self._value.encode()):
             return Proof.COOKIE
