@@ -6,7 +6,24 @@ from typing import Annotated
 
 import typer
 
-from turnback.cli import asking, checkpoints, config, listing, savepoints, status
+from turnback.cli import (
+    asking,
+    check,
+    checkpoints,
+    config,
+    difference,
+    disposal,
+    doctor,
+    inspection,
+    listing,
+    logs,
+    query,
+    run,
+    savepoints,
+    status,
+    ui,
+    verification,
+)
 from turnback.cli.exit import ExitCode
 from turnback.cli.verb import (
     DebugOption,
@@ -20,14 +37,24 @@ from turnback.cli.verb import (
 )
 
 VERBS: tuple[Verb, ...] = (
+    run.VERB,
+    check.VERB,
     listing.VERB,
     status.VERB,
+    logs.VERB,
     checkpoints.VERB,
     savepoints.VERB,
     asking.SAVEPOINT,
     asking.STOP,
     asking.CANCEL,
+    inspection.VERB,
+    query.VERB,
+    difference.VERB,
+    verification.VERB,
+    disposal.VERB,
+    ui.VERB,
     config.VERB,
+    doctor.VERB,
 )
 """All commands, in the order of the help. Each is the VERB of its module."""
 

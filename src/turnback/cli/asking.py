@@ -175,7 +175,7 @@ def _target(job: Job, directory: str | None) -> str | None:
     driver = job.summary().driver
     if driver is None or driver.alive is None:
         return directory
-    from turnback.api.arguments import location
+    from turnback.config.extract import location
 
     return location(directory)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnback.cli.output import Output
@@ -46,7 +47,7 @@ class Cli:
     @cached_property
     def pairs(self) -> dict[str, str]:
         """What was given with -D, by key; --root is one of them."""
-        from turnback.config.configuration import parse_pairs
+        from turnback.config.pairs import parse_pairs
 
         pairs = parse_pairs(self.settings)
         if self._root is not None:
@@ -67,15 +68,19 @@ class Cli:
     @cached_property
     def root(self) -> str:
         """Where jobs are."""
-        from turnback.api.arguments import job_root
+        from turnback.config.extract import job_root
 
-        given = self._root or self.configuration.value("state.checkpoints.dir")
-        return job_root(given)
+        return job_root(self.configuration)
+
+    @cached_property
+    def runs_dir(self) -> Path:
+        """Where the launches of this machine are."""
+        return Path(self.configuration.value("run.dir")).expanduser().absolute()
 
     @cached_property
     def storage_options(self) -> dict[str, str]:
         """Credentials and endpoints of object stores."""
-        from turnback.config.options import storage_options
+        from turnback.config.extract import storage_options
 
         return storage_options(self.configuration)
 
@@ -103,4 +108,4 @@ class Cli:
         """
         from turnback.ops.snapshots import open_snapshot
 
-        return open_snapshot(text, self.jobs)
+        return open_snapshot(text, self.jobs, self.storage_options)

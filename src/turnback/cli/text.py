@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from datetime import UTC, datetime
+from typing import Any
 
 from turnback.core.duration import format_duration
 
@@ -65,6 +66,15 @@ def duration(ms: int) -> str:
     elif ms >= 10_000:
         ms -= ms % 100
     return format_duration(ms)
+
+
+def told(value: Any) -> str | None:
+    """A value as text: text as it is, everything else as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
 
 
 def _is_harmless(char: str) -> bool:

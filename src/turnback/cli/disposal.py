@@ -1,0 +1,51 @@
+"""`turnback dispose`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from turnback.cli.arguments import SnapshotArgument
+from turnback.cli.confirm import YesOption, confirm
+from turnback.cli.context import Cli
+from turnback.cli.verb import Panel, Verb, flag
+
+
+def dispose(
+    cli: Cli,
+    snapshot: SnapshotArgument,
+    force: Annotated[
+        bool, flag("--force", help="Even if a job was started from it and still needs it.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Delete a savepoint for good.
+
+    Checkpoints are refused: their job keeps and deletes them.
+    """
+    from turnback.ops.disposal import dispose as delete
+    from turnback.ops.snapshots import view
+
+    found = cli.snapshot(snapshot)
+    seen = view(found)
+    name = seen.id if seen.label is None else f"{seen.id} ({seen.label})"
+    confirm(
+        cli,
+        f"Delete {seen.kind} {name} of job {seen.job!r} at {seen.location} for good?",
+        yes,
+    )
+    delete(found, cli.jobs, force=force)
+    if cli.json:
+        cli.out.document({"disposed": seen.location, "id": seen.id, "job": seen.job})
+    else:
+        cli.out.line(f"deleted {seen.location}")
+
+
+VERB = Verb(
+    "dispose",
+    dispose,
+    Panel.SNAPSHOTS,
+    examples=(
+        "turnback dispose /data/savepoints/savepoint-1a2b",
+        "turnback dispose orders@before-upgrade --yes",
+    ),
+)
