@@ -23,6 +23,7 @@ TurnbackError
 ├── JobNotFoundError            no job of this name, id or directory
 ├── AmbiguousJobError           several jobs fit
 ├── JobNotRunningError          no driver serves the job
+├── StillNeededError            what is to be removed is needed, or may be
 ├── JobInUseError               another live driver runs this job
 └── JobFailedError              the job ended and will not be restarted
 """
@@ -118,6 +119,10 @@ class AmbiguousJobError(TurnbackError, LookupError):
 
 class JobNotRunningError(TurnbackError):
     """No driver serves the job, so nothing can be asked of it."""
+
+
+class StillNeededError(TurnbackError):
+    """What is to be removed is needed, or may be; it was left alone."""
 
 
 class JobInUseError(TurnbackError):

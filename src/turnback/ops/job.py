@@ -38,7 +38,7 @@ from turnback.ops.model import (
 from turnback.ops.place import last_segment, shown
 from turnback.ops.requests import request_row, request_rows
 from turnback.ops.savepoints import savepoint_rows
-from turnback.ops.summary import operators, summarise, unreadable
+from turnback.ops.summary import operators, state_names, summarise, unreadable
 
 if TYPE_CHECKING:
     from turnback.runtime.snapshot import Snapshot
@@ -124,7 +124,7 @@ class Job:
             return JobDetail(summary=summary, requests=requests)
         return JobDetail(
             summary=summary,
-            operators=operators(program, metrics),
+            operators=operators(program, metrics, state_names(self.directory, summary.checkpoint)),
             max_parallelism=program.max_parallelism,
             warnings=program.warnings,
             versions=program.versions,

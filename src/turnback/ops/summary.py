@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from turnback.coordinator.jobdir import JobDirectory, JobInfo
 from turnback.coordinator.program import JobProgram
 from turnback.coordinator.status import Metrics, Status
-from turnback.core.errors import StorageError
+from turnback.core.errors import CheckpointError, StorageError
 from turnback.ops.liveness import UNREADABLE, Liveness, judge
 from turnback.ops.model import JobSummary, OperatorNode
 from turnback.ops.place import shown
@@ -45,8 +47,10 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
     )
 
 
-def operators(program: JobProgram, metrics: Metrics) -> tuple[OperatorNode, ...]:
-    """Return the graph of a program, with the numbers of its operators."""
+def operators(
+    program: JobProgram, metrics: Metrics, states: Mapping[str, tuple[str, ...]]
+) -> tuple[OperatorNode, ...]:
+    """Return the graph of a program, with the numbers and states of its operators."""
     nodes = []
     for op in program.operators:
         read, written = metrics.records.get(op.uid, (0, 0))
@@ -59,6 +63,7 @@ def operators(program: JobProgram, metrics: Metrics) -> tuple[OperatorNode, ...]
                 level=op.level,
                 key=op.key,
                 inputs=op.inputs,
+                states=states.get(op.uid, ()),
                 records_in=read,
                 records_out=written,
                 state_bytes=metrics.state_bytes.get(op.uid),
@@ -66,6 +71,23 @@ def operators(program: JobProgram, metrics: Metrics) -> tuple[OperatorNode, ...]
             )
         )
     return tuple(nodes)
+
+
+def state_names(directory: JobDirectory, checkpoint: int | None) -> dict[str, tuple[str, ...]]:
+    """Return the names of the states in a checkpoint, by operator; none if it cannot be read."""
+    from turnback.coordinator.log import CheckpointLog
+    from turnback.coordinator.manifest import Manifest
+
+    if checkpoint is None:
+        return {}
+    try:
+        slot = CheckpointLog(directory.storage).get(checkpoint)
+    except (StorageError, CheckpointError):
+        return {}  # the checkpoint may be gone by now; the graph is worth showing without
+    names: dict[str, tuple[str, ...]] = {}
+    for schema in slot.schemas if isinstance(slot, Manifest) else ():
+        names[schema.uid] = (*names.get(schema.uid, ()), schema.name)
+    return names
 
 
 def _summary(
