@@ -14,6 +14,7 @@ from turnback.cli import (
     difference,
     disposal,
     doctor,
+    garbage,
     inspection,
     listing,
     logs,
@@ -25,6 +26,7 @@ from turnback.cli import (
     verification,
 )
 from turnback.cli.exit import ExitCode
+from turnback.cli.quick import QuickGroup
 from turnback.cli.verb import (
     DebugOption,
     JsonOption,
@@ -55,6 +57,7 @@ VERBS: tuple[Verb, ...] = (
     ui.VERB,
     config.VERB,
     doctor.VERB,
+    garbage.VERB,
 )
 """All commands, in the order of the help. Each is the VERB of its module."""
 
@@ -86,6 +89,7 @@ def make_app() -> typer.Typer:
     """The program, ready to be called."""
     app = typer.Typer(
         name="turnback",
+        cls=QuickGroup,
         help="State, checkpoints and savepoints for PySpark streaming jobs.",
         epilog=_exit_codes(),
         no_args_is_help=True,

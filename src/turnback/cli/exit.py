@@ -19,6 +19,7 @@ from turnback.core.errors import (
     NotFoundError,
     PlanError,
     StateError,
+    StillNeededError,
     StorageError,
     TurnbackError,
 )
@@ -88,6 +89,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (PlanError, ExitCode.USAGE),
     (JobInUseError, ExitCode.NOT_AS_NEEDED),
     (JobNotRunningError, ExitCode.NOT_AS_NEEDED),
+    (StillNeededError, ExitCode.NOT_AS_NEEDED),
     (FencedError, ExitCode.NOT_AS_NEEDED),
     (AlreadyExistsError, ExitCode.NOT_AS_NEEDED),
     (CorruptFileError, ExitCode.DAMAGED),

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from typer.core import TyperArgument, TyperCommand, TyperOption
+from typer.core import TyperArgument, TyperOption
+
+from turnback.cli.quick import QuickCommand
 
 OPTIONAL = "[DIR]"
 """Metavar that marks such an option."""
 
 
-class OptionalValueCommand(TyperCommand):
+class OptionalValueCommand(QuickCommand):
     """A command with options whose value may be left out; what is passed then is ''.
 
     The word behind such an option is its value, unless the command would then be short of an

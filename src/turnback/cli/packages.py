@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
 
 from turnback.cli.finding import Finding
 
@@ -72,6 +71,8 @@ def _look_at_extras(extras: dict[str, dict[str, str]]) -> Finding:
 
 def _requirements() -> tuple[dict[str, str], dict[str, dict[str, str]]]:
     """What is always needed and what each extra needs: names and bounds of versions."""
+    from importlib.metadata import requires
+
     always: dict[str, str] = {}
     extras: dict[str, dict[str, str]] = {}
     for line in requires("turnback") or []:
@@ -117,6 +118,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _version(name: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(name)
     except PackageNotFoundError:

@@ -14,11 +14,11 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
 from turnback.cli.output import Output
+from turnback.cli.quick import QuickCommand
 
 SHARED_PANEL = "Options of every command"
 
@@ -127,7 +127,7 @@ class Verb:
     function: Function
     panel: Panel
     examples: tuple[str, ...] = ()
-    cls: type[TyperCommand] = TyperCommand
+    cls: type[QuickCommand] = QuickCommand
     script: bool = False
 
     def register(self, app: typer.Typer) -> None:
