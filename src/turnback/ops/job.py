@@ -239,11 +239,12 @@ class Job:
 
         Raises:
             CheckpointNotFoundError: There is none.
+            ConfigurationError: Several savepoints fit.
             CorruptFileError: It is damaged.
         """
-        from turnback.ops.named import named_snapshot
+        from turnback.ops.snapshots import find_snapshot
 
-        return named_snapshot(self.directory, text, self.options)
+        return find_snapshot(self.directory, text, self.options)
 
     # -- internals
 
