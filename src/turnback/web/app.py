@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -35,7 +35,7 @@ def create_app(
     read_only: bool = False,
     loopback: bool = True,
     ui_root_path: str = "",
-    allowed_hosts: Iterable[str] = (),
+    allowed_hosts: Sequence[str] = (),
     runs_dir: Path | None = None,
     savepoints_dir: str | None = None,
 ) -> Starlette:
@@ -53,7 +53,7 @@ def create_app(
             read_only=read_only,
             loopback=loopback,
             root_path=ui_root_path.rstrip("/"),
-            allowed_hosts=tuple(allowed_hosts),
+            allowed_hosts=allowed_hosts,
             runs_dir=runs_dir,
             savepoints_dir=savepoints_dir,
             docs=_docs(),

@@ -12,7 +12,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from turnback.web import login
 from turnback.web.api import MAX_BODY
 from turnback.web.errors import Refusal, error_response
-from turnback.web.hosts import Hosts
 from turnback.web.session import Proof, Session
 from turnback.web.site import Site
 
@@ -43,7 +42,6 @@ class Guard:
     def __init__(self, app: ASGIApp, site: Site) -> None:
         self._app = app
         self._site = site
-        self._hosts = Hosts(site.host, site.port, site.allowed_hosts)
         self._session = Session(site.token, site.port, site.root_path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +84,7 @@ class Guard:
         given = headers.getlist("host")
         if len(given) != 1:
             raise Refusal(400, "a request needs one Host header")
-        if not self._hosts.knows(given[0]):
+        if not self._site.hosts.knows(given[0]):
             raise Refusal(
                 403,
                 f"this dashboard is not called {given[0][:80]!r}; if it should be, start it with "

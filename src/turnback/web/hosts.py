@@ -12,7 +12,6 @@ import socket
 from collections.abc import Iterable
 
 from turnback.core.errors import ConfigurationError
-from turnback.web.site import is_loopback
 
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
 _HTTP = 80
@@ -34,6 +33,8 @@ class Hosts:
         self._port = port
         self._host = host.strip("[]").lower()
         self._is_loopback = is_loopback(self._host)
+        if isinstance(allowed, str):
+            raise ConfigurationError(f"allowed hosts are a list of names, not the text {allowed!r}")
         self._allowed = [_parse_allowed(name) for name in allowed]
 
     def knows(self, header: str) -> bool:
@@ -55,6 +56,16 @@ class Hosts:
             return True
         # A name can be pointed anywhere, an address cannot.
         return _is_unspecified(self._host) and _is_address(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _parse_allowed(name: str) -> tuple[str, int | None]:

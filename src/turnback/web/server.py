@@ -7,7 +7,7 @@ import errno
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
@@ -15,7 +15,7 @@ import uvicorn
 from turnback.core.errors import ConfigurationError
 from turnback.ops.jobs import Jobs
 from turnback.web.app import create_app
-from turnback.web.site import is_loopback
+from turnback.web.hosts import is_loopback
 
 _GRACE_S = 3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -29,7 +29,7 @@ def serve(
     port: int = 8081,
     read_only: bool = False,
     ui_root_path: str = "",
-    allowed_hosts: Iterable[str] = (),
+    allowed_hosts: Sequence[str] = (),
     runs_dir: Path | None = None,
     savepoints_dir: str | None = None,
     on_ready: Callable[[str], None] | None = None,
@@ -56,7 +56,6 @@ def serve(
     Raises:
         ConfigurationError: The address or the port cannot be used.
     """
-    names = tuple(allowed_hosts)
     with contextlib.closing(listen(host, port)) as listener:
         bound = listener.getsockname()[1]
         app = create_app(
@@ -65,9 +64,9 @@ def serve(
             host=host,
             port=bound,
             read_only=read_only,
-            loopback=is_loopback(host) and not names,
+            loopback=is_loopback(host) and not allowed_hosts,
             ui_root_path=ui_root_path,
-            allowed_hosts=names,
+            allowed_hosts=allowed_hosts,
             runs_dir=runs_dir,
             savepoints_dir=savepoints_dir,
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError
 from turnback.ops.jobs import Jobs
+from turnback.web.hosts import Hosts
 
 _LEAST_TOKEN = 16
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
@@ -45,7 +46,7 @@ class Site:
     read_only: bool = False
     loopback: bool = True
     root_path: str = ""
-    allowed_hosts: tuple[str, ...] = ()
+    allowed_hosts: Sequence[str] = ()
     runs_dir: Path | None = None
     savepoints_dir: str | None = None
     docs: Mapping[str, str] = field(default_factory=dict)
@@ -54,20 +55,12 @@ class Site:
     def __post_init__(self) -> None:
         _check_token(self.token, self.loopback)
         _check_root_path(self.root_path)
-        if isinstance(self.allowed_hosts, str):
-            raise ConfigurationError(
-                f"allowed hosts are a list of names, not the text {self.allowed_hosts!r}"
-            )
+        _ = self.hosts  # refuses what is no name
 
-
-def is_loopback(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    @cached_property
+    def hosts(self) -> Hosts:
+        """The names it answers to."""
+        return Hosts(self.host, self.port, self.allowed_hosts)
 
 
 def _check_token(token: str, loopback: bool) -> None:

@@ -1,0 +1,434 @@
+"""Who may: faults 32 and 33, against the application itself."""
+
+import asyncio
+import logging
+from http.cookies import SimpleCookie
+from urllib.parse import quote
+
+import pytest
+from web_support import BEARER, HOSTILE, TOKEN
+
+from turnback.core.errors import ConfigurationError
+from turnback.web.session import Session
+
+OWN = {"Origin": "http://127.0.0.1:8081"}
+FOREIGN = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "http://evil.example:8081"},
+    {"Origin": "http://localhost:8081"},
+    {"Origin": "http://127.0.0.1:9999"},
+    {"Origin": "http://127.0.0.1:8081.evil.example"},
+    {"Origin": "http://["},
+    {"Origin": "null"},
+    {"Origin": ""},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site"},
+]
+PATHS = ["/", "/jobs/likes", "/api/v1/jobs", "/api/v1/about", "/metrics", "/static/icon.svg", "/x"]
+
+
+def cookie_of(response) -> dict[str, str]:
+    """What a browser would send back."""
+    jar = SimpleCookie(response.headers["set-cookie"])
+    return {"Cookie": "; ".join(f"{name}={morsel.value}" for name, morsel in jar.items())}
+
+
+def post(browser, **headers):
+    return browser.post("/jobs/likes/savepoint", {}, headers=headers)
+
+
+# -- who calls by which name
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example:8081",
+        "evil.example",
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "127.0.0.1:8082",
+        "localhost",
+        "localhost.evil.example:8081",
+        "127.0.0.1.evil.example:8081",
+        "0.0.0.0:8081",
+        "192.168.1.5:8081",
+        "[::1",
+        "[::2]:8081",
+        "127.0.0.1:8081@evil.example",
+        "",
+        "2130706433:8081",
+    ],
+)
+def test_a_foreign_host_is_refused_everywhere(browser, host):
+    for path in PATHS:
+        response = browser.get(path, headers={"Host": host, **BEARER})
+        assert response.status_code == 403
+        assert response.json()["error"]["kind"] == "ForeignHost"
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8081", "localhost:8081", "LocalHost:8081", "[::1]:8081", "127.0.0.2:8081"]
+)
+def test_names_of_this_machine_are_ours(browser, host):
+    assert browser.api("/jobs", headers={"Host": host}).status_code == 200
+
+
+def test_a_foreign_host_cannot_post(world, browser):
+    assert post(browser, Host="evil.example:8081", **BEARER).status_code == 403
+    assert world.asked() == []
+
+
+# -- who sends it
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_a_post_from_another_page_is_refused_even_with_the_token(world, browser, headers):
+    response = post(browser, **BEARER, **headers)
+    assert response.status_code == 403
+    assert response.json()["error"]["kind"] == "ForeignOrigin"
+    assert world.asked() == []
+
+
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, FOREIGN[0]])
+def test_another_page_cannot_read_the_api_or_metrics(browser, headers):
+    assert browser.api("/jobs", headers=headers).status_code == 403
+    assert browser.get("/metrics", headers=headers).status_code == 403
+
+
+def test_a_link_from_another_page_leads_to_the_page(browser):
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert browser.get("/jobs/likes", headers=headers).status_code == 200
+
+
+def test_a_preflight_is_refused_and_no_answer_ever_allows_another_origin(browser):
+    headers = {**FOREIGN[0], "Access-Control-Request-Method": "POST"}
+    responses = [
+        browser.request("OPTIONS", "/api/v1/jobs/likes/savepoint", headers=headers),
+        browser.request("OPTIONS", "/api/v1/jobs"),
+        browser.api("/jobs", headers=OWN),
+        post(browser, **BEARER, **OWN),
+    ]
+    assert [r.status_code for r in responses] == [403, 405, 200, 202]
+    for response in responses:
+        assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+# -- what it shows
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {TOKEN}x"},
+        {"Authorization": f"Bearer {TOKEN[:-1]}"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": TOKEN},
+        {"Cookie": f"turnback_8081={TOKEN}", "X-Turnback": "1"},
+        {"Cookie": "turnback_8081=", "X-Turnback": "1"},
+        {"Cookie": "turnback_8081=ÿ", "X-Turnback": "1"},
+        {"X-Turnback": "1"},
+    ],
+)
+def test_a_post_without_the_token_is_refused(world, browser, headers):
+    encoded = {name: value.encode("latin-1") for name, value in headers.items()}
+    for action in ("savepoint", "stop", "cancel"):
+        response = browser.post(f"/jobs/likes/{action}", {}, headers=encoded)
+        assert response.status_code == 401
+        assert response.headers["www-authenticate"] == "Bearer"
+    assert world.asked() == []
+
+
+def test_the_token_in_the_address_becomes_a_cookie(world, browser):
+    response = browser.get(f"/jobs/likes?a=1&token={TOKEN}&b=%26")
+    assert response.status_code == 303
+    assert response.headers["location"] == "/jobs/likes?a=1&b=%26"
+    given = response.headers["set-cookie"]
+    assert TOKEN not in given
+    for part in ("HttpOnly", "SameSite=strict", "Path=/"):
+        assert part in given
+    cookie = cookie_of(response)
+    assert browser.api("/about", headers=cookie).json()["authorized"] is True
+    assert post(browser, **cookie).status_code == 403
+    assert post(browser, **cookie, **{"X-Turnback": "0"}).status_code == 403
+    assert world.asked() == []
+    assert post(browser, **cookie, **OWN, **{"X-Turnback": "1"}).status_code == 202
+
+
+def test_a_stale_typed_token_does_not_hide_a_good_cookie(browser):
+    cookie = cookie_of(browser.get(f"/?token={TOKEN}"))
+    headers = {**cookie, "Authorization": "Bearer old", "X-Turnback": "1"}
+    assert post(browser, **headers).status_code == 202
+
+
+def test_a_cookie_of_another_token_is_worth_nothing(browser):
+    other = Session("another-token-of-sixteen", 8081)._value
+    headers = {"Cookie": f"turnback_8081={other}", "X-Turnback": "1"}
+    assert post(browser, **headers).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "///evil.example/x", "/%5Cevil.example", "/\\e"]
+)
+def test_the_way_back_never_leads_elsewhere(world, path):
+    async def call():
+        sent = []
+        scope = {
+            "type": "http", "method": "GET", "path": path, "raw_path": path.encode(),
+            "query_string": f"token={TOKEN}".encode(), "headers": [(b"host", b"localhost:8081")],
+            "scheme": "http", "http_version": "1.1", "root_path": "",
+        }  # fmt: skip
+
+        async def send(message):
+            sent.append(message)
+
+        await world.app()(scope, None, send)
+        return dict(sent[0]["headers"])[b"location"]
+
+    location = asyncio.run(call())
+    assert location.startswith(b"/") and location[1:2] not in (b"/", b"\\")
+
+
+@pytest.mark.parametrize("token", ["wrong", "", "ÿ", "x" * 5000])
+def test_a_wrong_token_in_the_address_asks_again(browser, token):
+    response = browser.get("/", params={"token": token})
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+    assert "<form" in response.text
+    assert token == "" or token not in response.text
+
+
+def test_tokens_are_not_logged(world, browser, caplog, monkeypatch):
+    def explode():
+        raise RuntimeError("x")
+
+    monkeypatch.setattr(world.jobs, "list", explode)
+    with caplog.at_level(logging.DEBUG):
+        browser.get(f"/?token={TOKEN}")
+        browser.api(f"/jobs?token={TOKEN}", headers=BEARER)
+        browser.api("/jobs", headers=BEARER)
+    ours = [r.getMessage() for r in caplog.records if not r.name.startswith("httpx")]
+    assert ours and not [line for line in ours if TOKEN in line]
+    assert TOKEN not in repr(world.app().user_middleware[0].kwargs["site"])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""],
+)
+def test_only_json_is_taken(world, browser, kind):
+    headers = {**BEARER, "Content-Type": kind}
+    path = "/api/v1/jobs/likes/cancel"
+    response = browser.request("POST", path, content=b"{}", headers=headers)
+    assert response.status_code == 415
+    assert world.asked() == []
+
+
+def test_read_only_means_that_nobody_may(world):
+    browser = world.browser(read_only=True)
+    for action in ("savepoint", "stop", "cancel"):
+        response = browser.post(f"/jobs/likes/{action}")
+        assert response.status_code == 403
+        assert response.json()["error"]["kind"] == "ReadOnly"
+    assert world.asked() == []
+    assert browser.api("/jobs/likes").status_code == 200
+
+
+# -- reachable from elsewhere
+
+
+@pytest.fixture
+def outside(world):
+    return world.browser(loopback=False, host="0.0.0.0", allowed_hosts=["jobs.example"])
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT"])
+def test_from_elsewhere_everything_needs_the_token(outside, method):
+    for path in PATHS:
+        assert outside.request(method, path).status_code == 401
+        assert outside.request(method, path, headers=BEARER).status_code in (200, 404, 405)
+
+
+def test_from_elsewhere_people_are_asked_for_the_token(outside):
+    page = outside.get("/jobs/likes")
+    assert "<form" in page.text and 'action="/session"' in page.text
+    assert "'unsafe-inline'" not in page.headers["content-security-policy"]
+    assert outside.api("/jobs").json()["error"]["kind"] == "TokenNeeded"
+    assert outside.api("/about", headers=BEARER).json()["needs_token"] is True
+
+
+def test_the_form_gives_the_cookie(outside):
+    response = outside.request("POST", "/session", data={"token": TOKEN}, headers=OWN)
+    assert response.status_code == 303
+    assert response.headers["location"] == "/"
+    cookie = cookie_of(response)
+    assert outside.get("/metrics", headers=cookie).status_code == 200
+
+
+@pytest.mark.parametrize("data", [{}, {"token": "wrong"}, {"token": "x" * 9_000}, {"other": "1"}])
+def test_the_form_with_a_wrong_token_asks_again(outside, data):
+    response = outside.request("POST", "/session", data=data, headers=OWN)
+    assert response.status_code == 401
+    assert "set-cookie" not in response.headers
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_another_page_cannot_submit_the_form(outside, headers):
+    response = outside.request("POST", "/session", data={"token": TOKEN}, headers=headers)
+    assert response.status_code == 403
+    assert "set-cookie" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("jobs.example", 200),
+        ("jobs.example:443", 200),
+        ("JOBS.example", 200),
+        ("10.1.2.3:8081", 200),
+        ("other.example:8081", 403),
+        ("10.1.2.3:99", 403),
+    ],
+)
+def test_from_elsewhere_names_are_checked_too(outside, host, status):
+    assert outside.api("/jobs", headers={"Host": host, **BEARER}).status_code == status
+
+
+def test_behind_tls_the_origin_is_https_and_the_cookie_secure(world):
+    browser = world.browser(loopback=False, allowed_hosts=["jobs.example"])
+    browser._base = "https://jobs.example"
+    response = browser.get(f"/?token={TOKEN}")
+    assert "Secure" in response.headers["set-cookie"]
+    headers = {**cookie_of(response), "X-Turnback": "1", "Origin": "https://jobs.example"}
+    assert post(browser, **headers).status_code == 202
+
+
+# -- below a path of a proxy
+
+
+@pytest.mark.parametrize("given", ["", "/turnback"])
+def test_below_a_path(world, given):
+    browser = world.browser(ui_root_path="/turnback/")
+    assert '"/turnback/static/app.js"' in browser.get(f"{given}/jobs/likes").text
+    assert browser.get(f"{given}/api/v1/jobs").status_code == 200
+    response = browser.get(f"{given}/jobs/likes?token={TOKEN}")
+    assert response.headers["location"] == "/turnback/jobs/likes"
+    assert "Path=/turnback;" in response.headers["set-cookie"]
+    assert browser.get("/turnbacks").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["turnback", "//x", "/a b", '/"><script>', "/a/../b", "/a?b"])
+def test_paths_that_cannot_be_used(world, path):
+    with pytest.raises(ConfigurationError, match="cannot be used"):
+        world.app(ui_root_path=path)
+
+
+# -- headers
+
+
+def test_every_answer_has_its_headers(browser):
+    wanted = {
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-resource-policy": "same-origin",
+        "x-frame-options": "DENY",
+    }
+    for response in [*map(browser.get, PATHS), browser.get("/", headers={"Host": "evil"})]:
+        assert wanted.items() <= dict(response.headers).items()
+        policy = response.headers["content-security-policy"]
+        assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy
+
+
+# -- names that look like paths
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        HOSTILE,
+        "..",
+        ".",
+        "../jobs/likes",
+        "../secret.txt",
+        "/etc/passwd",
+        "likes/../likes",
+        "likes%2F..",
+        "%2e%2e%2fsecret.txt",
+        "file:///etc",
+        "likes\\..\\x",
+        "~",
+        "a" * 300,
+        "likes\n",
+        "\u202e",
+    ],
+)
+def test_names_are_looked_up_and_never_joined_to_paths(world, browser, name):
+    before = sorted(world.base.rglob("*"))
+    once = quote(name, safe="").replace(".", "%2E")  # dots alone would be resolved by the client
+    for encoded in (once, quote(once, safe="")):
+        for path in (
+            f"/jobs/{encoded}",
+            f"/jobs/{encoded}/checkpoints",
+            f"/jobs/likes/requests/{encoded}",
+            f"/jobs/likes/snapshots/{encoded}",
+            f"/jobs/likes/state?snapshot={encoded}&uid=count&state=total",
+            f"/jobs/likes/diff?from={encoded}&to=latest",
+            f"/jobs/likes/state?snapshot=latest&uid={encoded}&state=total",
+            f"/jobs/likes/state?snapshot=latest&uid=count&state={encoded}",
+        ):
+            response = browser.api(path)
+            assert response.status_code in (400, 404), (path, response.text)
+            assert "s3cret" not in response.text
+        for action in ("savepoint", "stop", "cancel"):
+            assert browser.post(f"/jobs/{encoded}/{action}").status_code in (400, 404)
+    assert sorted(world.base.rglob("*")) == before
+
+
+def test_a_nul_is_refused(browser):
+    for path in ("/jobs/a%00b", "/jobs/likes/requests/%00", "/jobs/likes/snapshots/a%00"):
+        assert browser.api(path).status_code == 400
+    query = "snapshot=latest%00&uid=count&state=total"
+    assert browser.api(f"/jobs/likes/state?{query}").status_code == 400
+
+
+def test_a_link_in_the_root_is_no_job(world, browser):
+    (world.root / "linked").symlink_to(world.likes.storage.uri.removeprefix("file://"))
+    assert browser.api("/jobs/linked").status_code == 404
+    assert browser.post("/jobs/linked/cancel").status_code == 404
+    assert world.asked() == []
+
+
+# -- settings
+
+
+@pytest.mark.parametrize("token", ["", " ", "a b", "tök", "a\n", None, 5])
+def test_tokens_that_cannot_be_used(world, token):
+    with pytest.raises(ConfigurationError, match="token"):
+        world.app(token=token)
+
+
+def test_a_short_token_does_for_this_machine_only(world):
+    world.app(token="short")
+    with pytest.raises(ConfigurationError, match="16"):
+        world.app(token="short", loopback=False)
+
+
+def test_allowed_hosts_must_be_names(world):
+    with pytest.raises(ConfigurationError, match="cannot be an allowed host"):
+        world.app(allowed_hosts=["http://x/"])
+    with pytest.raises(ConfigurationError, match="list of names"):
+        world.app(allowed_hosts="jobs.example")
+
+
+def test_no_websocket_is_opened(world):
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(world.app()({"type": "websocket", "path": "/", "headers": []}, None, send))
+    assert sent == [{"type": "websocket.close", "code": 1008}]
