@@ -110,7 +110,7 @@ class CheckpointConfig:
         return self.set_checkpoint_storage(directory)
 
     def _set(self, **changes: object) -> CheckpointConfig:
-        checked = replace(self.settings, **changes)  # type: ignore[arg-type]
+        replace(self.settings, **changes)  # type: ignore[arg-type]  # raises for bad values
         options = [_OPTIONS[field] for field in changes]
-        self._editor.set({o.key: o.write(getattr(checked, o.field)) for o in options})
+        self._editor.set({option.key: option.write(changes[option.field]) for option in options})
         return self

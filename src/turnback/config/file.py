@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ def _read(path: Path, name: str) -> list[Given]:
         raise ConfigurationError(
             f"{name} cannot be read as YAML: {error.problem or 'it is malformed'}{line}"
         ) from None
+    except RecursionError:
+        raise ConfigurationError(f"{name} cannot be read as YAML: it is nested too deep") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{name} cannot be read as YAML: {error}") from error
     if document is None:
@@ -49,10 +52,7 @@ def _read(path: Path, name: str) -> list[Given]:
         raise ConfigurationError(
             f"{name} must hold keys and values, such as 'state.backend.type: x'"
         )
-    try:
-        return [Given(key, value, name) for key, value in _flat(document)]
-    except RecursionError:
-        raise ConfigurationError(f"{name} is nested without end: write each key once") from None
+    return [Given(key, value, name) for key, value in _flat(document)]
 
 
 def _flat(document: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -67,18 +67,25 @@ def _flat(document: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _loader() -> Any:
     import yaml
 
-    class Loader(yaml.SafeLoader):
-        """Refuses a key that is there twice, where YAML would take the last."""
+    class Loader(yaml.BaseLoader):
+        """Leaves values as they are written, for `off`, `0123` and `1:30` mean other things here.
+
+        A key that is there twice is refused, where YAML would take the last.
+        """
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             seen = set()
             for key, _ in node.value:
-                if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+                if not isinstance(key, yaml.ScalarNode):
+                    continue
+                if key.value in seen:
                     raise yaml.constructor.ConstructorError(
                         None, None, f"{key.value!r} is there twice", key.start_mark
                     )
-                if isinstance(key.value, str):
-                    seen.add(key.value)
+                seen.add(key.value)
             return super().construct_mapping(node, deep)
 
+    null = "tag:yaml.org,2002:null"
+    Loader.add_implicit_resolver(null, re.compile("(~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+    Loader.add_constructor(null, lambda loader, node: None)
     return Loader

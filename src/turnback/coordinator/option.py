@@ -14,6 +14,7 @@ from turnback.core.errors import ConfigurationError
 Parser = Callable[[str, Any], Any]
 """Takes the key as it was written and its value; raises ConfigurationError naming the key."""
 
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
@@ -67,8 +68,11 @@ class Option:
         Raises:
             ConfigurationError: It cannot be used.
         """
-        if value is None or isinstance(value, Mapping | list | tuple | set):
-            raise ConfigurationError(f"{spelling} is {value!r}: it must be text or a number")
+        if value is None:
+            raise ConfigurationError(f"{spelling} has no value: give it one, or leave it out")
+        if isinstance(value, Mapping | list | tuple | set):
+            kind = type(value).__name__
+            raise ConfigurationError(f"{spelling} is a {kind}: it must be text or a number")
         return self.write(self.parse(spelling, value))
 
 
@@ -148,9 +152,9 @@ def factor(least: float, most: float | None = None) -> Parser:
 def flag(key: str, value: Any) -> bool:
     """Read true or false."""
     text = str(value).strip().lower()
-    if text not in ("true", "false"):
+    if text not in _FLAGS:
         raise ConfigurationError(f"{key} is {value!r}: it must be true or false")
-    return text == "true"
+    return _FLAGS[text]
 
 
 def text(key: str, value: Any) -> str:

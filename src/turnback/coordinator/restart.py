@@ -246,7 +246,7 @@ _MAKE: dict[str, Callable[..., RestartStrategyConfiguration]] = {
 
 def _at_least(option: str, value: float, least: float, whole: bool = True) -> None:
     kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds):
+    if isinstance(value, bool) or not isinstance(value, kinds) or value == float("inf"):
         what = "a whole number" if whole else "a number"
         raise ConfigurationError(f"{option} is {value!r}: it must be {what}")
     if not value >= least:

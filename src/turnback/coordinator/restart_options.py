@@ -20,7 +20,7 @@ RESTART_KINDS = ("fixed-delay", "failure-rate", "exponential-delay")
 """The strategies that have keys of their own, below ``restart-strategy.<kind>.``"""
 
 _UNLIMITED = "unlimited"
-_NONE = ("none", "off", "disable", "false")  # YAML reads an unquoted `off` as false
+_NONE = ("none", "off", "disable")
 _JOINED = {kind.replace("-", ""): kind for kind in RESTART_KINDS}
 
 
