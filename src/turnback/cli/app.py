@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from turnback.cli import (
-    asking,
-    check,
-    checkpoints,
-    config,
-    difference,
-    disposal,
-    doctor,
-    garbage,
-    inspection,
-    listing,
-    logs,
-    query,
-    run,
-    savepoints,
-    status,
-    ui,
-    verification,
-)
 from turnback.cli.exit import ExitCode
 from turnback.cli.quick import QuickGroup
 from turnback.cli.verb import (
@@ -35,58 +18,49 @@ from turnback.cli.verb import (
     SettingsOption,
     Shared,
     Verb,
+    VerbGroup,
     flag,
 )
 
-VERBS: tuple[Verb, ...] = (
-    run.VERB,
-    check.VERB,
-    listing.VERB,
-    status.VERB,
-    logs.VERB,
-    checkpoints.VERB,
-    savepoints.VERB,
-    asking.SAVEPOINT,
-    asking.STOP,
-    asking.CANCEL,
-    inspection.VERB,
-    query.VERB,
-    difference.VERB,
-    verification.VERB,
-    disposal.VERB,
-    ui.VERB,
-    config.VERB,
-    doctor.VERB,
-    garbage.VERB,
-)
-"""All commands, in the order of the help. Each is the VERB of its module."""
+VERBS = {
+    "run": "run.VERB",
+    "check": "check.VERB",
+    "list": "listing.VERB",
+    "status": "status.VERB",
+    "logs": "logs.VERB",
+    "checkpoints": "checkpoints.VERB",
+    "savepoints": "savepoints.VERB",
+    "savepoint": "asking.SAVEPOINT",
+    "stop": "asking.STOP",
+    "cancel": "asking.CANCEL",
+    "inspect": "inspection.VERB",
+    "query": "query.VERB",
+    "diff": "difference.VERB",
+    "verify": "verification.VERB",
+    "dispose": "disposal.VERB",
+    "ui": "ui.VERB",
+    "config": "config.VERB",
+    "doctor": "doctor.VERB",
+    "gc": "garbage.VERB",
+}
+"""Every command, in the order of the help, and where in this package it is declared."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        print(f"turnback {version('turnback')}")
-        raise typer.Exit
-
-
-def _shared(
-    ctx: typer.Context,
-    root: RootOption = None,
-    settings: SettingsOption = None,
-    json: JsonOption = False,
-    no_color: NoColorOption = False,
-    debug: DebugOption = False,
-    version: Annotated[
-        bool,
-        flag("--version", callback=_version, is_eager=True, help="Print the version and exit."),
-    ] = False,
-) -> None:
-    ctx.obj = Shared(root, tuple(settings or ()), json, no_color, debug)
+def find_verb(name: str) -> Verb | VerbGroup:
+    """The declaration of a command."""
+    module, _, attribute = VERBS[name].partition(".")
+    found = getattr(import_module(f"turnback.cli.{module}"), attribute)
+    assert isinstance(found, Verb | VerbGroup) and found.name == name
+    return found
 
 
-def make_app() -> typer.Typer:
-    """The program, ready to be called."""
+def make_app(words: Collection[str] = ()) -> typer.Typer:
+    """The program, ready to be called.
+
+    Args:
+        words: What it will be called with. Commands that are not among them are left out, as
+            importing them all takes longer than most of them run; without a command all are there.
+    """
     app = typer.Typer(
         name="turnback",
         cls=QuickGroup,
@@ -98,9 +72,37 @@ def make_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_shared)
-    for verb in VERBS:
-        verb.register(app)
+    for name in [name for name in VERBS if name in words] or VERBS:
+        find_verb(name).register(app)
     return app
+
+
+def _shared(
+    ctx: typer.Context,
+    root: RootOption = None,
+    settings: SettingsOption = None,
+    json: JsonOption = False,
+    no_color: NoColorOption = False,
+    debug: DebugOption = False,
+    version: Annotated[
+        bool,
+        flag(
+            "--version",
+            callback=_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
+    ctx.obj = Shared(root, tuple(settings or ()), json, no_color, debug)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"turnback {version('turnback')}")
+        raise typer.Exit
 
 
 def _exit_codes() -> str:

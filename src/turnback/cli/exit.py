@@ -13,6 +13,7 @@ from turnback.core.errors import (
     CorruptFileError,
     FencedError,
     FormatVersionError,
+    IncompatibleStateError,
     JobInUseError,
     JobNotFoundError,
     JobNotRunningError,
@@ -53,7 +54,7 @@ _MEANINGS = {
     ExitCode.USAGE: "wrong usage or configuration",
     ExitCode.NOT_FOUND: "no such job, snapshot or state",
     ExitCode.NOT_AS_NEEDED: "the job is in use, or does not run as it would have to",
-    ExitCode.WOULD_NOT_START: "check: the job would not start",
+    ExitCode.WOULD_NOT_START: "the job would not start from this snapshot",
     ExitCode.DAMAGED: "a file is damaged, or was written by a newer version",
     ExitCode.STORAGE: "the storage refuses or does not answer",
     ExitCode.TIMED_OUT: "it took longer than --timeout",
@@ -95,6 +96,7 @@ _CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
     (CorruptFileError, ExitCode.DAMAGED),
     (FormatVersionError, ExitCode.DAMAGED),
     (StorageError, ExitCode.STORAGE),
+    (IncompatibleStateError, ExitCode.WOULD_NOT_START),
     (StateError, ExitCode.NOT_FOUND),
 )
 

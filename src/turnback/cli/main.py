@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -14,12 +15,17 @@ from turnback.cli.exit import DeclinedError, ExitCode, exit_code
 from turnback.cli.output import Output
 from turnback.core.errors import TurnbackError
 
+COMPLETION = "_TURNBACK_COMPLETE"
+"""Set by a shell that wants to know what may come next."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        result = make_app()(given, prog_name="turnback", standalone_mode=False)
+        completing = COMPLETION in os.environ
+        app = make_app(() if completing else given)
+        result = app(given, prog_name="turnback", standalone_mode=False)
     except Exception as error:  # noqa: BLE001 - the last place where it can be told
         return _tell(error, given)
     return int(result or ExitCode.OK)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from turnback.config.launch import Launch
     from turnback.launch.start import Started
 
+_WHAT_TO_SAY = (
+    "On the command line that is --rename OLD=NEW, --allow STATE, or -n for whatever it is. "
+    "turnback check tells beforehand."
+)
+
 
 def run(
     cli: Cli,
@@ -141,6 +146,8 @@ def failure(started: Started) -> TurnbackError:
     assert started.error is not None
     kind = getattr(errors, started.error.kind, None)
     message = started.error.message
+    if kind is errors.IncompatibleStateError:
+        message += f"\n{_WHAT_TO_SAY}"
     if isinstance(kind, type) and issubclass(kind, TurnbackError):
         return kind(message)
     lines = "\n".join(f"  {line}" for line in started.tail)

@@ -18,7 +18,7 @@ import typer
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
 from turnback.cli.output import Output
-from turnback.cli.quick import QuickCommand
+from turnback.cli.quick import QuickCommand, QuickGroup
 
 SHARED_PANEL = "Options of every command"
 
@@ -141,6 +141,30 @@ class Verb:
             rich_help_panel=self.panel,
             context_settings=settings,
         )(with_shared(self.function))
+
+
+@dataclass(frozen=True)
+class VerbGroup:
+    """A command that is followed by another one.
+
+    Attributes:
+        name: What users type.
+        help: What its commands are about.
+        panel: The group it is in, in the help.
+        verbs: Its commands.
+    """
+
+    name: str
+    help: str
+    panel: Panel
+    verbs: tuple[Verb, ...]
+
+    def register(self, app: typer.Typer) -> None:
+        """Add it to a program."""
+        group = typer.Typer(cls=QuickGroup, help=self.help, no_args_is_help=True)
+        for verb in self.verbs:
+            verb.register(group)
+        app.add_typer(group, name=self.name, rich_help_panel=self.panel)
 
 
 def help_of(function: Callable[..., Any]) -> str:
