@@ -21,7 +21,6 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.core.ids import path_segment
 from turnback.ops.attempts import Attempt, read_attempts
 from turnback.ops.checkpoints import checkpoint_history, under_way_rows
 from turnback.ops.failures import failure_rows
@@ -35,7 +34,7 @@ from turnback.ops.model import (
     RequestRow,
     SavepointRow,
 )
-from turnback.ops.place import last_segment, shown
+from turnback.ops.place import is_directory_of, last_segment, shown
 from turnback.ops.requests import request_row, request_rows
 from turnback.ops.savepoints import savepoint_rows
 from turnback.ops.summary import operators, state_names, summarise, unreadable
@@ -78,12 +77,10 @@ class Job:
         uri = self.directory.storage.uri
         if found is None:
             raise NotFoundError(f"{shown(uri)} is no job directory: it holds no {JOB}")
-        segment = last_segment(uri)
-        if found.job != self.name or path_segment(found.job) != segment:
+        if found.job != self.name or not is_directory_of(last_segment(uri), found.job):
             raise CorruptFileError(
-                f"{shown(uri)} says that it belongs to the job {found.job!r}, whose directory is "
-                f"{path_segment(found.job)}: it was copied or renamed. Give it that name again, "
-                "or remove it"
+                f"{shown(uri)} says that it belongs to the job {found.job!r}, whose directory has "
+                "another name: it was copied or renamed. Give it its name again, or remove it"
             )
         return found
 

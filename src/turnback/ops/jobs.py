@@ -22,7 +22,7 @@ from turnback.core.errors import (
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.ops.job import Job
 from turnback.ops.model import JobSummary, SavepointRow, Timeline
-from turnback.ops.place import last_segment, shown
+from turnback.ops.place import is_directory_of, last_segment, shown
 from turnback.storage.open import open_storage
 
 _LOG = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Jobs:
         name = _name_of(segment)
         try:
             info = self._read(segment)
-            if info is not None and path_segment(info.job) == segment:
+            if info is not None and is_directory_of(segment, info.job):
                 name = info.job
             elif info is None and "checkpoints" not in self._storage.folders(segment):
                 return None
@@ -174,10 +174,13 @@ class Jobs:
             raise JobNotFoundError(
                 f"{location} is neither the name nor the directory of a job: {error}"
             ) from None
+        segment = last_segment(storage.uri)
         try:
             name = decode_info(data, f"{storage.uri}/{JOB}").job
         except (CorruptFileError, FormatVersionError):
-            name = _name_of(last_segment(storage.uri))
+            name = segment  # its summary says that it cannot be read
+        if not is_directory_of(segment, name):
+            name = _name_of(segment)
         return Job(JobDirectory(storage, name, self._clock), self.options, self._clock)
 
     def _missing(self, text: str) -> JobNotFoundError:

@@ -2,6 +2,9 @@
 
 from urllib.parse import unquote
 
+from turnback.core.errors import ConfigurationError
+from turnback.core.ids import check_job_name, path_segment
+
 _METADATA = "/_metadata.json"
 
 
@@ -19,6 +22,14 @@ def plain(location: str) -> str:
     if text.lower().startswith("s3a://"):
         text = f"s3://{text[6:]}"
     return text.rstrip("/") or text
+
+
+def is_directory_of(segment: str, job: str) -> bool:
+    """Return whether the directory of a job has this name; False if no job can be called so."""
+    try:
+        return path_segment(check_job_name(job)) == segment
+    except ConfigurationError:
+        return False
 
 
 def last_segment(location: str) -> str:
