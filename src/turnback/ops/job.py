@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A job, for those who look at it and ask something of it. Nothing is kept between calls.
+    """A job, for those who look at it and ask something of it. What it shows is never cached.
 
     Args:
         directory: Its directory.
@@ -62,6 +62,7 @@ class Job:
         self.name = directory.name
         self.options = dict(options or {})
         self._clock = clock or SystemClock()
+        self._requests = Requests(directory.storage, self._clock)
 
     # -- how it is
 
@@ -170,7 +171,7 @@ class Job:
 
     def requests(self) -> list[RequestRow]:
         """Return what was asked of it, newest first; those that ended long ago are forgotten."""
-        return request_rows(Requests(self.directory.storage, self._clock))
+        return request_rows(self._requests)
 
     def request(self, id: str) -> RequestRow:
         """Return one of the requests.
@@ -178,7 +179,7 @@ class Job:
         Raises:
             NotFoundError: There is none of this id.
         """
-        return request_row(Requests(self.directory.storage, self._clock), id)
+        return request_row(self._requests, id)
 
     def ask(
         self,
@@ -213,8 +214,7 @@ class Job:
             on_stop = settings.on_stop and settings.directory is not None
             by_itself = kind is RequestKind.STOP and on_stop
             savepoint = kind is not RequestKind.SAVEPOINT and (by_itself or target is not None)
-        requests = Requests(self.directory.storage, self._clock)
-        request = requests.submit(
+        request = self._requests.submit(
             kind,
             target=target,
             type=format or settings.format,
@@ -223,7 +223,7 @@ class Job:
             savepoint=savepoint,
             drain=drain,
         )
-        return request_row(requests, request.id)
+        return request_row(self._requests, request.id)
 
     # -- its snapshots
 

@@ -30,7 +30,7 @@ _SHORTEST_ID = 4
 
 
 class Jobs:
-    """The jobs below a root, whether or not they run. Nothing is kept between calls.
+    """The jobs below a root, whether or not they run. What it shows is never cached.
 
     Names of directories are not trusted: a job's name is what its `job.json` says, and has to be
     the name its directory is made from. Links in the root are not followed.
