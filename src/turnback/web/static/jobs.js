@@ -1,0 +1,128 @@
+// All jobs of the root directory.
+
+import { to } from "./address.js";
+import { get } from "./api.js";
+import { badge, needsAttention, tone } from "./badge.js";
+import { copyable } from "./copy.js";
+import { h, reconcile, replace, text } from "./dom.js";
+import { ago, compact, duration, exactDuration, exactTime, NOTHING, now, number, plural } from "./format.js";
+import { icon } from "./icons.js";
+import { empty } from "./message.js";
+import * as samples from "./samples.js";
+import * as server from "./server.js";
+import { sparkline } from "./sparkline.js";
+import { table } from "./table.js";
+
+/** How long a job has been running, or ran. */
+export function runningFor(summary) {
+  if (summary.started_ms === null) return null;
+  const lasting = summary.state === "RUNNING" || summary.state === "RESTARTING" || summary.state === "CANCELLING";
+  const end = lasting ? now() : summary.updated_ms;
+  return end === null ? null : Math.max(end - summary.started_ms, 0);
+}
+
+const COLUMNS = [
+  { label: "Job", wide: true, sign: (job) => [job.name, job.cause, job.problem, job.state], cell: nameCell },
+  { label: "State", sign: (job) => job.state, cell: (job) => badge(job.state) },
+  { label: "Records/s", numeric: true, cell: (job) => compact(job.records_per_s), title: (job) => `${number(job.records_in)} since the attempt began` },
+  { label: "Trend", sign: () => "", cell: trendCell },
+  { label: "Running for", numeric: true, cell: (job) => duration(runningFor(job)), title: (job) => exactDuration(runningFor(job)) },
+  { label: "Checkpoint", numeric: true, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
+  { label: "Epoch", numeric: true, cell: (job) => number(job.epoch) },
+  { label: "Attempt", numeric: true, cell: (job) => number(job.attempt) },
+  { label: "Restarts", numeric: true, cell: (job) => number(job.restarts), help: "By the driver that runs it now" },
+  { label: "Last sign", numeric: true, cell: (job) => ago(job.updated_ms), title: (job) => exactTime(job.updated_ms), help: "When its driver last wrote its status" },
+];
+
+function nameCell(job) {
+  const why = job.problem ?? job.cause;
+  return [
+    h("a", { class: "job-link", href: to("jobs", job.name) }, job.name),
+    why && h("p", { class: `why is-${tone(job.state)}`, title: why }, why.split("\n")[0]),
+  ];
+}
+
+function trendCell(job) {
+  const line = sparkline(`Records per second of ${job.name}`);
+  trends.set(job.name, line);
+  return line.node;
+}
+
+const trends = new Map();
+
+/** The view. */
+export function jobsView() {
+  let jobs = [];
+  let only = null;
+  const field = h("input", {
+    type: "search", placeholder: "Filter by name, id or cause", "aria-label": "Filter jobs", oninput: draw,
+    spellcheck: "false", autocomplete: "off",
+  });
+  const chips = h("div", { class: "chips", role: "group", "aria-label": "Show only jobs that are" });
+  const list = table({
+    label: "Jobs", columns: COLUMNS, key: (job) => job.directory, empty: nothing,
+    rowClass: (job) => (needsAttention(job.state) ? "needs-attention" : ""),
+  });
+  const root = h("div", { class: "root" });
+  const title = h("h1", null, "Jobs");
+  const endWatch = server.watch((about) => replace(root, h("span", null, "in"), copyable(about.root, "the root directory")));
+
+  function nothing() {
+    if (jobs.length > 0) return empty("No job matches.", "Clear the filter to see all of them.");
+    return empty("No job has run here yet.", `Start one, with ${server.known()?.root ?? "this directory"} as its checkpoint directory:`, "turnback run -d job.py");
+  }
+
+  function draw() {
+    const wanted = field.value.trim().toLowerCase();
+    drawChips();
+    const matches = (job) => (only === null || job.state === only) &&
+      [job.name, job.job_id, job.cause, job.problem].some((part) => part?.toLowerCase().includes(wanted));
+    const rank = (job) => (needsAttention(job.state) ? 0 : 1);
+    list.show(jobs.filter(matches).sort((a, b) => rank(a) - rank(b)));
+    for (const job of jobs) trends.get(job.name)?.show(samples.of(job.name));
+  }
+
+  function drawChips() {
+    const counts = new Map([[null, jobs.length]]);
+    for (const job of jobs) counts.set(job.state, (counts.get(job.state) ?? 0) + 1);
+    if (only !== null && !counts.has(only)) counts.set(only, 0);
+    reconcile(chips, [...counts], ([state]) => state ?? "ALL", ([state]) => h("button", {
+      class: `chip-button is-${state === null ? "quiet" : tone(state)}`, type: "button",
+      onclick: () => {
+        only = only === state ? null : state;
+        draw();
+      },
+    }), (button, [state, count]) => {
+      text(button, `${state === null ? "all" : state.toLowerCase()} ${number(count)}`);
+      button.setAttribute("aria-pressed", String(only === state));
+    });
+    chips.hidden = jobs.length === 0;
+  }
+
+  function search(event) {
+    if (event.key !== "/" || event.target.closest("input, textarea, select, dialog")) return;
+    event.preventDefault();
+    field.focus();
+  }
+  document.addEventListener("keydown", search);
+
+  return {
+    title: "Jobs",
+    node: h("section", { class: "page" },
+      h("div", { class: "page-head" }, title, root),
+      h("div", { class: "toolbar" }, h("label", { class: "field-search" }, icon("search"), field, h("kbd", null, "/")), chips),
+      list.node),
+    load: (signal) => get(["jobs"], {}, signal),
+    show: (data) => {
+      jobs = data;
+      for (const job of jobs) samples.note(job);
+      title.title = plural(jobs.length, "job");
+      draw();
+    },
+    stop: () => {
+      endWatch();
+      trends.clear();
+      document.removeEventListener("keydown", search);
+    },
+  };
+}

@@ -1,0 +1,77 @@
+// Savepoints, of one job or of all.
+
+import { to } from "./address.js";
+import { get } from "./api.js";
+import { copyable } from "./copy.js";
+import { h, replace } from "./dom.js";
+import { ago, bytes, exactBytes, exactTime, plural } from "./format.js";
+import { empty } from "./message.js";
+import { table } from "./table.js";
+
+const SLOWLY_MS = 4000;
+
+const SAVEPOINT = { label: "Savepoint", wide: true, sign: (row) => [row.label, row.note, row.id, row.exists, row.scheduled], cell: nameCell };
+const JOB = { label: "Job", sign: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
+const REST = [
+  { label: "Taken", cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
+  { label: "From", cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
+  { label: "Size", numeric: true, cell: (row) => bytes(row.bytes), title: (row) => exactBytes(row.bytes) },
+  { label: "Path", sign: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit") },
+  { label: "Restore with", sign: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
+];
+
+function nameCell(row) {
+  return [
+    h("span", { class: row.exists === false ? "savepoint-name is-gone" : "savepoint-name" }, row.label ?? row.id),
+    row.scheduled && h("span", { class: "chip", title: "The schedule asked for it" }, "scheduled"),
+    row.exists === false && h("span", { class: "chip is-bad", title: "Its directory is not there any more" }, "gone"),
+    row.exists === null && h("span", { class: "chip is-warn", title: "Its storage does not answer" }, "not reachable"),
+    row.note && h("p", { class: "why", title: row.note }, row.note),
+  ];
+}
+
+function list(columns, nothing) {
+  return table({ label: "Savepoints", columns, key: (row) => `${row.job}/${row.id}`, empty: nothing, rowClass: (row) => (row.exists === false ? "is-missing" : "") });
+}
+
+/** The tab of a job. */
+export function savepointsTab(name) {
+  const rows = list([SAVEPOINT, ...REST], () => empty("No savepoint yet.", "Take one with the button above, or on a terminal:", `turnback savepoint '${name.replaceAll("'", `'"'"'`)}'`));
+  return {
+    node: h("section", { class: "card" }, h("h2", null, "Savepoints"), rows.node),
+    load: (signal) => get(["jobs", name, "savepoints"], {}, signal),
+    show: (data) => rows.show(data),
+    interval: SLOWLY_MS,
+  };
+}
+
+/** The page of all savepoints. */
+export function allSavepointsView() {
+  let savepoints = [];
+  const rows = list([SAVEPOINT, JOB, ...REST], () => (savepoints.length > 0
+    ? empty("No savepoint matches.", "Clear the filter to see all of them.")
+    : empty("No savepoint yet.", "A savepoint keeps the state of a job for as long as you like. Take one of a running job:", "turnback savepoint JOB")));
+  const count = h("span", { class: "soft" });
+  const field = h("input", { type: "search", placeholder: "Filter by label, job, note or path", "aria-label": "Filter savepoints", oninput: draw, spellcheck: "false", autocomplete: "off" });
+
+  function draw() {
+    const wanted = field.value.trim().toLowerCase();
+    const found = savepoints.filter((row) => [row.label, row.id, row.job, row.note, row.path].some((part) => part?.toLowerCase().includes(wanted)));
+    replace(count, plural(found.length, "savepoint"));
+    rows.show(found);
+  }
+
+  return {
+    title: "Savepoints",
+    node: h("section", { class: "page" },
+      h("div", { class: "page-head" }, h("h1", null, "Savepoints"), count),
+      h("div", { class: "toolbar" }, h("label", { class: "field-search" }, field)),
+      rows.node),
+    load: (signal) => get(["savepoints"], {}, signal),
+    show: (data) => {
+      savepoints = data;
+      draw();
+    },
+    interval: SLOWLY_MS,
+  };
+}
