@@ -33,6 +33,7 @@ VERBS = {
     "savepoint": "asking.SAVEPOINT",
     "stop": "asking.STOP",
     "cancel": "asking.CANCEL",
+    "transactions": "transactions.VERB",
     "inspect": "inspection.VERB",
     "query": "query.VERB",
     "diff": "difference.VERB",

@@ -36,6 +36,8 @@ def _tell(error: Exception, given: Sequence[str]) -> ExitCode:
     out = Output(json="--json" in given, color="--no-color" not in given)
     if isinstance(error, Abort):
         error = DeclinedError("not done, as nobody answered")
+    if isinstance(error, TyperException) and not error.format_message():
+        return ExitCode.USAGE  # the help was printed instead
     message, code, expected = _describe(error)
     if "--debug" in given:
         traceback.print_exception(error)
