@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from turnback.core.clock import Clock, SystemClock
 from turnback.ops.jobs import Jobs
 from turnback.web.api import PREFIX, api_routes, in_thread
 from turnback.web.assets import Assets
@@ -38,6 +39,7 @@ def create_app(
     allowed_hosts: Sequence[str] = (),
     runs_dir: Path | None = None,
     savepoints_dir: str | None = None,
+    clock: Clock | None = None,
 ) -> Starlette:
     """Return the dashboard. See `Site` for the arguments.
 
@@ -57,6 +59,7 @@ def create_app(
             runs_dir=runs_dir,
             savepoints_dir=savepoints_dir,
             docs=_docs(),
+            clock=clock or SystemClock(),
         )
     )
 

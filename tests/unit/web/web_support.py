@@ -100,7 +100,7 @@ class World:
 
     def app(self, **more: Any) -> Any:
         settings = {"token": TOKEN, "host": "127.0.0.1", "port": 8081, "runs_dir": self.runs}
-        return create_app(self.jobs, **{**settings, **more})
+        return create_app(self.jobs, clock=self.clock, **{**settings, **more})
 
     def browser(self, **more: Any) -> Browser:
         return Browser(self.app(**more))
@@ -170,7 +170,7 @@ def served(jobs: Jobs, **more: Any):
     def run() -> None:
         try:
             serve(jobs, **{"token": TOKEN, "port": 0, "on_ready": on_ready, "stop": stop, **more})
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - the test raises it
             failed.append(error)
             ready.set()
 
