@@ -126,3 +126,12 @@ class Sink(ABC):
             ConfigurationError: The sink cannot be used as configured.
             SinkError: The target cannot be reached or written.
         """
+
+    def describe(self) -> dict[str, str]:
+        """Say what it is, so that its transactions can be settled when the program is gone.
+
+        Called on the driver, once at the start of each attempt; it is kept in the job directory,
+        where anybody can read it: never put a password into it. The entry `kind` tells which sink
+        it is. `turnback.sinks.rebuild` makes built-in sinks anew from it; for others it is shown.
+        """
+        return {"kind": type(self).__name__}

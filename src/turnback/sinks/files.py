@@ -7,6 +7,7 @@ from turnback.sinks.base import Committer, CommitterContext, Sink, SinkWriter, W
 from turnback.sinks.file_committer import FileCommitter
 from turnback.sinks.file_writer import FileWriter
 from turnback.sinks.formats import FORMATS
+from turnback.sinks.staged import KIND
 
 
 class FileSink(Sink):
@@ -68,6 +69,16 @@ class FileSink(Sink):
         """Rename files into place; creates the directories, so a bad path fails at the start."""
         _check_directory(self.path)
         return FileCommitter(self.path, ctx)
+
+    def describe(self) -> dict[str, str]:
+        """Say where files go."""
+        return {
+            "kind": KIND,
+            "path": str(self.path),
+            "format": self.format,
+            "prefix": self.prefix,
+            "header": str(self.header).lower(),
+        }
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.path)!r}, {self.format!r})"

@@ -53,6 +53,14 @@ def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
     return handle.body
 
 
+def handle_kind(data: bytes) -> str | None:
+    """Return the kind of sink that a transaction belongs to; None if it cannot be read."""
+    try:
+        return _decode(data).kind
+    except (msgspec.MsgspecError, TypeError):
+        return None
+
+
 def name_sink(job: str, uid: str) -> str:
     """The sink as error messages name it."""
     return f"sink {uid!r} of job {job!r}"

@@ -85,6 +85,10 @@ class InlineSink(Sink):
         """Apply the output."""
         return InlineCommitter(self, ctx)
 
+    def describe(self) -> dict[str, str]:
+        """Say which sink it is."""
+        return {"kind": self.kind}
+
     @property
     def ledger(self) -> Ledger:
         """What this process has committed to the sink."""
@@ -134,13 +138,20 @@ class InlineCommitter:
         self.commit(pending)
 
     def _decode(self, transaction: bytes) -> InlineOutput:
-        body = open_handle(self._sink.kind, _VERSION, transaction, self._name)
-        try:
-            return msgspec.msgpack.decode(body, type=InlineOutput)
-        except msgspec.MsgspecError as error:
-            raise SinkError(
-                f"{self._name}: a prepared transaction cannot be read: {error}"
-            ) from error
+        return inline_output(self._sink.kind, transaction, self._name)
+
+
+def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
+    """Read a transaction; `sink` is what messages call the sink.
+
+    Raises:
+        SinkError: It cannot be read, or is none of this kind.
+    """
+    body = open_handle(kind, _VERSION, transaction, sink)
+    try:
+        return msgspec.msgpack.decode(body, type=InlineOutput)
+    except msgspec.MsgspecError as error:
+        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
 
 
 def inline_transaction(kind: str, ctx: WriterContext, body: bytes) -> bytes:

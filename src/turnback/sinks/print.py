@@ -42,6 +42,10 @@ class PrintSink(InlineSink):
         sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
         sys.stdout.flush()
 
+    def describe(self) -> dict[str, str]:
+        """Say what lines begin with."""
+        return {"kind": self.kind, "prefix": self.prefix}
+
     def __repr__(self) -> str:
         return f"PrintSink({self.prefix!r})"
 

@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -13,7 +14,7 @@ from turnback.sinks.handle import name_sink, open_handle, seal_handle
 
 HIDDEN = ".turnback"
 SUFFIX = ".inprogress"
-_KIND, _VERSION = "file", 1
+KIND, _VERSION = "file", 1
 _STAGED_NAME = re.compile(r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.[a-z]+\.inprogress$")
 
 
@@ -38,13 +39,13 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """The transaction's bytes."""
-        return seal_handle(_KIND, _VERSION, msgspec.msgpack.encode(self))
+        return seal_handle(KIND, _VERSION, msgspec.msgpack.encode(self))
 
     @classmethod
     def decode(cls, data: bytes, ctx: CommitterContext) -> "StagedFile":
         """Read a transaction, and refuse names that lead out of the sink's directory."""
         sink = name_sink(ctx.job, ctx.uid)
-        body = open_handle(_KIND, _VERSION, data, sink)
+        body = open_handle(KIND, _VERSION, data, sink)
         try:
             file = msgspec.msgpack.decode(body, type=cls)
         except msgspec.MsgspecError as error:
@@ -86,3 +87,36 @@ def task_of(name: str) -> tuple[int, int] | None:
     """Epoch and partition in the name of a staged file; None when it is not one."""
     match = _STAGED_NAME.search(name)
     return (int(match[1]), int(match[2])) if match else None
+
+
+class LeftFile(msgspec.Struct, frozen=True):
+    """A staged file that lies in the directory of an attempt.
+
+    Attributes:
+        path: Where it is.
+        length: Its size in bytes.
+        attempt: The attempt that wrote it.
+        epoch: The epoch it belongs to.
+    """
+
+    path: Path
+    length: int
+    attempt: int
+    epoch: int
+
+
+def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
+    """Find what attempts of this job's sink have staged and nobody has committed or removed.
+
+    Links are not followed.
+    """
+    home = sink_directory(root, ctx)
+    if not home.is_dir() or not home.resolve().is_relative_to(root.resolve()):
+        return
+    for directory in sorted(home.iterdir()):
+        if not directory.name.isdecimal() or directory.is_symlink():
+            continue
+        for path in sorted(directory.iterdir()):
+            task = task_of(path.name)
+            if task is not None and not path.is_symlink():
+                yield LeftFile(path, path.stat().st_size, int(directory.name), task[0])

@@ -1,0 +1,45 @@
+"""Sinks say what they are, and are made anew from that."""
+
+from pathlib import Path
+
+import pytest
+
+from turnback.core.errors import ConfigurationError
+from turnback.sinks import CollectSink, DiscardSink, FileSink, PrintSink
+from turnback.sinks.rebuild import rebuilt
+
+
+def test_a_file_sink(tmp_path):
+    sink = FileSink(tmp_path / "out", "csv", prefix="rows", header=False)
+    again = rebuilt(sink.describe())
+    assert isinstance(again, FileSink)
+    assert vars(again) == vars(sink)
+
+
+def test_a_print_sink():
+    again = rebuilt(PrintSink("x").describe())
+    assert isinstance(again, PrintSink)
+    assert again.prefix == "x"
+
+
+@pytest.mark.parametrize(
+    "description",
+    [CollectSink().describe(), DiscardSink().describe(), {"kind": "Ledger"}, {}],
+)
+def test_sinks_that_cannot_be_made_anew(description):
+    assert rebuilt(description) is None
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        {"kind": "file"},
+        {"kind": "file", "path": ""},
+        {"kind": "file", "path": "s3://bucket/x"},
+        {"kind": "file", "path": "/x", "format": "orc"},
+        {"kind": "file", "path": str(Path(__file__))},
+    ],
+)
+def test_descriptions_that_cannot_be_used(description):
+    with pytest.raises(ConfigurationError):
+        rebuilt(description)
