@@ -126,7 +126,7 @@ def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
     return {
         path: size
         for path, size in listed.items()
-        if path not in needed and (attempt_of(path) or newest + 1) <= newest
+        if path not in needed and 1 <= (attempt_of(path) or 0) <= newest
     }
 
 
