@@ -1,0 +1,120 @@
+"""docs/cli.md and the help say what the program can do, no more and no less."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from turnback.cli.app import VERBS, find_verb, make_app
+from turnback.cli.exit import ExitCode
+from turnback.cli.reference import render
+from turnback.cli.verb import Verb, VerbGroup
+
+DOCS = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
+
+
+def every_command():
+    group = get_command(make_app())
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from ((f"{name} {sub}", c) for sub, c in command.commands.items())
+        else:
+            yield name, command
+
+
+COMMANDS = dict(every_command())
+
+
+def section(name):
+    return re.search(rf"^## {name}\n(.*?)(?=^## |\Z)", DOCS, re.DOTALL | re.MULTILINE)[1]
+
+
+def options_of(command):
+    return {name for param in command.params for name in param.opts if name.startswith("-")}
+
+
+SHARED = {"--root", "-D", "--json", "--no-color", "--debug"}
+
+
+def test_the_reference_is_what_the_program_prints():
+    reference = DOCS.partition("<!-- reference -->\n\n")[2]
+    assert reference.strip() == render().strip(), "run python -m turnback.cli.reference"
+
+
+def test_every_command_is_documented_and_every_documented_one_exists():
+    documented = set(re.findall(r"^`turnback ([a-z ]+?) \[OPTIONS\]", DOCS, re.MULTILINE))
+    assert documented == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_documented_and_every_documented_one_exists(name):
+    rows = [row for row in section(name).splitlines() if row.startswith("| `-")]
+    documented = {word for row in rows for word in re.findall(r"`(-[^`]*)`", row.split(" | ")[0])}
+    assert documented == options_of(COMMANDS[name]) - SHARED
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_takes_the_shared_options(name):
+    assert options_of(COMMANDS[name]) >= SHARED
+
+
+def test_commands_in_the_text_exist():
+    text = DOCS.partition("<!-- reference -->")[0]
+    for line in re.findall(r"^turnback (.*)$", text, re.MULTILINE):
+        parse(shlex.split(line, comments=True))
+
+
+def test_the_exit_codes_are_documented():
+    rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", section("Exit codes"), re.MULTILINE))
+    assert rows == {str(code.value): code.meaning for code in ExitCode}
+
+
+def parse(words):
+    """Parse a command line without running it."""
+    command = get_command(make_app())
+    context = command.make_context("turnback", list(words), resilient_parsing=False)
+    while hasattr(command, "commands"):
+        name, command, rest = command.resolve_command(
+            context, [*context._protected_args, *context.args]
+        )
+        context = command.make_context(name, list(rest), parent=context)
+    return context
+
+
+EXAMPLES = [
+    example
+    for name in VERBS
+    for found in [find_verb(name)]
+    for verb in (found.verbs if isinstance(found, VerbGroup) else [found])
+    for example in verb.examples
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_example_can_be_parsed(example):
+    program, *words = shlex.split(example)
+    assert program == "turnback"
+    parse(words)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_help_has_a_summary_and_examples(shell, name):
+    done = shell(*name.split(), "--help")
+    assert done.code == 0
+    assert "Examples" in done.out
+    first = COMMANDS[name].help.split("\n\n")[0]
+    assert first.endswith(".") and len(first) < 100
+
+
+def test_the_help_groups_commands_and_tells_the_exit_codes(shell):
+    done = shell("--help")
+    for panel in ("Run", "Look", "Act", "Snapshots", "Tools"):
+        assert f"─ {panel} ─" in done.out
+    assert "130  interrupted with Ctrl-C" in done.out
+
+
+def test_verbs_are_declared_under_the_name_they_have():
+    for name in VERBS:
+        assert isinstance(find_verb(name), Verb | VerbGroup)
