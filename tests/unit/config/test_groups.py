@@ -213,3 +213,23 @@ def test_where_jobs_are(load, tmp_path, monkeypatch):
     assert job_root(load()) == "/home/me/.turnback/jobs"
     assert job_root(load(command_line={"state.checkpoints.dir": "a/b"})) == f"{tmp_path}/a/b"
     assert location("s3://bucket/x") == "s3://bucket/x"
+
+
+def test_a_session_is_made_with_them(tmp_path, monkeypatch):
+    from pyspark.sql import SparkSession
+
+    from turnback.runtime.spark import session
+
+    # All but the start of the JVM, which takes seconds.
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: dict(self._options))
+    monkeypatch.setattr(session, "check_java", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    settings = {"spark.master": "local[3]", "spark.ui.enabled": True, "spark.camelCase": "x"}
+    made = StreamExecutionEnvironment(configuration=settings).spark
+    assert made["spark.master"] == "local[3]"
+    assert made["spark.ui.enabled"] == "true"
+    assert made["spark.camelCase"] == "x"
+    assert made["spark.sql.session.timeZone"] == "UTC"
+    assert session.spark_session(spark__master="local[2]")["spark.master"] == "local[2]"
+    monkeypatch.setenv("SPARK_MASTER", "local[1]")
+    assert StreamExecutionEnvironment().spark["spark.master"] == "local[1]"

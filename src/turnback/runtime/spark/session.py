@@ -15,8 +15,9 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
     """The running session, or a new one with defaults that suit streaming jobs.
 
     Args:
-        master: Spark's master; by default what spark-submit says, else all cores of this machine.
-        **options: Further Spark settings, dots written as double underscores.
+        master: Spark's master; by default the option ``spark.master``, else what spark-submit
+            says, else all cores of this machine.
+        **options: Further Spark settings; dots may be written as double underscores.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -26,13 +27,18 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("turnback")
-    submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-    master = master or (None if submitted else os.environ.get("SPARK_MASTER", "local[*]"))
-    for key, value in (_defaults(master) | _dotted(options)).items():
+    settings = _dotted(options)
+    master = master or settings.pop("spark.master", None) or _default_master()
+    for key, value in (_defaults(master) | settings).items():
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
     return builder.getOrCreate()
+
+
+def _default_master() -> str | None:
+    submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    return None if submitted else os.environ.get("SPARK_MASTER", "local[*]")
 
 
 def _defaults(master: str | None) -> dict[str, str]:
