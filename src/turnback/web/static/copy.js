@@ -31,8 +31,8 @@ export function copyButton(value, what) {
 }
 
 /** Text in monospace with a button beside it. */
-export function copyable(value, what, extra = "") {
-  return h("span", { class: `copyable ${extra}` }, h("code", { title: value }, value), copyButton(value, what));
+export function copyable(value, what, extra = "", shown = value) {
+  return h("span", { class: `copyable ${extra}` }, h("code", { title: value }, shown), copyButton(value, what));
 }
 
 async function copy(value) {

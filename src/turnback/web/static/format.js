@@ -121,6 +121,12 @@ export function shorten(value, most) {
   return chars.length <= most ? String(value) : `${chars.slice(0, most - 1).join("")}…`;
 }
 
+/** The end of a text that is too long: of a path, it tells more than the beginning. */
+export function tail(value, most) {
+  const chars = Array.from(value);
+  return chars.length <= most ? value : `…${chars.slice(1 - most).join("")}`;
+}
+
 /** "1 job", "2 jobs". */
 export function plural(count, noun) {
   return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;

@@ -5,12 +5,13 @@ import { bytes, compact, exactBytes, exactTime, NOTHING, number, time } from "./
 import { icon } from "./icons.js";
 import { layOut } from "./layers.js";
 
-const NODE = { width: 216, height: 118 };
-const ACROSS = { along: 76, beside: 22 };
+const NODE = { width: 200, height: 134 };
+const ACROSS = { along: 60, beside: 22 };
 const DOWN = { along: 52, beside: 16 };
 const DUMMY = 26;
 const PAD = 16;
 const NARROW = 640;
+const SMALLEST = 0.8;
 
 /** The graph; `show(operators)` draws it. */
 export function graph() {
@@ -33,7 +34,7 @@ export function graph() {
   function draw() {
     if (operators.length === 0 || box.clientWidth === 0) return;
     const down = box.clientWidth < NARROW;
-    const shape = JSON.stringify([down, operators.map(({ uid, inputs, key }) => [uid, inputs, key])]);
+    const shape = JSON.stringify([box.clientWidth, operators.map(({ uid, inputs, key }) => [uid, inputs, key])]);
     reconcile(nodes, operators, (operator) => operator.uid, (operator) => card(operator, () => choose(operator.uid)), updateCard);
     if (shape !== drawn) {
       drawn = shape;
@@ -44,8 +45,12 @@ export function graph() {
 
   function place(down) {
     const plan = positions(layOut(operators), down);
+    // A graph that is a little too wide is made smaller, a bigger one scrolls.
+    const scale = Math.min(box.clientWidth / plan.width, 1);
+    stage.style.zoom = scale < SMALLEST ? 1 : scale;
     stage.style.width = `${plan.width}px`;
     stage.style.height = `${plan.height}px`;
+    box.scrollLeft = down ? (plan.width - box.clientWidth) / 2 : 0;
     attribute(picture, "width", plan.width);
     attribute(picture, "height", plan.height);
     for (const node of nodes.children) {
@@ -139,11 +144,11 @@ function card(operator, onclick) {
     h("span", { class: "node-kind" }, h("span"), h("span", { class: "node-parallelism", title: "Parallelism" })),
     h("span", { class: "node-name" }),
     h("span", { class: "node-uid" }),
-    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state"), metric("watermark")));
+    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state", "is-whole"), metric("watermark", "is-whole")));
 }
 
-function metric(label) {
-  return h("span", { class: "node-number" }, h("span", { class: "node-label" }, label), h("span"));
+function metric(label, look = "") {
+  return h("span", { class: `node-number ${look}` }, h("span", { class: "node-label" }, label), h("span"));
 }
 
 function updateCard(node, operator) {

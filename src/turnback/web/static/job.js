@@ -12,6 +12,7 @@ import { diffTab } from "./diff.js";
 import { h, replace } from "./dom.js";
 import { exceptionsTab } from "./exceptions.js";
 import { frame } from "./frame.js";
+import { icon } from "./icons.js";
 import { logTab } from "./log.js";
 import { overviewTab } from "./overview.js";
 import * as router from "./router.js";
@@ -79,7 +80,7 @@ export function jobView(name, first, query) {
   return {
     title: name,
     node: h("section", { class: "page" },
-      h("nav", { class: "crumbs", "aria-label": "Where you are" }, h("a", { href: to() }, "Jobs"), h("span", { "aria-hidden": "true" }, "/"), h("span", null, "Job")),
+      h("nav", { class: "crumbs", "aria-label": "Where you are" }, h("a", { href: to() }, icon("left"), "All jobs")),
       h("div", { class: "job-head" },
         h("div", { class: "job-title" }, h("div", { class: "job-name" }, h("h1", null, name), state), facts),
         actions.node),

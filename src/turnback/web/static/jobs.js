@@ -25,13 +25,13 @@ const COLUMNS = [
   { label: "Job", wide: true, sign: (job) => [job.name, job.cause, job.problem, job.state], cell: nameCell },
   { label: "State", sign: (job) => job.state, cell: (job) => badge(job.state) },
   { label: "Records/s", numeric: true, cell: (job) => compact(job.records_per_s), title: (job) => `${number(job.records_in)} since the attempt began` },
-  { label: "Trend", sign: () => "", cell: trendCell },
+  { label: "Trend", minor: true, sign: () => "", cell: trendCell },
   { label: "Running for", numeric: true, cell: (job) => duration(runningFor(job)), title: (job) => exactDuration(runningFor(job)) },
   { label: "Checkpoint", numeric: true, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
-  { label: "Epoch", numeric: true, cell: (job) => number(job.epoch) },
-  { label: "Attempt", numeric: true, cell: (job) => number(job.attempt) },
+  { label: "Epoch", minor: true, numeric: true, cell: (job) => number(job.epoch) },
+  { label: "Attempt", minor: true, numeric: true, cell: (job) => number(job.attempt) },
   { label: "Restarts", numeric: true, cell: (job) => number(job.restarts), help: "By the driver that runs it now" },
-  { label: "Last sign", numeric: true, cell: (job) => ago(job.updated_ms), title: (job) => exactTime(job.updated_ms), help: "When its driver last wrote its status" },
+  { label: "Last sign", tight: true, numeric: true, cell: (job) => ago(job.updated_ms), title: (job) => exactTime(job.updated_ms), help: "When its driver last wrote its status" },
 ];
 
 function nameCell(job) {

@@ -42,7 +42,7 @@ function attemptLines(attempt, now) {
 export function originText(origin) {
   if (origin === null) return "nothing";
   const what = origin.kind === "savepoint"
-    ? `savepoint ${origin.savepoint ?? origin.path ?? ""}`
+    ? `savepoint ${origin.savepoint ?? origin.path ?? ""}`.replace(/^savepoint savepoint-/, "savepoint-")
     : `chk-${origin.checkpoint ?? "?"}`;
   return origin.job === null ? what : `${what} of ${origin.job}`;
 }

@@ -65,8 +65,8 @@ function facts(detail, history) {
     { label: "Records/s", value: compact(summary.records_per_s), more: `${compact(summary.records_in)} in this attempt`, title: `${number(summary.records_in)} records`, spark: true },
     { label: ENDED.has(summary.state) ? "Ran for" : "Running for", value: duration(runningFor(summary)), more: summary.started_ms === null ? "" : `since ${time(summary.started_ms)}`, title: exactTime(summary.started_ms) },
     { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: summary.checkpoint === null ? "none complete yet" : `chk-${summary.checkpoint}`, title: exactTime(at) },
-    { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${number(history.completed)} complete, ${number(history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
-    { label: "State size", value: bytes(size), more: last ? `+${bytes(last.delta_bytes)} in the last` : "", title: exactBytes(size) },
+    { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${history.failed === 0 ? "none" : number(history.failed)} of ${number(history.completed + history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
+    { label: "State size", value: bytes(size), more: last ? `last +${bytes(last.delta_bytes)}` : "", title: exactBytes(size) },
     { label: "Attempt", value: number(summary.attempt), more: summary.restarts === 1 ? "1 restart" : `${number(summary.restarts)} restarts`, alarm: summary.state === "RESTARTING" },
     { label: "Epoch", value: number(summary.epoch), more: detail.max_parallelism === null ? "" : `${number(detail.max_parallelism)} key groups` },
   ];
@@ -109,12 +109,16 @@ function showVersions(node, { summary, versions, script }) {
     ["Driver", processText(summary.driver)],
     ["Supervisor", summary.supervisor === null ? "none: nobody starts the driver again if it dies" : processText(summary.supervisor)],
     ["Log", summary.log ?? NOTHING],
-    ["First started", exactTime(summary.created_ms) ?? NOTHING],
-    ["Last sign of the driver", exactTime(summary.updated_ms) ?? NOTHING],
+    ["First started", when(summary.created_ms)],
+    ["Last sign of the driver", when(summary.updated_ms)],
     ...Object.entries(versions).map(([what, version]) => [what, version]),
   ];
   reconcile(node, pairs, ([what]) => what, ([what]) => h("div", null, h("dt", null, what), h("dd")),
     (pair, [, value]) => text(pair.lastChild, value));
+}
+
+function when(ms) {
+  return ms === null ? NOTHING : `${time(ms)}, ${ago(ms)}`;
 }
 
 function processText(process) {

@@ -4,19 +4,19 @@ import { to } from "./address.js";
 import { get } from "./api.js";
 import { copyable } from "./copy.js";
 import { h, replace } from "./dom.js";
-import { ago, bytes, exactBytes, exactTime, plural } from "./format.js";
+import { ago, bytes, exactBytes, exactTime, plural, tail } from "./format.js";
 import { empty } from "./message.js";
 import { table } from "./table.js";
 
 const SLOWLY_MS = 4000;
 
 const SAVEPOINT = { label: "Savepoint", wide: true, sign: (row) => [row.label, row.note, row.id, row.exists, row.scheduled], cell: nameCell };
-const JOB = { label: "Job", sign: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
+const JOB = { label: "Job", wide: true, sign: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
 const REST = [
-  { label: "Taken", cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
-  { label: "From", cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
+  { label: "Taken", tight: true, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
+  { label: "From", tight: true, cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
   { label: "Size", numeric: true, cell: (row) => bytes(row.bytes), title: (row) => exactBytes(row.bytes) },
-  { label: "Path", sign: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit") },
+  { label: "Path", sign: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit", tail(row.path, 34)) },
   { label: "Restore with", sign: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
 ];
 

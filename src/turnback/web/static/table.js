@@ -8,8 +8,8 @@ const AT_FIRST = 100;
 /**
  * A table.
  *
- * Columns are `{label, cell(row), title?(row), sign?(row), numeric?, wide?, help?}`: `cell` returns a
- * text or a node. For a node, `sign` returns what it depends on; it is built anew when that changes.
+ * Columns are `{label, cell(row), title?(row), sign?(row), numeric?, wide?, tight?, minor?, help?}`: `cell` returns a
+ * text or a node; `minor` ones are left out on a phone. For a node, `sign` returns what it depends on; it is built anew when that changes.
  */
 export function table({ label, columns, key, rowClass, empty }) {
   const body = h("tbody");
@@ -49,7 +49,7 @@ function headCell(column) {
 }
 
 function classOf(column) {
-  return [column.numeric && "is-number", column.wide && "is-wide"].filter(Boolean).join(" ") || null;
+  return [column.numeric && "is-number", column.wide && "is-wide", column.tight && "is-tight", column.minor && "is-minor"].filter(Boolean).join(" ") || null;
 }
 
 function createRow(columns) {

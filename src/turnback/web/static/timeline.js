@@ -26,12 +26,12 @@ export function timelineTab(name) {
   const rows = table({
     label: "Attempts", key: (row) => `${row.job}/${row.attempt}`,
     columns: [
-      { label: "Job", sign: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job, "timeline") }, row.job) },
+      { label: "Job", wide: true, sign: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job, "timeline") }, row.job) },
       { label: "Attempt", numeric: true, cell: (row) => `${row.attempt}` },
       { label: "State", sign: (row) => row.state, cell: (row) => badge(row.state) },
-      { label: "Began", cell: (row) => time(row.started_ms), title: (row) => exactTime(row.started_ms) },
+      { label: "Began", tight: true, cell: (row) => time(row.started_ms), title: (row) => exactTime(row.started_ms) },
       { label: "Lasted", numeric: true, cell: (row) => duration(row.lasted), title: (row) => exactDuration(row.lasted) },
-      { label: "Started from", cell: (row) => row.origin, title: (row) => row.started_from?.path ?? null },
+      { label: "Started from", wide: true, cell: (row) => row.origin, title: (row) => row.started_from?.path ?? null },
       { label: "Why it ended", wide: true, sign: (row) => row.why, cell: (row) => h("p", { class: "why is-open", title: row.cause }, row.why) },
     ],
   });
@@ -62,7 +62,7 @@ function timelinePicture(own) {
   const groups = { lanes: svg("g"), grid: svg("g"), names: svg("g"), links: svg("g", { "clip-path": `url(#${clip})` }), bars: svg("g", { "clip-path": `url(#${clip})` }), diamonds: svg("g", { "clip-path": `url(#${clip})` }) };
   const picture = svg("svg", { class: "timeline-svg", role: "group", "aria-label": "Attempts and savepoints over time" },
     svg("defs", null, svg("clipPath", { id: clip }, frame),
-      svg("marker", { id: arrow, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, svg("path", { d: "M0 0.5L7.5 4L0 7.5z" }))),
+      svg("marker", { id: arrow, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 8, markerHeight: 8, markerUnits: "userSpaceOnUse", orient: "auto" }, svg("path", { d: "M0 0.5L7.5 4L0 7.5z" }))),
     groups.lanes, groups.grid, groups.names, groups.links, groups.bars, groups.diamonds);
   const tip = h("div", { class: "tip", hidden: true });
   const box = h("div", { class: "timeline" }, picture, tip);
@@ -160,7 +160,6 @@ function timelinePicture(own) {
 
   function drawDiamonds() {
     const visible = diamonds(data).filter((one) => one.at >= view()[0] && one.at <= view()[1]).sort((a, b) => a.at - b.at);
-    const taken = new Map();
     reconcile(groups.diamonds, visible, (one) => one.id, (one) => mark(svg("g", null, svg("path"), svg("text", { class: "diamond-text" })), one), (node, one) => {
       node.mark = one;
       const [shape, words] = node.children;
@@ -170,8 +169,8 @@ function timelinePicture(own) {
       attribute(shape, "d", `M${cx} ${cy - DIAMOND.size}l${DIAMOND.size} ${DIAMOND.size}l${-DIAMOND.size} ${DIAMOND.size}l${-DIAMOND.size} ${-DIAMOND.size}z`);
       const label = shorten(one.label, 18);
       const wide = label.length * 6.4 + 14;
-      const free = cx >= (taken.get(one.lane) ?? 0) && cx + wide < width();
-      if (free) taken.set(one.lane, cx + wide);
+      const next = visible.find((other) => other.lane === one.lane && other.at > one.at);
+      const free = cx + wide < Math.min(width(), next ? x(next.at) - DIAMOND.size : Infinity);
       attribute(words, "x", cx + 10);
       attribute(words, "y", cy + 4);
       text(words, free ? label : "");
@@ -195,9 +194,9 @@ function timelinePicture(own) {
     const y1 = laneTop(source.lane) + (source.kind === "savepoint" ? DIAMOND.y : BAR.y + BAR.height / 2);
     const below = lane > source.lane;
     const y2 = laneTop(lane) + (below ? BAR.y - 2 : BAR.y + BAR.height + 2);
-    const bend = lane === source.lane ? -6 : Math.max(Math.abs(y2 - y1) * 0.55, 20) * (below ? 1 : -1);
+    const bend = Math.max(Math.abs(y2 - y1) * 0.55, 20) * (below ? 1 : -1);
     return lane === source.lane
-      ? `M${x1 + DIAMOND.size} ${y1}C${x1 + 24} ${y1} ${x2} ${y1} ${x2} ${y2}`
+      ? `M${x1} ${y1 + DIAMOND.size}C${x1} ${y1 + 26} ${x2} ${y1 + 30} ${x2} ${y2}`
       : `M${x1} ${y1}C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2}`;
   }
 
