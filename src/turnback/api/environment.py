@@ -9,25 +9,22 @@ from typing import TYPE_CHECKING, Any
 from turnback.api.arguments import path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
+from turnback.api.launched import Start, launched
+from turnback.api.logs import set_up_logging
+from turnback.api.spec import job_spec
 from turnback.api.stream import DataStream
 from turnback.config.backend import backend_name
-from turnback.config.configuration import Configuration
+from turnback.config.configuration import DEFAULT, Configuration
 from turnback.config.editor import ConfigurationEditor
-from turnback.config.extract import job_root, spark_options, state_backend, storage_options
+from turnback.config.extract import spark_options
 from turnback.config.object_store import from_storage_options
 from turnback.config.options import MAX_PARALLELISM
-from turnback.coordinator import (
-    CheckpointingMode,
-    CheckpointStorage,
-    RestartStrategyConfiguration,
-    SavepointSettings,
-    choose_restart,
-)
+from turnback.coordinator import CheckpointingMode, RestartStrategyConfiguration
 from turnback.core import as_type, check_job_name, check_uid, parse_duration
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.graph import NodeKind, StreamGraph
 from turnback.planner import Plan, plan
-from turnback.runtime.job import ClaimMode, JobReport, JobSpec
+from turnback.runtime.job import ClaimMode, JobReport
 from turnback.savepoint import Allowed, Renames
 
 if TYPE_CHECKING:
@@ -52,10 +49,16 @@ class StreamExecutionEnvironment:
         configuration: Mapping[str, Any] | None = None,
     ) -> None:
         self._spark = spark
-        self._editor = ConfigurationEditor(Configuration.load(configuration, command_line=None))
+        self._launched = launched()
+        command_line = self._launched.launch.settings if self._launched is not None else None
+        self._editor = ConfigurationEditor(Configuration.load(configuration, command_line))
         if root is not None:
             self._editor.set({"state.checkpoints.dir": path_text("root", root)})
         self._graph = StreamGraph()
+        said = self.configuration.origin("log.level"), self.configuration.origin("log.format")
+        if self._launched is not None or said != (DEFAULT, DEFAULT):
+            level, format = map(self.configuration.value, ("log.level", "log.format"))
+            set_up_logging(level.value, format.value)
 
     @classmethod
     def get_execution_environment(
@@ -275,22 +278,8 @@ class StreamExecutionEnvironment:
         name = check_job_name(job_name or "turnback-job")
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
-        program = self.plan()
-        configuration = self.configuration
-        settings = self.get_checkpoint_config().settings
-        for warning in (*program.warnings, *(() if settings.enabled else _AT_MOST_ONCE)):
-            _LOG.warning("job %r: %s", name, warning)
-        backend, storage = state_backend(configuration)
-        inline = storage is CheckpointStorage.JOBMANAGER
-        spec = JobSpec(
+        start = Start(
             name=name,
-            root="memory://jobs" if inline else job_root(configuration),
-            settings=settings,
-            restart=choose_restart(None, configuration.raw, settings.enabled),
-            backend=backend,
-            inline=inline,
-            bounded=bounded,
-            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
             start_from=snapshot_text(start_from),
             fresh=fresh,
             allow_non_restored_state=allow_non_restored_state,
@@ -298,8 +287,17 @@ class StreamExecutionEnvironment:
             fork=fork,
             allow_pickled_state=allow_pickled_state,
             claim_mode=claim_mode,
-            savepoints=SavepointSettings.from_configuration(configuration.raw),
-            storage_options=storage_options(configuration),
-            local_dir=configuration.value("state.backend.local-dir"),
         )
+        program = self.plan()
+        spec = job_spec(
+            start,
+            self.configuration,
+            self._launched,
+            bounded=bounded,
+            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
+        )
+        if self._launched is not None:
+            self._launched.found(program, spec)
+        for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
+            _LOG.warning("job %r: %s", spec.name, warning)
         return JobClient(JobRunner(self.spark, program, spec)).start()

@@ -85,6 +85,12 @@ _SERVICE_OPTIONS = (
         default="false",
     ),
     Option(
+        "run.dir",
+        text,
+        "Where what `turnback run` starts keeps its log, on the machine of the driver.",
+        default="~/.turnback/runs",
+    ),
+    Option(
         "log.level",
         choice(LogLevel),
         "What is worth a line in the log: `debug`, `info`, `warning` or `error`.",
