@@ -13,6 +13,7 @@ from turnback.cli.exit import ExitCode
 from turnback.cli.optional import OPTIONAL, OptionalValueCommand
 from turnback.cli.verb import Panel, Verb, flag
 from turnback.cli.waiting import NoWaitOption, TimeoutOption, Waiting
+from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
 from turnback.ops.model import RequestRow
 
@@ -132,11 +133,13 @@ def _ask(
 
     if no_wait and timeout is not None:
         raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")
+    # Before anything is asked: a request cannot be taken back.
+    limit = None if timeout is None else parse_duration(timeout, "--timeout")
     row = job.ask(RequestKind(kind), **_with_format(fields))
     if not no_wait:
         waiting = Waiting(cli, job)
         try:
-            row = waiting.until_done(row, timeout)
+            row = waiting.until_done(row, limit)
         except KeyboardInterrupt:
             return waiting.interrupted(row)
     _tell(cli, job, row)

@@ -26,6 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         completing = COMPLETION in os.environ
         app = make_app(() if completing else given)
         result = app(given, prog_name="turnback", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read the output has seen enough. Python would complain when it flushes again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 - the last place where it can be told
         return _tell(error, given)
     return int(result or ExitCode.OK)

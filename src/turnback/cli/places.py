@@ -22,14 +22,14 @@ _QUICK = {"timeout": "10 s", "connect_timeout": "3 s", "retry_timeout": "10 s", 
 
 def look_at_place(name: str, uri: str, options: Mapping[str, str]) -> Finding:
     """A directory or object store: can it be written, read and deleted from?"""
-    local = _local_path(uri)
-    if local is not None and not local.exists():
-        return _look_at_missing(name, local)
     try:
+        local = _local_path(uri)
+        if local is not None and not local.exists():
+            return _look_at_missing(name, local)
         _probe(uri, options)
     except (StorageError, ConfigurationError) as error:
         advice = "check the path, the permissions and the free space"
-        if local is None:
+        if uri.lower().startswith("s3"):
             advice = "check address and credentials: turnback config s3"
         return Finding(name, "fail", f"{uri}: {error}", advice)
     if local is None:

@@ -13,7 +13,7 @@ from turnback.cli.exit import ExitCode, RequestFailedError, TimedOutError
 from turnback.cli.text import size
 from turnback.cli.verb import flag
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.duration import format_duration, parse_duration
+from turnback.core.duration import format_duration
 from turnback.ops.model import RequestRow
 
 if TYPE_CHECKING:
@@ -47,23 +47,26 @@ class Waiting:
         self._job = job
         self._clock = clock or SystemClock()
 
-    def until_done(self, asked: RequestRow, timeout: str | None) -> RequestRow:
+    def until_done(self, asked: RequestRow, limit_ms: int | None) -> RequestRow:
         """Wait, with a progress bar if a person watches.
+
+        Args:
+            asked: The request.
+            limit_ms: How long to wait at most.
 
         Raises:
             RequestFailedError: It failed, or the driver died before it had an answer.
             TimedOutError: It took longer than the timeout; the request goes on.
         """
-        limit = None if timeout is None else parse_duration(timeout, "--timeout")
         began = looked = self._clock.monotonic()
         row = asked
         with _progress(self._cli, asked) as show:
             while row.state not in _ENDED:
                 now = self._clock.monotonic()
-                if limit is not None and (now - began) * 1000 >= limit:
+                if limit_ms is not None and (now - began) * 1000 >= limit_ms:
                     raise TimedOutError(
                         f"{_name(asked)} of job {self._job.name!r} is not done after "
-                        f"{format_duration(limit)}; it goes on. {self._look()}"
+                        f"{format_duration(limit_ms)}; it goes on. {self._look()}"
                     )
                 if now - looked >= _LIFE_S:
                     looked = now

@@ -1,0 +1,180 @@
+"""`savepoint`, `stop` and `cancel`, with a driver that answers."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from turnback.cli.exit import ExitCode
+from turnback.coordinator.request import RequestKind, RequestState
+from turnback.coordinator.requests import Requests
+from turnback.coordinator.status import JobState
+from unit.cli.cli_support import Driver, make_job
+
+COMPLETED, FAILED = RequestState.COMPLETED, RequestState.FAILED
+
+
+@pytest.fixture
+def job(shell):
+    return make_job(shell.root, "orders", JobState.RUNNING)
+
+
+def served(job, answers, tmp_path):
+    return Driver(job, answers, str(tmp_path / "sp" / "one"))
+
+
+def test_savepoint_prints_where_it_is(shell, job, tmp_path):
+    with served(job, [COMPLETED], tmp_path) as driver:
+        done = shell("savepoint", "orders", "--label", "v2", "--note", "why", "--format", "native")
+    assert (done.code, done.lines) == (0, [f"{tmp_path}/sp/one"])
+    (request,) = driver.served
+    assert request.kind is RequestKind.SAVEPOINT
+    assert (request.label, request.note, request.type.value) == ("v2", "why", "native")
+    assert request.target is None
+
+
+def test_savepoint_takes_a_directory(shell, job, tmp_path):
+    with served(job, [COMPLETED, COMPLETED], tmp_path) as driver:
+        shell("savepoint", "orders", "s3://bucket/savepoints")
+        shell("savepoint", "orders", "here")
+    # The driver is on this machine, so a relative directory means the same to it.
+    assert [r.target for r in driver.served] == ["s3://bucket/savepoints", f"{shell.home}/here"]
+
+
+def test_savepoint_prints_the_request_as_json(shell, job, tmp_path):
+    with served(job, [COMPLETED], tmp_path):
+        done = shell("savepoint", "orders", "--json")
+    assert (done.json["state"], done.json["path"]) == ("COMPLETED", f"{tmp_path}/sp/one")
+    assert done.err == ""
+
+
+def test_a_failed_savepoint_says_why(shell, job, tmp_path):
+    with served(job, [FAILED], tmp_path):
+        done = shell("savepoint", "orders", "--json")
+    assert done.code == ExitCode.FAILED
+    assert done.error["kind"] == "RequestFailedError"
+    assert "the disk is full" in done.error["message"]
+
+
+def test_no_wait_only_asks(shell, job):
+    done = shell("savepoint", "orders", "--no-wait")
+    assert done.code == 0
+    (request,) = Requests(job.storage).open()
+    assert done.lines == [request.id]
+
+
+def test_a_timeout_leaves_the_request_open(shell, job):
+    done = shell("savepoint", "orders", "--timeout", "300 ms")
+    assert done.code == ExitCode.TIMED_OUT
+    assert "turnback status orders" in done.err
+    assert len(Requests(job.storage).open()) == 1
+
+
+@pytest.mark.parametrize("words", [["--timeout", "soon"], ["--timeout", "-1"]])
+def test_a_wrong_timeout_is_refused_before_anything_is_asked(shell, job, words):
+    assert shell("savepoint", "orders", *words).code == ExitCode.USAGE
+    assert Requests(job.storage).open() == []
+
+
+def test_no_wait_and_timeout_contradict_each_other(shell, job):
+    assert shell("savepoint", "orders", "--no-wait", "--timeout", "1 s").code == ExitCode.USAGE
+    assert Requests(job.storage).open() == []
+
+
+@pytest.mark.parametrize("state", [JobState.FINISHED, JobState.FAILED, JobState.CANCELED])
+def test_a_job_that_is_over_cannot_be_asked(shell, state):
+    job = make_job(shell.root, "orders", state)
+    done = shell("savepoint", "orders", "--json")
+    assert done.code == ExitCode.NOT_AS_NEEDED
+    assert done.error["kind"] == "JobNotRunningError"
+    assert Requests(job.storage).open() == []
+
+
+def test_waiting_ends_when_the_driver_is_gone(shell, job, monkeypatch):
+    monkeypatch.setattr("turnback.cli.waiting._LIFE_S", 0.0)
+    monkeypatch.setattr("turnback.ops.job.Job.ask", lambda self, *a, **k: _ask_and_die(self, job))
+    done = shell("savepoint", "orders")
+    assert done.code == ExitCode.FAILED
+    assert "is gone (FAILED)" in done.err
+
+
+def _ask_and_die(asked, job):
+    request = Requests(job.storage).submit(RequestKind.SAVEPOINT)
+    job.directory.say(JobState.FAILED, job.info.job_id)
+    return asked.request(request.id)
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "savepoint"),
+    [
+        (["cancel", "orders"], None, False),
+        (["cancel", "orders", "-s"], None, True),
+        (["cancel", "-s", "orders"], None, True),
+        (["cancel", "-s", "/sp", "orders"], "/sp", True),
+        (["cancel", "orders", "-s", "/sp"], "/sp", True),
+        (["cancel", "--savepoint", "/sp", "orders"], "/sp", True),
+        (["cancel", "--savepoint=/sp", "orders"], "/sp", True),
+        (["cancel", "-s", "--", "orders"], None, True),
+        (["cancel", "-s", "/sp", "--", "orders"], "/sp", True),
+        (["cancel", "--timeout", "9 s", "-s", "orders"], None, True),
+        (["stop", "orders"], None, False),
+        (["stop", "orders", "--savepoint"], None, True),
+        (["stop", "--savepoint", "orders", "--no-color"], None, True),
+        (["stop", "--savepoint", "/sp", "orders"], "/sp", True),
+        (["stop", "orders", "--no-savepoint"], None, False),
+    ],
+)
+def test_the_directory_of_a_savepoint_may_be_left_out(
+    shell, job, tmp_path, words, target, savepoint
+):
+    with served(job, [COMPLETED], tmp_path) as driver:
+        done = shell(words[0], "--yes", *words[1:])
+    assert done.code == 0, done.err
+    (request,) = driver.served
+    assert request.kind.value == words[0]
+    assert (request.target, request.savepoint) == (target, savepoint)
+    assert done.lines == ([f"{tmp_path}/sp/one"] if savepoint else [])
+
+
+def test_stop_can_drain(shell, job, tmp_path):
+    with served(job, [COMPLETED], tmp_path) as driver:
+        done = shell("stop", "orders", "--drain", "--yes")
+    assert driver.served[0].drain
+    assert "'orders' is stopped" in done.err
+
+
+def test_stop_with_and_without_savepoint_contradict_each_other(shell, job):
+    done = shell("stop", "orders", "--savepoint", "--no-savepoint", "--yes")
+    assert done.code == ExitCode.USAGE
+
+
+@pytest.mark.parametrize("verb", ["stop", "cancel"])
+def test_nothing_is_asked_without_a_terminal_or_yes(shell, job, verb):
+    done = shell(verb, "orders", "--json")
+    assert done.code == ExitCode.DECLINED
+    assert "--yes" in done.error["message"]
+    assert Requests(job.storage).open() == []
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_savepoint(shell, job):
+    waiting = shell.start("savepoint", "orders")
+    requests = Requests(job.storage)
+    deadline = time.monotonic() + 30
+    while not requests.open() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    waiting.send_signal(signal.SIGINT)
+    out, err = waiting.communicate(timeout=30)
+    assert waiting.returncode == ExitCode.INTERRUPTED
+    assert out == ""
+    assert "goes on" in err and "turnback status orders" in err
+    assert "Traceback" not in err
+    assert len(requests.open()) == 1
+
+
+def test_status_shows_what_is_being_done(shell, job):
+    shell("savepoint", "orders", "--no-wait")
+    (request,) = json.loads(shell("status", "orders", "--json").out)["requests"]
+    assert request["state"] == "WAITING"
+    assert request["id"] in shell("status", "orders").out

@@ -1,0 +1,143 @@
+"""Exit codes, and values as people read them."""
+
+import pytest
+
+from turnback.cli import text
+from turnback.cli.exit import ExitCode, exit_code
+from turnback.cli.output import Column, Output
+from turnback.cli.query import plain
+from turnback.cli.states import which_state
+from turnback.core import errors
+from turnback.core.errors import StateError, TurnbackError
+
+
+def every_error():
+    found = [TurnbackError]
+    for kind in found:
+        found += kind.__subclasses__()
+    return {kind for kind in found if kind.__module__ == errors.__name__}
+
+
+CODES = {
+    "NotFoundError": 3, "JobNotFoundError": 3, "CheckpointNotFoundError": 3, "StateError": 3,
+    "IncompatibleStateError": 5, "AmbiguousJobError": 2, "ConfigurationError": 2, "PlanError": 2,
+    "UnsupportedTypeError": 2, "JobInUseError": 4, "JobNotRunningError": 4, "FencedError": 4,
+    "AlreadyExistsError": 4, "StillNeededError": 4, "CorruptFileError": 6, "FormatVersionError": 6,
+    "StorageError": 7, "CheckpointTimeoutError": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(every_error(), key=lambda kind: kind.__name__))
+def test_every_error_has_its_exit_code(kind):
+    assert exit_code(kind("x")) == CODES.get(kind.__name__, 1)
+
+
+def test_an_interrupt_and_anything_else():
+    assert exit_code(KeyboardInterrupt()) == 130
+    assert exit_code(ZeroDivisionError()) == 1
+
+
+def test_every_exit_code_has_a_meaning():
+    assert len({code.meaning for code in ExitCode}) == len(ExitCode)
+
+
+@pytest.mark.parametrize(
+    ("bytes_", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (1_572_864, "1.5 MiB"),
+        (3 << 40, "3.0 TiB"),
+        (5000 << 50, "5000.0 PiB"),
+    ],
+)
+def test_sizes(bytes_, shown):
+    assert text.size(bytes_) == shown
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [(0, "now"), (999, "now"), (1_000, "1 s ago"), (59_999, "59 s ago"), (3_600_000, "1 h ago"),
+     (90_000_000, "1 d ago"), (-5_000, "now")],
+)  # fmt: skip
+def test_ages(ms, shown):
+    assert text.ago(1_000_000_000_000 - ms, 1_000_000_000_000) == shown
+
+
+@pytest.mark.parametrize(
+    ("ms", "shown"),
+    [(0, "0 ms"), (12, "12 ms"), (1_234, "1.234 s"), (12_345, "12.3 s"), (61_999, "1 min 1 s")],
+)
+def test_durations(ms, shown):
+    assert text.duration(ms) == shown
+
+
+def test_times_that_no_calendar_has():
+    assert text.iso(0) == "1970-01-01T00:00:00Z"
+    assert text.iso(2**63) == f"{2**63} ms"
+    assert text.local(-(2**63)) == f"{-(2**63)} ms"
+
+
+@pytest.mark.parametrize("bad", ["\x1b[2J", "a\nb", "\x9b31m", "\u202e", "\r", "\x00"])
+def test_nothing_moves_the_cursor(bad):
+    shown = text.printable(f"x{bad}y")
+    assert shown.isprintable()
+    assert shown.startswith("x") and shown.endswith("y")
+
+
+def test_other_scripts_are_left_alone():
+    assert text.printable("naïve 日本語 🙂 a\u00a0b") == "naïve 日本語 🙂 a\u00a0b"
+
+
+def test_a_plain_table_has_a_line_for_each_record(capsys):
+    rows = [["a", 1], ["longer\nname", None], ["", 22]]
+    Output().table(["name", Column("size", right=True)], rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "NAME          SIZE",
+        "a                1",
+        r"longer\nname     -",
+        "-               22",
+    ]
+
+
+def test_fields_without_a_value_are_left_out(capsys):
+    Output().fields([("a", "1"), ("long name", None), ("bc", 0)])
+    assert capsys.readouterr().out.splitlines() == ["a   1", "bc  0"]
+
+
+def test_messages_go_to_stderr(capsys):
+    Output(json=True).say("hello")
+    assert capsys.readouterr() == ("", "hello\n")
+
+
+def test_values_of_spark_become_plain():
+    from datetime import date
+    from decimal import Decimal
+
+    from pyspark.sql import Row
+
+    row = Row(a=1, b=Row(c=b"\x01", d=[date(2026, 1, 2), None]))
+    assert plain(row) == {"a": 1, "b": {"c": "0x01", "d": ["2026-01-02", None]}}
+    assert plain({"k": Decimal("1.50")}) == {"k": "1.50"}
+    assert plain({1: "x"}) == [[1, "x"]]
+
+
+IDS = [("count", "total"), ("a/b", "c"), ("other", "total")]
+
+
+@pytest.mark.parametrize(
+    ("given", "id"), [("count/total", IDS[0]), ("a/b/c", IDS[1]), ("c", IDS[1])]
+)
+def test_a_state_is_found(given, id):
+    assert which_state(given, IDS, "it") == id
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [("total", "other/total"), ("cont/total", "count"), ("x", "a/b/c"), ("", "a/b/c")],
+)
+def test_a_state_that_is_not_there_or_is_there_twice(given, said):
+    with pytest.raises(StateError, match=said):
+        which_state(given, IDS, "it")
