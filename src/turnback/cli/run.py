@@ -9,6 +9,18 @@ import typer
 
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
+from turnback.cli.program import (
+    AllowAllOption,
+    AllowOption,
+    ArgumentsArgument,
+    NameOption,
+    RenameOption,
+    ScriptArgument,
+    allowed,
+    renames,
+    script_path,
+    snapshot_location,
+)
 from turnback.cli.verb import Panel, Verb, flag
 from turnback.core import errors
 from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
@@ -25,10 +37,8 @@ _WHAT_TO_SAY = (
 
 def run(
     cli: Cli,
-    script: Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")],
-    arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="What the script is given.")
-    ] = None,
+    script: ScriptArgument,
+    arguments: ArgumentsArgument = None,
     detached: Annotated[
         bool, flag("-d", "--detached", help="Return as soon as the job runs.")
     ] = False,
@@ -42,27 +52,9 @@ def run(
             "such as 2026-01-31T12:00, or another job's JOB@latest.",
         ),
     ] = None,
-    allow_all: Annotated[
-        bool,
-        flag("-n", "--allow-non-restored-state", help="Drop all state that no operator claims."),
-    ] = False,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="STATE",
-            help="Drop this state if no operator claims it: UID or UID/STATE; may be repeated.",
-        ),
-    ] = None,
-    rename: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rename",
-            metavar="OLD=NEW",
-            help="What had another name in the snapshot: UID=UID or UID/STATE=UID/STATE; may be "
-            "repeated.",
-        ),
-    ] = None,
+    allow_all: AllowAllOption = False,
+    allow: AllowOption = None,
+    rename: RenameOption = None,
     claim_mode: Annotated[
         Literal["no_claim", "claim"] | None,
         typer.Option(
@@ -78,10 +70,7 @@ def run(
     fresh: Annotated[
         bool, flag("--fresh", help="Start empty although there are checkpoints.")
     ] = False,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the job, instead of the script's."),
-    ] = None,
+    name: NameOption = None,
     fork: Annotated[
         bool,
         flag("--fork", help="The snapshot may be another job's; --name with -s says so as well."),
@@ -105,18 +94,16 @@ def run(
 
     if fresh and start_from is not None:
         raise ConfigurationError("--fresh and -s contradict each other: give one of them")
-    if allow_all and allow:
-        raise ConfigurationError("-n and --allow contradict each other: give one of them")
     _ = cli.configuration  # what is wrong with it is better said here than in a log
     launch = Launch(
-        script=_script(script),
+        script=script_path(script),
         arguments=tuple(arguments or ()),
         directory=str(Path.cwd()),
         name=None if name is None else check_job_name(name),
-        start_from=None if start_from is None else _snapshot(cli, start_from),
+        start_from=None if start_from is None else snapshot_location(cli, start_from),
         fresh=fresh,
-        allow_non_restored_state=allow_all or tuple(allow or ()),
-        renames=_renames(rename or []),
+        allow_non_restored_state=allowed(allow_all, allow),
+        renames=renames(rename),
         claim_mode=claim_mode,
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
@@ -174,36 +161,6 @@ def _tell(cli: Cli, started: Started) -> None:
         ]
     )
     cli.out.hint(f"turnback status {summary.name} · turnback logs -f {summary.name}")
-
-
-def _script(text: str) -> str:
-    path = Path(text).expanduser()
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
-        raise ConfigurationError(f"the script {text} {what}: give the path of a Python file")
-    return str(path.absolute())
-
-
-def _snapshot(cli: Cli, text: str) -> str:
-    from turnback.api.arguments import location
-
-    if not text.strip():
-        raise ConfigurationError("-s names no snapshot: give a path, chk-7, latest or a time")
-    if "/" in text or Path(text).is_dir():
-        return location(text)
-    if "@" in text:
-        return cli.snapshot(text).origin.uri
-    return text
-
-
-def _renames(pairs: list[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for pair in pairs:
-        old, equals, new = pair.partition("=")
-        if not equals or not old.strip() or not new.strip():
-            raise ConfigurationError(f"--rename {pair!r}: write OLD=NEW, such as counts=totals")
-        found[old.strip()] = new.strip()
-    return found
 
 
 def _settings(cli: Cli, parallelism: int | None) -> dict[str, str]:
