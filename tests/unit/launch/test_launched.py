@@ -1,0 +1,82 @@
+"""What wins: the command line over the program, and going on over beginning again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnback import ClaimMode
+from turnback.api.launched import Launched, Start
+from turnback.config.launch import Launch
+from turnback.coordinator import RunDirectory
+from turnback.core.errors import ConfigurationError
+
+START = Start(
+    name="job",
+    start_from=None,
+    fresh=False,
+    allow_non_restored_state=False,
+    renames={},
+    fork=False,
+    allow_pickled_state=False,
+    claim_mode=ClaimMode.NO_CLAIM,
+)
+
+
+def launched(tmp_path: Path, **said: Any) -> Launched:
+    return Launched(Launch(script="job.py", **said), RunDirectory(tmp_path))
+
+
+def test_what_the_command_line_does_not_say_stays(tmp_path: Path) -> None:
+    start = replace(START, start_from="chk-7", renames={"a": "b"}, claim_mode=ClaimMode.CLAIM)
+    assert launched(tmp_path).override(start) == start
+
+
+def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
+    found = launched(
+        tmp_path,
+        name="other",
+        start_from="/sp",
+        allow_non_restored_state=("x",),
+        renames={"a": "c"},
+        fork=True,
+        allow_pickled_state=True,
+        claim_mode="claim",
+    ).override(replace(START, fresh=True, renames={"a": "b", "d": "e"}))
+    assert found == Start(
+        name="other",
+        start_from="/sp",
+        fresh=False,
+        allow_non_restored_state=("x",),
+        renames={"a": "c", "d": "e"},
+        fork=True,
+        allow_pickled_state=True,
+        claim_mode=ClaimMode.CLAIM,
+    )
+
+
+def test_fresh_wins_over_a_snapshot_in_the_code(tmp_path: Path) -> None:
+    found = launched(tmp_path, fresh=True).override(replace(START, start_from="chk-7"))
+    assert (found.start_from, found.fresh) == (None, True)
+
+
+@pytest.mark.parametrize("said", [{"start_from": "/sp"}, {"fresh": True}, {}])
+@pytest.mark.parametrize("coded", [{"start_from": "chk-7"}, {"fresh": True}, {}])
+def test_a_driver_that_is_started_again_goes_on(
+    tmp_path: Path, said: dict[str, Any], coded: dict[str, Any]
+) -> None:
+    again = launched(tmp_path, **said)
+    again.run.set_running(1)
+    found = again.override(replace(START, **coded))
+    assert (found.start_from, found.fresh) == (None, False)
+    assert again.resumed
+
+
+def test_a_program_with_two_jobs_is_refused(tmp_path: Path) -> None:
+    one = launched(tmp_path)
+    one.override(START)
+    with pytest.raises(ConfigurationError, match="'job' and 'second'"):
+        one.override(replace(START, name="second"))
