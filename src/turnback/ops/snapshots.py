@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -29,6 +30,7 @@ from turnback.savepoint.directory import FileProblem
 from turnback.storage.digest import check
 
 _LEAST_PREFIX = 4
+_CHECKPOINT = re.compile(r"(chk-)?[0-9]+|latest", re.IGNORECASE)
 _FORMS = (
     "write the directory of a savepoint, the file of a checkpoint, or JOB@ with 'latest', "
     "'chk-7', a time such as 2026-01-31T12:00, or the id or label of a savepoint"
@@ -115,7 +117,9 @@ def find_snapshot(
     """
     given = _text(text)
     job = StorageRef(directory.storage.uri, dict(options or {}))
-    saved = _savepoint(given, SavepointCatalog(directory.storage).list(), directory.name)
+    saved = None
+    if not _CHECKPOINT.fullmatch(given):  # else there is no need to read about all savepoints
+        saved = _savepoint(given, SavepointCatalog(directory.storage).list(), directory.name)
     if saved is not None:
         return load_savepoint(saved.path, job.options)
     if "/" in given:
@@ -231,7 +235,7 @@ def _savepoint(given: str, entries: list[SavepointEntry], job: str) -> Savepoint
             return entry
     labelled = [entry for entry in entries if entry.label == given]
     begins = [entry for entry in entries if entry.id.startswith(given)]
-    found = labelled or (begins if len(given) >= _LEAST_PREFIX and not given.isdigit() else [])
+    found = labelled or (begins if len(given) >= _LEAST_PREFIX else [])
     if len(found) > 1:
         raise ConfigurationError(
             f"{given!r} fits {len(found)} savepoints of job {job!r}: "

@@ -182,3 +182,23 @@ class FakeJob:
             table = StateTable(state).to_typed(pa.Table.from_arrays(arrays, schema=ROWS))
             files += write_parts(storage, state, [table])
         return SavedState(state, len(rows), tuple(files))
+
+    def native(self, path: str, *states: tuple[StateSchema, Mapping[Any, Any]]):
+        """A savepoint of type native: copies of state files."""
+        taken = self.checkpoint(*states)
+        storage = open_storage(path)
+        files = []
+        for file in taken.manifest.state:
+            copy = f"files/{file.path.rpartition('/')[2]}"
+            storage.put(copy, self.storage.get(file.path))
+            files.append(msgspec.structs.replace(file, path=copy))
+        metadata = SavepointMetadata(
+            id=f"sp{next(_NAMES):06d}", turnback_version="0", type=SavepointFormat.NATIVE,
+            job=self.name, job_id=self.info.job_id, attempt=1, checkpoint=taken.manifest.number,
+            epoch=self.epoch, created_ms=self.clock.now_ms(), trigger="savepoint (user)",
+            max_parallelism=self.groups, sources={}, operators=taken.operators,
+            states=tuple(SavedState(state) for state in taken.manifest.schemas), watermarks={},
+            native=tuple(files),
+        )  # fmt: skip
+        SavepointDirectory(storage).write_metadata(metadata)
+        return Snapshot.of_savepoint(metadata, StorageRef(storage.uri))

@@ -131,6 +131,15 @@ def test_a_label_of_several_savepoints(job, tmp_path):
         find_snapshot(job.directory, "abcd")
 
 
+def test_a_number_is_a_checkpoint_whatever_labels_there_are(job, tmp_path):
+    job.savepoint(str(tmp_path / "3"), STATE, id="other", label="3")
+    job.savepoint(str(tmp_path / "latest"), STATE, label="latest")
+    job.checkpoint(STATE)
+    assert found(job, "3") == "chk-3"
+    assert found(job, "latest") == "chk-5"
+    assert found(job, "other") == "other"
+
+
 def test_a_savepoint_that_is_gone(job, tmp_path):
     (tmp_path / "monday" / METADATA).unlink()
     with pytest.raises(CheckpointNotFoundError, match="partial savepoint"):
