@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -157,13 +158,21 @@ def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> list[Garbage
             Garbage(
                 kind=GarbageKind.RUN,
                 path=str(run),
-                bytes=sum(p.lstat().st_size for p in run.rglob("*") if p.is_file()),
+                bytes=sum(_size(path) for path in run.rglob("*")),
                 reason="the launch is over, and no job has its log there",
                 job=None,
                 root=root,
             )
         )
     return found
+
+
+def _size(path: Path) -> int:
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0  # gone a moment ago
+    return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
 
 def _origins(job: Job) -> list[str]:

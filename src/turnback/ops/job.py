@@ -21,6 +21,7 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
+from turnback.ops.asked import ASKED_KEYS, asked_format, asked_kind, takes_savepoint
 from turnback.ops.attempts import Attempt, read_attempts
 from turnback.ops.checkpoints import checkpoint_history, under_way_rows
 from turnback.ops.failures import failure_rows
@@ -198,7 +199,8 @@ class Job:
             kind: What.
             target: Directory for the savepoint; the configured one if left out.
             savepoint: Whether to stop or cancel with a savepoint. If left out, a stop takes one
-                if the job is configured so or a target is given, a cancel only for a target.
+                if the job is configured so, a target is given or it drains, a cancel only for a
+                target.
             drain: Whether to let event time run to its end before a stop.
             format: How the savepoint is written; as configured if left out.
             label: A short name for it.
@@ -209,18 +211,15 @@ class Job:
             ConfigurationError: The arguments contradict each other, or the target is relative.
         """
         self._require_served()
+        wanted = asked_kind(kind)
         settings = self._savepoint_settings()
-        if savepoint is None:
-            on_stop = settings.on_stop and settings.directory is not None
-            by_itself = kind is RequestKind.STOP and on_stop
-            savepoint = kind is not RequestKind.SAVEPOINT and (by_itself or target is not None)
         request = self._requests.submit(
-            kind,
+            wanted,
             target=target,
-            type=format or settings.format,
+            type=asked_format(format) or settings.format,
             label=label,
             note=note,
-            savepoint=savepoint,
+            savepoint=takes_savepoint(wanted, settings, target, savepoint, drain=drain),
             drain=drain,
         )
         return request_row(self._requests, request.id)
@@ -276,8 +275,9 @@ class Job:
 
     def _savepoint_settings(self) -> SavepointSettings:
         program = self._program()
-        values = {s.key: s.value for s in program.settings} if program is not None else {}
-        return SavepointSettings.from_configuration({k: v for k, v in values.items() if v})
+        settings = program.settings if program is not None else ()
+        found = {s.key: s.value for s in settings if s.key in ASKED_KEYS and s.value}
+        return SavepointSettings.from_configuration(found)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {self.directory.storage.uri!r})"

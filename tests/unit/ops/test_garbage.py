@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from job_support import Driver, dead, elsewhere, living
+from driver_support import Driver, dead, elsewhere, living
 
 from turnback.coordinator.request import RequestKind, RequestState
 from turnback.coordinator.status import JobState

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from job_support import Driver, elsewhere
+from driver_support import Driver, elsewhere
 
 from turnback.coordinator.document import encode_document
 from turnback.coordinator.jobdir import JobInfo

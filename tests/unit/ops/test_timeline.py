@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from job_support import START, Driver, dead, elsewhere
+from driver_support import START, Driver, dead, elsewhere
 
 from turnback.coordinator.event import JobEnded, Restarting
 from turnback.coordinator.status import JobState

@@ -1,0 +1,71 @@
+"""Jobs in an object store are seen like those in directories."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from services.s3 import S3Server, s3_server
+from turnback.coordinator.jobdir import JobDirectory
+from turnback.coordinator.log import CheckpointLog
+from turnback.coordinator.request import RequestKind
+from turnback.coordinator.requests import Requests
+from turnback.coordinator.status import JobState
+from turnback.core.errors import JobNotFoundError, StorageError
+from turnback.ops.garbage import remove, scan
+from turnback.ops.jobs import Jobs
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    with s3_server(tmp_path_factory.mktemp("gateway")) as running:
+        running.create_bucket("bucket")
+        yield running
+
+
+@pytest.fixture
+def root(server: S3Server) -> str:
+    return f"s3://bucket/{uuid.uuid4().hex}/jobs"
+
+
+def start(root: str, name: str, server: S3Server, state: JobState) -> JobDirectory:
+    directory = JobDirectory.locate(root, name, server.options)
+    info = directory.open()
+    fence = CheckpointLog(directory.storage).fence(
+        job=name, job_id=info.job_id, created_ms=0, host="h", pid=1, nonce="n"
+    )
+    directory.record_attempt(fence.attempt)
+    directory.say(state, info.job_id, attempt=fence.attempt)
+    return directory
+
+
+@pytest.mark.parametrize("spelling", ["", "/"])
+def test_jobs_are_listed_found_and_asked(root: str, server: S3Server, spelling: str) -> None:
+    jobs = Jobs(root + spelling, server.options)
+    assert jobs.list() == []
+    for name in ("a/b", "wordcount", "../x"):
+        start(root, name, server, JobState.RUNNING)
+    assert jobs.names() == ["../x", "a/b", "wordcount"]
+    assert {job.state for job in jobs.list()} == {"RUNNING"}
+    assert jobs.find("word").name == "wordcount"
+    found = jobs.find(f"{root}/wordcount")
+    row = found.ask(RequestKind.CANCEL)
+    assert [request.id for request in Requests(found.directory.storage).open()] == [row.id]
+    assert [job.name for job in jobs.timeline(found).jobs] == ["wordcount"]
+    with pytest.raises(JobNotFoundError):
+        jobs.find(f"{root}/nothing")
+
+
+def test_files_that_nothing_needs_are_removed(root: str, server: S3Server) -> None:
+    storage = start(root, "wordcount", server, JobState.CANCELED).storage
+    storage.put("state/1/orphan", b"12345")
+    storage.put("state/2/of the next attempt", b"1")
+    (garbage,) = scan(Jobs(root, server.options)).garbage
+    assert (garbage.path, garbage.bytes) == (f"{root}/wordcount/state/1", 5)
+    remove(garbage, server.options)
+    assert storage.list("state") == ["state/2/of the next attempt"]
+
+
+def test_a_store_that_does_not_answer_is_not_an_empty_one(server: S3Server) -> None:
+    with pytest.raises(StorageError):
+        Jobs("s3://no-such-bucket/jobs", server.options).list()
