@@ -27,8 +27,9 @@ check: env
 	$(BIN)/python -m pytest -q -n 2 -m 'not slow' tests/unit
 
 test: check
+	@sh tests/services/install.sh
 	$(BIN)/python -m pytest -q -n 2 -m slow tests/unit
-	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs
+	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs tests/browser tests/stories
 
 bench: env
 	sh benchmarks/setup_flink.sh

@@ -24,7 +24,7 @@ USERS = ("ann", "bob", "cid")
 class Place:
     """Everything of one story below one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, java: str) -> None:
         self.directory = directory
         self.events = directory / "events"
         self.out = directory / "out"
@@ -36,6 +36,7 @@ class Place:
         self.environment = {
             **os.environ,
             "HOME": str(directory),
+            "JDK_JAVA_OPTIONS": java,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(self.jobs),
             "TURNBACK_CONF_STATE_SAVEPOINTS_DIR": str(self.savepoints),

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Installs what tests need of the system: on Debian, as root. Elsewhere it says what is missing,
+# and the tests that need it are skipped with a reason.
+set -eu
+packages=""
+need() { command -v "$1" >/dev/null 2>&1 || packages="$packages $2"; }
+need chromium chromium
+need strace strace
+[ -n "$packages" ] || exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "installing$packages"
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null
+else
+    echo "not on this machine:$packages; the tests that need them are skipped"
+fi
