@@ -100,7 +100,7 @@ export function diffTab(name, query) {
       const chosen = opened ?? pick(snapshots, wanted);
       const options = snapshots.map((row) => [row.id, describe(row)]);
       for (const id of new Set(Object.values(chosen))) {
-        if (!snapshots.some((row) => row.id === id)) options.push([id, `${id} (not kept any more)`]);
+        if (!snapshots.some((row) => row.id === id)) options.push([id, `${id} (not in the list)`]);
       }
       from.show(options, chosen.from);
       later.show(options, chosen.to);

@@ -65,6 +65,7 @@ export function jobView(name, first, query) {
   }
 
   function show(data) {
+    if (detail === null) bar.reveal();
     detail = data;
     const { summary } = data;
     samples.note(summary);

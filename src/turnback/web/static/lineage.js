@@ -1,6 +1,6 @@
 // What the timeline shows: attempts, savepoints and what started from what.
 
-import { duration, exactTime, NOTHING } from "./format.js";
+import { duration, NOTHING, time } from "./format.js";
 
 /** The first and the last time in a timeline. */
 export function extent({ jobs, now_ms: now }) {
@@ -30,8 +30,8 @@ export function bars({ jobs, now_ms: now }) {
 function attemptLines(attempt, now) {
   return [
     ["state", attempt.state.toLowerCase()],
-    ["began", exactTime(attempt.started_ms)],
-    ["ended", attempt.ended_ms === null ? "still running" : exactTime(attempt.ended_ms)],
+    ["began", time(attempt.started_ms)],
+    ["ended", attempt.ended_ms === null ? "still running" : time(attempt.ended_ms)],
     ["lasted", duration((attempt.ended_ms ?? now) - attempt.started_ms)],
     ["started from", originText(attempt.started_from)],
     ...(attempt.cause ? [["why it ended", attempt.cause.split("\n")[0]]] : []),
@@ -57,7 +57,7 @@ export function diamonds({ jobs }) {
     label: savepoint.label ?? savepoint.id,
     title: `Savepoint ${savepoint.label ?? savepoint.id}`,
     lines: [
-      ["taken", exactTime(savepoint.created_ms)],
+      ["taken", time(savepoint.created_ms)],
       ["from", `chk-${savepoint.checkpoint} of ${job.name}`],
       ["path", savepoint.path],
       ...(savepoint.note ? [["note", savepoint.note]] : []),

@@ -31,7 +31,7 @@ export function failure(error, retry) {
 function titleOf(error) {
   switch (error.status) {
     case 0: return "No answer";
-    case 400: return "That cannot be shown";
+    case 400: return "That does not work";
     case 401: return "A token is needed";
     case 403: return "Not allowed";
     case 404: return "Not found";

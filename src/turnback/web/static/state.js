@@ -110,7 +110,7 @@ export function stateTab(name, query) {
       const options = snapshots.map((row) => [row.id, describe(row)]);
       // One that retention has removed meanwhile stays chosen until another is picked.
       const chosen = opened ?? wanted.snapshot;
-      if (chosen && !snapshots.some((row) => row.id === chosen)) options.push([chosen, `${chosen} (not kept any more)`]);
+      if (chosen && !snapshots.some((row) => row.id === chosen)) options.push([chosen, `${chosen} (not in the list)`]);
       snapshot.show(options, chosen);
       if (opened === null) open();
     },

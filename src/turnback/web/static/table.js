@@ -3,7 +3,8 @@
 import { attribute, h, reconcile, replace, text } from "./dom.js";
 import { number } from "./format.js";
 
-const AT_FIRST = 100;
+// Cards on a phone take more room than rows.
+const AT_FIRST = matchMedia("(max-width: 700px)").matches ? 20 : 100;
 
 /**
  * A table.

@@ -25,9 +25,13 @@ export function tabBar(tabs, choose) {
       attribute(link, "aria-selected", String(id === chosen));
       attribute(link, "tabindex", id === chosen ? "0" : "-1");
     }
-    // Only the bar scrolls, not the page.
-    const link = links.get(chosen);
+    reveal();
+  }
+
+  // Where the bar is too long for the screen: only the bar scrolls, not the page.
+  function reveal() {
     requestAnimationFrame(() => {
+      const link = node.querySelector('[aria-selected="true"]');
       const left = link.offsetLeft - node.offsetLeft;
       if (left < node.scrollLeft) node.scrollLeft = left - 24;
       else if (left + link.offsetWidth > node.scrollLeft + node.clientWidth) {
@@ -36,5 +40,5 @@ export function tabBar(tabs, choose) {
     });
   }
 
-  return { node, select };
+  return { node, select, reveal };
 }

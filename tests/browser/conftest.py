@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack
+
+import pytest
+
+from services.missing import missing
+from unit.web.web_support import TOKEN, served
+
+sync_api = pytest.importorskip("playwright.sync_api")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if found is None:
+        missing("Chromium is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory):
+    """Only for looking; a test that changes something makes its own."""
+    from page_support import World
+
+    return World(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def address(world):
+    with served(world.jobs, runs_dir=world.runs) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def look(chromium, address):
+    """Open browsers as asked; in the end, none of them may have complained."""
+    from page_support import Looker
+
+    with ExitStack() as stack:
+        lookers = []
+
+        def start(base: str = address, token: bool = True, **settings) -> Looker:
+            context = stack.enter_context(
+                chromium.new_context(**{"viewport": {"width": 1280, "height": 860}, **settings})
+            )
+            context.set_default_timeout(15_000)
+            looker = Looker(context.new_page(), base)
+            lookers.append(looker)
+            if token:
+                looker.page.goto(f"{base}/?token={TOKEN}")
+            return looker
+
+        yield start
+        assert [looker.complaints for looker in lookers] == [[] for _ in lookers]

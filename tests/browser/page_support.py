@@ -1,0 +1,195 @@
+"""Jobs worth looking at, written as drivers write them, and a browser that looks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from playwright.sync_api import Page, expect
+
+from turnback.coordinator.event import (
+    AttemptStarted,
+    CheckpointDone,
+    CheckpointFailed,
+    JobEnded,
+    Restarting,
+)
+from turnback.coordinator.history import History
+from turnback.coordinator.program import JobProgram, ProgramOperator, ProgramSetting
+from turnback.coordinator.request import Request
+from turnback.coordinator.requests import Requests
+from turnback.coordinator.status import JobState, Metrics
+from turnback.core.clock import ManualClock
+from turnback.core.types import Types
+from turnback.ops.jobs import Jobs
+from unit.ops.driver_support import Driver, dead
+from unit.ops.snapshot_support import FakeJob, schema
+
+EVIL = "<img src=x onerror=alert(1)>"
+LONG = "a-name-that-somebody-generated-" + "x" * 90
+BIG = 9_223_372_036_854_775_807
+TABS = (
+    "overview",
+    "checkpoints",
+    "savepoints",
+    "state",
+    "diff",
+    "timeline",
+    "configuration",
+    "exceptions",
+    "log",
+)
+
+
+class World:
+    """Jobs in every state: `likes` runs and has everything, the others show one thing each."""
+
+    def __init__(self, base: Path) -> None:
+        self.root, self.runs, self.saved = base / "jobs", base / "runs", base / "saved"
+        self.runs.mkdir(parents=True)
+        self.jobs = Jobs(str(self.root))
+        self.likes = self._likes()
+        self._forked()
+        self._failed()
+        Driver(self.root, "gone", _clock(), process=dead()).attempt()
+        Driver(self.root, "empty", _clock()).say(JobState.CREATED)
+        Driver(self.root, EVIL, _clock()).attempt()
+        Driver(self.root, LONG, _clock()).attempt()
+        (self.root / "broken").mkdir()
+        (self.root / "broken" / "job.json").write_bytes(b"{nonsense")
+
+    def _likes(self) -> FakeJob:
+        job = FakeJob(str(self.root), "likes")
+        job.clock.advance(_clock().now_ms() - job.clock.now_ms())
+        attempt = job.attempt()
+        history = History(job.storage, attempt, job.clock)
+        history.record(AttemptStarted(None))
+        total, names = schema(), schema("names", "map", Types.STRING(), sub=Types.STRING())
+        likes = {f"user-{i:03d}": i for i in range(120)} | {EVIL: 1, "big": BIG}
+        job.checkpoint((total, likes), (names, {"ann": {"first": EVIL}}))
+        path = str(self.saved / "one")
+        job.savepoint(path, (total, {"ann": 1, "bob": 2}), id="sp1", label="before-upgrade")
+        job.checkpoint((total, {"user-007": 700, "zoe": 1}))
+        for epoch, number in enumerate(job.log.numbers()[-2:], 1):
+            history.record(
+                CheckpointDone(
+                    number, epoch, "periodic", 50, 100, 150, 4096, 1, 99_000, 2, 40, tasks=2
+                )
+            )
+        history.record(CheckpointFailed(3, "periodic", f"disk full {EVIL}"))
+        history.record(Restarting(f"ValueError: {EVIL}", 1_000))
+        newest = job.log.numbers()[-1]
+        second = job.attempt(checkpoint=newest)
+        History(job.storage, second, job.clock).record(AttemptStarted(f"chk-{newest}"))
+        job.directory.record_program(_program())
+        log = self.runs / "likes.log"
+        log.write_text(f"a line\n{EVIL}\n")
+        self.say(job, second, log=str(log))
+        return job
+
+    def say(self, job: FakeJob, attempt: int, read: int = 1_000, **fields: Any) -> None:
+        metrics = Metrics(
+            started_ms=job.clock.now_ms(),
+            read=read,
+            per_s=12.5,
+            records={"events": (0, read), "count": (read, 7), "out": (7, 0)},
+            state_bytes={"count": 2_048},
+            watermarks={"count": job.clock.now_ms()},
+        )
+        job.directory.say(
+            JobState.RUNNING, job.info.job_id, attempt=attempt, metrics=metrics, **fields
+        )
+
+    def _forked(self) -> None:
+        driver = Driver(self.root, "fork", _clock(minutes=2))
+        driver.attempt(snapshot=str(self.saved / "one"))
+        driver.happens(JobEnded("CANCELED")).say(JobState.CANCELED)
+
+    def _failed(self) -> None:
+        driver = Driver(self.root, "failing", _clock()).attempt()
+        cause = "RuntimeError: boom\n" + "\n".join(f"  at frame {i}" for i in range(9))
+        driver.happens(JobEnded("FAILED", cause)).say(JobState.FAILED, cause=cause)
+
+
+def _clock(minutes: int = 10) -> ManualClock:
+    return ManualClock(int(time.time() * 1000) - minutes * 60_000)
+
+
+def _program() -> JobProgram:
+    def operator(uid: str, kind: str, *inputs: str, **more: Any) -> ProgramOperator:
+        named = {"name": uid.title(), "parallelism": 2, "level": 0} | more
+        return ProgramOperator(uid=uid, kind=kind, inputs=inputs, **named)
+
+    return JobProgram(
+        attempt=1,
+        operators=(
+            operator("events", "source", parallelism=None, level=-1),
+            operator("count", "keyed process", "events", key="user", name=f"Count {EVIL}"),
+            operator("out", "sink", "count"),
+        ),
+        settings=(
+            ProgramSetting(key="state.backend.type", value="rocksdb", origin="code"),
+            ProgramSetting(key="spark.x", value=EVIL, origin="-D"),
+        ),
+        warnings=(f"careful {EVIL}",),
+        versions={"turnback": "1"},
+        script=("job.py", "--topic", "a b"),
+    )
+
+
+class Driving:
+    """Plays the driver of a job that somebody asks something of."""
+
+    def __init__(self, job: FakeJob) -> None:
+        self.requests = Requests(job.storage)
+
+    def asked(self, seconds: float = 10) -> Request:
+        """Wait for a request."""
+        return until(lambda: next(iter(self.requests.open()), None), seconds)
+
+    def nothing(self) -> bool:
+        """Whether nothing was ever asked."""
+        return self.requests.ids() == []
+
+
+def until(find: Callable[[], Any], seconds: float = 10) -> Any:
+    """Wait until there is something."""
+    deadline = time.monotonic() + seconds
+    while (found := find()) is None:
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.05)
+    return found
+
+
+class Looker:
+    """A page of the dashboard, and what the browser complained of."""
+
+    def __init__(self, page: Page, base: str) -> None:
+        self.page, self.base = page, base
+        self.complaints: list[str] = []
+        page.on("console", self._heard)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
+
+    def _heard(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.text} ({self.page.url})")
+
+    def open(self, *segments: str, query: str = "") -> Page:
+        """Go to a page and wait until it shows its data."""
+        path = "/".join(quote(segment, safe="") for segment in segments)
+        self.page.goto(f"{self.base}/{path}{query}")
+        self.page.wait_for_selector("h1, .failure, .empty")
+        expect(self.page.locator(".skeleton")).to_have_count(0)
+        return self.page
+
+    def job(self, name: str, tab: str = "overview") -> Page:
+        """Go to a tab of a job."""
+        return self.open("jobs", name, *(() if tab == "overview" else (tab,)))
+
+    def sideways(self) -> int:
+        """How many pixels the page is wider than the screen."""
+        return self.page.evaluate("document.scrollingElement.scrollWidth - innerWidth")

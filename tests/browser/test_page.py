@@ -1,0 +1,108 @@
+"""The page itself: keyboard, colours, and staying up to date."""
+
+from __future__ import annotations
+
+import re
+
+from page_support import World
+from playwright.sync_api import expect
+
+from unit.web.web_support import served
+
+
+def test_tabs_are_walked_with_arrow_keys(look):
+    page = look().job("likes")
+    page.get_by_role("tab", name="Overview").focus()
+    for key, name in [
+        ("ArrowRight", "Checkpoints"),
+        ("ArrowLeft", "Overview"),
+        ("ArrowLeft", "Log"),
+        ("Home", "Overview"),
+        ("End", "Log"),
+    ]:
+        page.keyboard.press(key)
+        expect(page.get_by_role("tab", selected=True)).to_have_text(name)
+        expect(page.get_by_role("tab", name=name)).to_be_focused()
+    page.go_back()
+    expect(page.get_by_role("tab", selected=True)).to_have_text("Overview")
+
+
+def test_the_first_tab_stop_skips_to_the_content(look):
+    page = look().open()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+
+
+def test_colours_follow_the_system_until_they_are_chosen(look):
+    page = look(color_scheme="dark").open()
+
+    def brightness() -> int:
+        colour = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        return sum(map(int, re.findall(r"\d+", colour)[:3]))
+
+    assert brightness() < 150
+    page.get_by_role("button", name="Colours").click()
+    assert brightness() > 600
+    page.reload()
+    assert brightness() > 600
+    page.get_by_role("button", name="Colours").click()
+    assert brightness() < 150
+
+
+def test_numbers_change_without_a_reload_and_nothing_is_lost(look, tmp_path):
+    world = World(tmp_path)
+    with served(world.jobs, runs_dir=world.runs) as port:
+        page = look(f"http://127.0.0.1:{port}").job("likes")
+        tile = page.locator(".tile").first
+        expect(tile).to_contain_text("1,000 in this attempt")
+        node = page.get_by_role("button", name="count")
+        node.click()
+        node.evaluate("node => { node.kept = true; }")
+        world.say(world.likes, world.likes.number, read=4_321)
+        expect(tile).to_contain_text("4,321 in this attempt")
+        expect(page.locator(".graph-detail")).to_contain_text("4,321")
+        expect(node).to_be_focused()
+        assert node.evaluate("node => node.kept")
+
+
+def test_a_server_that_goes_away_is_noticed_and_found_again(look):
+    looker = look()
+    page = looker.open()
+    page.context.set_offline(True)
+    expect(page.locator(".away")).to_contain_text("Disconnected")
+    expect(page.locator("tbody tr")).to_have_count(8)
+    page.context.set_offline(False)
+    page.get_by_role("button", name="Retry now").click()
+    expect(page.locator(".away")).to_be_hidden()
+    assert all("DISCONNECTED" in complaint for complaint in looker.complaints)
+    looker.complaints.clear()
+
+
+def test_a_hidden_page_asks_for_nothing(look):
+    page = look().open()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(2_500)
+    assert asked
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true});"
+        "window.away = true"
+    )
+    page.wait_for_timeout(2_500)
+    asked.clear()
+    page.wait_for_timeout(2_500)
+    assert not asked
+    page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_timeout(500)
+    assert asked
+
+
+def test_paths_are_copied(look):
+    looker = look(permissions=["clipboard-read", "clipboard-write"])
+    page = looker.open("savepoints")
+    page.get_by_role("button", name="Copy the restore command").click()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("turnback run")
+    expect(page.get_by_role("status").filter(has_text="Copied")).to_be_attached()

@@ -1,0 +1,198 @@
+"""Every view, as people see it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from page_support import BIG, EVIL, LONG, TABS
+from playwright.sync_api import expect
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+SHOWN = {
+    "overview": ".node[data-kind=sink]",
+    "checkpoints": ".chart-svg rect.look-sync",
+    "savepoints": "text=before-upgrade",
+    "state": ".value",
+    "diff": ".diff-count.is-added",
+    "timeline": ".bar.is-good",
+    "configuration": "text=state.backend.type",
+    "exceptions": ".failure-item",
+    "log": ".log",
+}
+
+
+def test_jobs_are_listed_with_those_in_trouble_first(look):
+    page = look().open()
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(8)
+    assert set(rows.locator(".job-link").all_inner_texts()[:3]) == {"broken", "failing", "gone"}
+    failing = rows.filter(has_text="failing")
+    expect(failing).to_contain_text("failed")
+    expect(failing).to_contain_text("RuntimeError: boom")
+    expect(rows.filter(has_text="gone")).to_contain_text("lost")
+    expect(rows.filter(has_text="broken")).to_contain_text("unreadable")
+
+
+def test_jobs_are_filtered_by_words_and_by_state(look):
+    page = look().open()
+    page.keyboard.press("/")
+    page.keyboard.type("lik")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Filter jobs").fill("no such job")
+    expect(page.get_by_text("No job matches.")).to_be_visible()
+    page.get_by_label("Filter jobs").fill("")
+    page.get_by_role("button", name="canceled 1").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="fork").click()
+    expect(page.get_by_role("heading", name="fork")).to_be_visible()
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_shows_its_part_also_after_a_reload(look, tab):
+    page = look().job("likes", tab)
+    for _ in range(2):
+        expect(page.locator(SHOWN[tab]).first).to_be_visible()
+        expect(page.get_by_role("tab", selected=True)).to_have_text(tab.title())
+        page.reload()
+
+
+@pytest.mark.parametrize("tab", [tab for tab in TABS if tab != "log"])
+def test_a_job_that_has_nothing_says_so(look, tab):
+    page = look().job("empty", tab)
+    expect(page.get_by_role("heading", name="empty")).to_be_visible()
+    expect(page.locator(".panel .empty").first).to_be_visible()
+
+
+def test_all_savepoints_are_on_one_page(look):
+    page = look().open("savepoints")
+    row = page.locator("tbody tr")
+    expect(row).to_contain_text("turnback run")
+    expect(row.get_by_role("link", name="likes")).to_be_visible()
+
+
+def test_the_graph_tells_of_an_operator_when_it_is_chosen(look):
+    page = look().job("likes")
+    page.get_by_role("button", name="count").click()
+    detail = page.locator(".graph-detail")
+    expect(detail).to_contain_text("user")
+    expect(detail).to_contain_text("2,048 bytes")
+    expect(page.locator(".edge.is-keyed")).to_have_count(1)
+
+
+def test_checkpoints_are_counted_drawn_and_listed(look):
+    page = look().job("likes", "checkpoints")
+    failed = page.locator("tr.has-failed")
+    expect(failed).to_contain_text("disk full")
+    expect(page.get_by_role("table", name="Summary of the completed checkpoints")).to_contain_text(
+        "p99"
+    )
+    chart = page.locator(".chart").first
+    chart.focus()
+    page.keyboard.press("Home")
+    expect(chart.locator(".tip")).to_contain_text("sync")
+    page.keyboard.press("Escape")
+    expect(chart.locator(".tip")).to_be_hidden()
+
+
+def test_state_is_paged_filtered_and_exact(look):
+    looker = look()
+    page = looker.open("jobs", "likes", "state", query="?snapshot=chk-2&uid=count&state=total")
+    rows = page.get_by_role("table", name="Rows of the state").locator("tbody tr")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Load more").click()
+    expect(rows).to_have_count(100)
+    page.get_by_label("Key", exact=True).fill("big")
+    page.keyboard.press("Enter")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text(str(BIG))
+    page.reload()
+    expect(rows).to_contain_text(str(BIG))
+    page.get_by_role("link", name="Compare with").click()
+    expect(page).to_have_url(re.compile("/diff"))
+
+
+def test_a_snapshot_that_is_gone_is_answered_in_words(look):
+    looker = look()
+    page = looker.open("jobs", "likes", "state", query="?snapshot=chk-999")
+    expect(page.locator(".failure")).to_contain_text("chk-999")
+    assert all("404" in complaint for complaint in looker.complaints), looker.complaints
+    looker.complaints.clear()
+
+
+def test_differences_are_shown_side_by_side(look):
+    page = look().open("jobs", "likes", "diff", query="?from=chk-2&to=chk-3&uid=count&state=total")
+    changed = page.locator("tr.is-changed")
+    expect(changed).to_contain_text("user-007")
+    expect(changed).to_contain_text("700")
+    expect(page.locator("tr.is-added")).to_contain_text("zoe")
+    expect(page.locator(".diff-count.is-changed")).to_contain_text("± 1 changed")
+
+
+def test_the_timeline_shows_where_a_fork_came_from(look):
+    page = look().job("likes", "timeline")
+    expect(page.locator(".lane")).to_have_count(2)
+    expect(page.locator(".link-line.is-savepoint").first).to_be_attached()
+    page.locator(".diamond").first.focus()
+    expect(page.locator(".timeline .tip")).to_contain_text("before-upgrade")
+    wide = page.locator(".bar rect").first.bounding_box()["width"]
+    page.get_by_role("button", name="Zoom in").click()
+    assert page.locator(".bar rect").first.bounding_box()["width"] > wide
+    page.get_by_role("button", name="All", exact=True).click()
+
+
+def test_configuration_is_filtered(look):
+    page = look().job("likes", "configuration")
+    page.get_by_label("Filter configuration").fill("spark.x")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("-D")
+
+
+def test_a_failed_job_says_why_and_how_to_go_on(look):
+    page = look().job("failing")
+    expect(page.locator(".cause")).to_contain_text("RuntimeError: boom")
+    expect(page.locator(".reason")).to_contain_text("failed")
+    page.get_by_role("tab", name="Exceptions").click()
+    page.locator(".failure-item summary").click()
+    expect(page.locator(".cause-text")).to_contain_text("at frame 8")
+
+
+def test_an_unknown_job_and_an_unknown_page_are_answered(look):
+    looker = look()
+    page = looker.open("jobs", "lykes")
+    expect(page.get_by_role("alert")).to_contain_text("lykes")
+    page = looker.open("jobs", "likes", "nonsense")
+    expect(page.get_by_text("There is no such page.")).to_be_visible()
+    assert all("404" in complaint for complaint in looker.complaints), looker.complaints
+    looker.complaints.clear()
+
+
+@pytest.mark.parametrize("name", [EVIL, LONG])
+def test_hostile_names_are_text(look, name):
+    page = look().open()
+    page.get_by_role("link", name=name).click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_hostile_values_are_text(look, tab):
+    page = look().job("likes", tab)
+    expect(page.locator(SHOWN[tab]).first).to_be_visible()
+    if tab in ("overview", "checkpoints", "state", "configuration", "exceptions", "log"):
+        expect(page.get_by_text(EVIL).first).to_be_attached()
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize("name", ["likes", LONG])
+def test_nothing_is_wider_than_a_phone(look, name):
+    looker = look(**PHONE)
+    looker.open()
+    assert looker.sideways() <= 0
+    looker.open("savepoints")
+    assert looker.sideways() <= 0
+    for tab in TABS if name == "likes" else ("overview", "timeline"):
+        page = looker.job(name, tab)
+        if name == "likes":
+            expect(page.locator(SHOWN[tab]).first).to_be_attached()
+        assert looker.sideways() <= 0, tab
