@@ -127,7 +127,7 @@ class Guard:
     def _enter(self, scope: Scope, path: str, token: str, query: str) -> Response:
         if not self._session.is_token(token):
             return login.login_page(self._site.root_path, wrong=True)
-        target = self._site.root_path + "/" + path.lstrip("/\\") + (f"?{query}" if query else "")
+        target = self._site.root_path + path + (f"?{query}" if query else "")
         return login.enter(self._session, target, secure=scope.get("scheme") == "https")
 
     async def _log_in(self, scope: Scope, receive: Receive) -> Response:
