@@ -64,7 +64,7 @@ class Place:
 
     def ask(self, *arguments: Any) -> Any:
         """Run the installed program with --json."""
-        return json.loads(self.turnback(*arguments, "--json"))
+        return json.loads(self.turnback("--json", *arguments))
 
     def run(self, *options: Any, out: Path | None = None, script: tuple[str, ...] = ()) -> Any:
         """`turnback run -d`; returns the job."""

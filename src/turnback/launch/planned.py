@@ -12,7 +12,10 @@ from turnback.api.launched import ProgramFound
 from turnback.config.launch import LAUNCH, Launch
 from turnback.coordinator.jobdir import JobDirectory
 from turnback.coordinator.rundir import RunDirectory, RunError
+from turnback.graph import NodeKind
 from turnback.launch.preflight import RESULT, TASK, Task
+from turnback.ops.jobs import Jobs
+from turnback.ops.transactions import Action, settle
 from turnback.runtime.locate import locate
 from turnback.runtime.storageref import StorageRef
 from turnback.savepoint.preflight import check
@@ -26,7 +29,18 @@ def _check(found: ProgramFound, task: Task) -> Any:
     return check(found.plan, snapshot.info(), spec.renames, spec.allow_non_restored_state)
 
 
-_TASKS: dict[str, Callable[[ProgramFound, Task], Any]] = {"check": _check}
+def _settle(found: ProgramFound, task: Task) -> Any:
+    spec, operators = found.spec, found.plan.operators()
+    job = Jobs(spec.root, spec.storage_options).get(spec.name)
+    sinks = {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
+    return settle(job, Action(task.kind), sinks, force=task.force)
+
+
+_TASKS: dict[str, Callable[[ProgramFound, Task], Any]] = {
+    "check": _check,
+    "commit": _settle,
+    "abort": _settle,
+}
 
 
 def main(path: str) -> int:

@@ -80,10 +80,10 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     clock = ManualClock()
     meter = Meter(program(native=True), clock)
     for _ in range(30):
-        clock.advance(1.0)
+        clock.advance(1_000)
         meter.count({"p0": (100, 0)}, [])
     assert meter.metrics(Coordinator(), 0, 0).per_s == pytest.approx(100, rel=0.15)  # type: ignore[arg-type]
-    clock.advance(60.0)
+    clock.advance(60_000)
     assert meter.metrics(Coordinator(), 0, 0).per_s == pytest.approx(0, abs=2)  # type: ignore[arg-type]
 
 

@@ -29,6 +29,7 @@ from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobSpec
 from turnback.runtime.meter import Meter
 from turnback.runtime.positions import Positions
+from turnback.runtime.sinkrecord import record_sinks
 from turnback.runtime.spark.epochs import Epochs
 from turnback.runtime.spark.localfiles import cheap_local_files
 from turnback.runtime.spark.scratch import Scratch
@@ -78,6 +79,8 @@ class Attempt:
         self._spark = spark
         self._plan = plan
         self._spec = spec
+        self._directory = directory
+        self._number = fence.attempt
         self._log = log
         self._snapshot = snapshot
         self._failure: BaseException | None = None
@@ -132,6 +135,7 @@ class Attempt:
             self._restore()
             # 2. sinks: commit what the snapshot promised, roll back what was left behind
             self._settle_sinks()
+            self._record_sinks()
             self.coordinator.start()
             self.is_running = True
             self._on_running()
@@ -207,6 +211,11 @@ class Attempt:
             reach("during-recovery")
         for uid in pending:
             _LOG.warning("the program has no sink %r any more; its last output is not settled", uid)
+
+    def _record_sinks(self) -> None:
+        """Write down what the sinks are, to settle by hand what they will prepare."""
+        sinks = {op.uid: op.function for op in self._plan.operators() if op.kind is NodeKind.SINK}
+        record_sinks(self._directory, self._number, sinks)
 
     def _roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
         """Leave nothing of an epoch that was refused; the next attempt would find it as well."""
