@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from web_support import TOKEN, raw, served
 
+from services.missing import missing
 from turnback.core.errors import ConfigurationError
 from turnback.web.server import listen, serve, url
 
@@ -96,7 +97,7 @@ def test_ipv6(world):
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
-        pytest.skip("this machine has no IPv6")
+        missing("this machine has no IPv6")
     with served(world.jobs, host="::1") as port:
         request = f"GET /api/v1/jobs HTTP/1.1\nHost: [::1]:{port}\nConnection: close\n\n"
         assert raw(port, request, host="::1")[0] == 200
