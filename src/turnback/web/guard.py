@@ -126,20 +126,17 @@ class Guard:
 
     def _enter(self, scope: Scope, path: str, token: str, query: str) -> Response:
         if not self._session.is_token(token):
-            return login.login_page(self._site.root_path, wrong=True)
+            return login.login_page(self._site.root_path, path, wrong=True)
         target = self._site.root_path + path + (f"?{query}" if query else "")
         return login.enter(self._session, target, secure=scope.get("scheme") == "https")
 
     async def _log_in(self, scope: Scope, receive: Receive) -> Response:
-        token = await login.submitted_token(Request(scope, receive))
-        if token is None or not self._session.is_token(token):
-            return login.login_page(self._site.root_path, wrong=True)
-        target = self._site.root_path + "/"
-        return login.enter(self._session, target, secure=scope.get("scheme") == "https")
+        token, to = await login.submitted(Request(scope, receive))
+        return self._enter(scope, to, token, "")
 
     def _refused(self, refusal: Refusal, scope: Scope, path: str) -> Response:
         if refusal.status_code == 401 and scope["method"] in _READS and not _is_machine(path):
-            return login.login_page(self._site.root_path)
+            return login.login_page(self._site.root_path, path)
         return error_response(refusal, scope["method"], path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from html import escape
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from starlette.requests import Request
@@ -37,6 +38,7 @@ _PAGE = """<!doctype html>
 <body><main><h1>Turnback</h1>
 <p role="status">{message}</p>
 <form method="post" action="{action}">
+<input type="hidden" name="to" value="{to}">
 <label for="token">Token</label>
 <input id="token" name="token" type="password" autocomplete="off" autofocus required>
 <button type="submit">Open the dashboard</button>
@@ -49,9 +51,20 @@ _WRONG = (
 )
 
 
-def login_page(root_path: str, *, wrong: bool = False) -> Response:
-    """Return the page that asks for the token."""
-    page = _PAGE.format(style=_STYLE, message=_WRONG if wrong else _ASK, action=(root_path + PATH))
+def login_page(root_path: str, to: str = "/", *, wrong: bool = False) -> Response:
+    """Return the page that asks for the token.
+
+    Args:
+        root_path: The path below which the page is.
+        to: The path that was asked for, percent-encoded, without the former.
+        wrong: Whether a token was given.
+    """
+    page = _PAGE.format(
+        style=_STYLE,
+        message=_WRONG if wrong else _ASK,
+        action=root_path + PATH,
+        to=escape(to),
+    )
     return HTMLResponse(page, 401, {**_HEADERS, "WWW-Authenticate": "Bearer"})
 
 
@@ -78,12 +91,12 @@ def enter(session: Session, target: str, *, secure: bool) -> Response:
     return response
 
 
-async def submitted_token(request: Request) -> str | None:
-    """Return the token in a submitted form, `None` if there is none."""
+async def submitted(request: Request) -> tuple[str, str]:
+    """Return the token in a submitted form, and the path that was asked for before."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > _MAX_FORM:
-            return None
-    values = parse_qs(data.decode("latin-1")).get("token", [])
-    return values[0].strip() if values else None
+            return "", "/"
+    values = parse_qs(data.decode("latin-1"))
+    return values.get("token", [""])[0].strip(), values.get("to", ["/"])[0]

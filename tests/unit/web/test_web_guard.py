@@ -268,6 +268,20 @@ def test_the_form_gives_the_cookie(outside):
     assert outside.get("/metrics", headers=cookie).status_code == 200
 
 
+def test_the_form_leads_to_what_was_asked_for_and_never_elsewhere(outside):
+    page = outside.get('/jobs/a%2F"><script>').text
+    assert 'name="to" value="/jobs/a%2F' in page and "<script>" not in page
+    for to, location in {
+        "/jobs/a%2Fb": "/jobs/a%2Fb",
+        "//evil.example/": "/evil.example/",
+        "https://evil.example": "/https://evil.example",
+        "/\r\nSet-Cookie: a=b": "/%0D%0ASet-Cookie:%20a=b",
+    }.items():
+        data = {"token": TOKEN, "to": to}
+        response = outside.request("POST", "/session", data=data, headers=OWN)
+        assert response.headers["location"] == location
+
+
 @pytest.mark.parametrize("data", [{}, {"token": "wrong"}, {"token": "x" * 9_000}, {"other": "1"}])
 def test_the_form_with_a_wrong_token_asks_again(outside, data):
     response = outside.request("POST", "/session", data=data, headers=OWN)
