@@ -1,7 +1,6 @@
 // Talks to the server.
 
 import * as address from "./address.js";
-import { parse } from "./exact.js";
 
 const TOKEN = "turnback.token";
 const PATIENCE_MS = 30_000;
@@ -72,7 +71,7 @@ async function send(url, options) {
 function read(response, content) {
   let document = null;
   try {
-    document = parse(content);
+    document = JSON.parse(content);
   } catch {
     if (response.ok) throw new ApiError(response.status, "unreadable", "The server answered with something that is not JSON.");
   }

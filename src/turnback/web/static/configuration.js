@@ -7,6 +7,11 @@ import { icon } from "./icons.js";
 import { empty } from "./message.js";
 import { table } from "./table.js";
 
+/** Text with what stands between backticks as code. */
+function words(text) {
+  return text.split("`").map((part, at) => (at % 2 === 1 ? h("code", null, part) : part));
+}
+
 /** The tab. */
 export function configurationTab(name) {
   let all = [];
@@ -19,7 +24,7 @@ export function configurationTab(name) {
       ? empty("No key matches.", "Clear the filter to see all of them.")
       : empty("Nothing is known of its configuration.", "A driver writes it down when an attempt begins.")),
     columns: [
-      { label: "Key", wide: true, sign: (row) => [row.key, row.doc], cell: (row) => [h("code", { class: "config-key" }, row.key), row.doc && h("p", { class: "why is-open" }, row.doc)] },
+      { label: "Key", wide: true, sign: (row) => [row.key, row.doc], cell: (row) => [h("code", { class: "config-key" }, row.key), row.doc && h("p", { class: "why is-open" }, words(row.doc))] },
       { label: "Value", sign: (row) => row.value, cell: (row) => (row.value === null || row.value === "" ? h("span", { class: "soft" }, NOTHING) : h("code", { class: "config-value" }, row.value)) },
       { label: "Origin", sign: (row) => row.origin, cell: (row) => h("span", { class: row.origin === "default" ? "soft" : "chip" }, row.origin) },
     ],

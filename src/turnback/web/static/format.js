@@ -28,7 +28,7 @@ export function compact(value) {
   for (const [from, unit, divisor] of steps) {
     if (Math.abs(value) >= from) return `${digits(value / (divisor ?? from))} ${unit}`;
   }
-  return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 10 ? 1 : 0 });
+  return value.toLocaleString("en", { maximumFractionDigits: Math.abs(value) < 100 ? 1 : 0 });
 }
 
 function digits(value) {
@@ -77,7 +77,8 @@ export function ago(ms) {
   const passed = now() - ms;
   if (passed < -2000) return `in ${duration(-passed)}`;
   if (passed < 1500) return "just now";
-  const coarse = passed < 60_000 ? Math.floor(passed / 1000) * 1000 : passed;
+  const unit = passed < 60_000 ? 1000 : 60_000;
+  const coarse = Math.floor(passed / unit) * unit;
   return `${duration(coarse)} ago`;
 }
 

@@ -172,9 +172,9 @@ const LAST_DATE = 8.64e15;
 
 function watermark({ watermark_ms: ms }) {
   if (ms === null) return NOTHING;
-  if (Number(ms) > LAST_DATE) return "end of time";
-  if (Number(ms) < -LAST_DATE) return "none yet";
-  return time(Number(ms));
+  if (ms > LAST_DATE) return "end of time";
+  if (ms < -LAST_DATE) return "none yet";
+  return time(ms);
 }
 
 function detail(panel, operator, operators) {
@@ -189,7 +189,7 @@ function detail(panel, operator, operators) {
     ["Records in", number(operator.records_in)],
     ["Records out", number(operator.records_out)],
     ["State size", operator.state_bytes === null ? NOTHING : `${bytes(operator.state_bytes)} (${exactBytes(operator.state_bytes)})`],
-    ["Watermark", Math.abs(Number(operator.watermark_ms ?? 0)) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
+    ["Watermark", Math.abs(operator.watermark_ms ?? 0) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
     ["Spark stage", operator.level < 0 ? "Spark reads it alone" : number(operator.level)],
   ];
   if (panel.firstChild === null) {

@@ -60,11 +60,12 @@ function facts(detail, history) {
   const { summary } = detail;
   const last = history?.rows.find((row) => row.status === "COMPLETED");
   const at = last ? last.triggered_ms + (last.duration_ms ?? 0) : null;
+  const newest = summary.checkpoint ?? last?.number ?? null;
   const size = last?.full_bytes ?? null;
   return [
     { label: "Records/s", value: compact(summary.records_per_s), more: `${compact(summary.records_in)} in this attempt`, title: `${number(summary.records_in)} records`, spark: true },
     { label: ENDED.has(summary.state) ? "Ran for" : "Running for", value: duration(runningFor(summary)), more: summary.started_ms === null ? "" : `since ${time(summary.started_ms)}`, title: exactTime(summary.started_ms) },
-    { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: summary.checkpoint === null ? "none complete yet" : `chk-${summary.checkpoint}`, title: exactTime(at) },
+    { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: newest === null ? "none complete yet" : `chk-${newest}`, title: exactTime(at) },
     { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${history.failed === 0 ? "none" : number(history.failed)} of ${number(history.completed + history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
     { label: "State size", value: bytes(size), more: last ? `last +${bytes(last.delta_bytes)}` : "", title: exactBytes(size) },
     { label: "Attempt", value: number(summary.attempt), more: summary.restarts === 1 ? "1 restart" : `${number(summary.restarts)} restarts`, alarm: summary.state === "RESTARTING" },

@@ -13,7 +13,7 @@ export function note(summary) {
   if (list === undefined) rates.set(summary.name, (list = []));
   const at = now();
   if (list.length > 0 && at - list.at(-1).at < APART_MS) return;
-  list.push({ at, value: Number(summary.records_per_s) });
+  list.push({ at, value: summary.records_per_s });
   if (list.length > MOST) list.shift();
 }
 

@@ -2,7 +2,7 @@
 
 import { copyButton } from "./copy.js";
 import { h } from "./dom.js";
-import { Exact, print } from "./exact.js";
+import { print } from "./json.js";
 import { shorten } from "./format.js";
 
 const SHORT = 96;
@@ -11,7 +11,7 @@ const SHORT = 96;
 export function valueNode(value) {
   if (value === null || value === undefined) return h("code", { class: "value is-null" }, "null");
   const line = print(value);
-  const plain = typeof value !== "object" || value instanceof Exact;
+  const plain = typeof value !== "object";
   const look = typeof value === "string" ? "is-string" : plain ? "is-number-like" : "is-object";
   if (line.length <= SHORT) return h("code", { class: `value ${look}` }, line);
   const whole = plain ? line : print(value, 2);
