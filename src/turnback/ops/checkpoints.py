@@ -88,15 +88,15 @@ def _path(number: int | None, retained: Collection[int], directory: str) -> str 
 
 def _done(record: Record, event: CheckpointDone, path: str | None) -> CheckpointRow:
     beside = event.manifest_ms + event.commit_ms
-    duration = event.waited_ms + beside
+    since_trigger = event.waited_ms + beside
     return CheckpointRow(
         number=event.number,
         status=CheckpointStatus.COMPLETED,
         attempt=record.attempt,
         epoch=event.epoch,
         trigger=event.trigger,
-        triggered_ms=record.at_ms - duration,
-        duration_ms=duration,
+        triggered_ms=record.at_ms - since_trigger,
+        duration_ms=event.sync_ms + since_trigger,
         sync_ms=event.sync_ms,
         async_ms=beside,
         delta_bytes=event.bytes_written,

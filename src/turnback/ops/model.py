@@ -146,8 +146,8 @@ class CheckpointRow(View, frozen=True, kw_only=True):
         epoch: The last epoch in it.
         trigger: Why it was taken: periodic, manual, savepoint, final.
         triggered_ms: When it was begun.
-        duration_ms: How long it took, from then until the sinks had committed.
-        sync_ms: Of the epoch's time, how long the slowest task took to snapshot its state.
+        duration_ms: How long it took: sync, waiting for the checkpoint before it, async.
+        sync_ms: Within the epoch, how long the slowest task took to snapshot its state.
         async_ms: How long it took beside the stream: manifest and commits.
         delta_bytes: Bytes of new files.
         full_bytes: Bytes of all files it needs.

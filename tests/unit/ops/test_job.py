@@ -190,7 +190,7 @@ def test_checkpoints_are_told_from_history_newest_first(driver: Driver) -> None:
     history = seen(driver).checkpoints()
     newest, broken, oldest = history.rows
     assert (newest.number, newest.status, newest.epoch) == (second, "COMPLETED", 6)
-    assert (newest.duration_ms, newest.sync_ms, newest.async_ms) == (150, 15, 50)
+    assert (newest.duration_ms, newest.sync_ms, newest.async_ms) == (165, 15, 50)
     assert newest.triggered_ms == driver.clock.now_ms() - 150
     assert (newest.delta_bytes, newest.full_bytes, newest.files) == (100, 1_000, 3)
     assert (newest.acknowledged, newest.tasks) == (4, 4)
@@ -201,8 +201,8 @@ def test_checkpoints_are_told_from_history_newest_first(driver: Driver) -> None:
     assert (broken.duration_ms, broken.sync_ms, broken.path) == (400, None, None)
     assert (history.completed, history.failed, history.in_progress) == (2, 1, 0)
     assert history.duration_ms is not None
-    assert (history.duration_ms.min, history.duration_ms.max) == (60, 150)
-    assert history.duration_ms.mean == history.duration_ms.p50 == 105
+    assert (history.duration_ms.min, history.duration_ms.max) == (65, 165)
+    assert history.duration_ms.mean == history.duration_ms.p50 == 115
 
 
 def test_order_follows_the_numbers_not_the_clock(driver: Driver) -> None:

@@ -64,7 +64,7 @@ export function checkpointsTab(name) {
   const content = h("div", { class: "stack" },
     counts,
     h("div", { class: "columns" },
-      h("section", { class: "card" }, h("h2", null, "Duration"), legend([["sync", "look-sync"], ["async", "look-async"], ["processing", "look-rest"], ["failed", "look-failed"]]), durations.node),
+      h("section", { class: "card" }, h("h2", null, "Duration"), legend([["sync", "look-sync"], ["async", "look-async"], ["waiting", "look-rest"], ["failed", "look-failed"]]), durations.node),
       h("section", { class: "card" }, h("h2", null, "Size"), legend([["full", "look-full"], ["delta", "look-delta"]]), sizes.node)),
     h("section", { class: "card" }, h("h2", null, "Summary"), summary.node),
     h("section", { class: "card" }, h("h2", null, "History"), history.node));
@@ -111,7 +111,7 @@ const failed = (row) => row.status === "FAILED";
 const failedLine = (row) => (failed(row) ? [["failed", row.reason ?? "", "look-failed"]] : []);
 
 function durationChart() {
-  const bars = [["sync", (row) => row.sync_ms, "look-sync"], ["async", (row) => row.async_ms, "look-async"], ["processing", rest, "look-rest"]];
+  const bars = [["sync", (row) => row.sync_ms, "look-sync"], ["async", (row) => row.async_ms, "look-async"], ["waiting", rest, "look-rest"]];
   return chart({
     label: "Duration of the checkpoints", caption, failed,
     panels: [{ height: 190, format: duration, ticks: decimalTicks, series: bars.map(([word, value, look]) => ({ name: word, kind: "bar", look, value })) }],
