@@ -15,16 +15,16 @@ from turnback.ops.model import CheckpointHistory, CheckpointRow, Distribution
 _COLUMNS = (
     "checkpoint",
     "status",
-    Column("attempt", right=True),
-    Column("epoch", right=True),
-    "trigger",
+    Column("attempt", right=True, extra=True),
+    Column("epoch", right=True, extra=True),
+    Column("trigger", extra=True),
     "triggered",
     Column("duration", right=True),
-    Column("sync", right=True),
-    Column("async", right=True),
+    Column("sync", right=True, extra=True),
+    Column("async", right=True, extra=True),
     Column("delta", right=True),
     Column("full", right=True),
-    Column("acks", right=True),
+    Column("acks", right=True, extra=True),
     "note",
 )
 _QUANTILES = ("min", "p50", "p90", "p99", "max")
@@ -58,7 +58,8 @@ def checkpoints(
         for row in rows:
             cli.out.line(str(row.path))
     else:
-        cli.out.table(_COLUMNS, [_row(cli, row) for row in rows])
+        if rows or not cli.out.terminal:
+            cli.out.table(_COLUMNS, [_row(cli, row) for row in rows])
         _summary(cli, history)
 
 

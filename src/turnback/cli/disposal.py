@@ -23,21 +23,19 @@ def dispose(
     Checkpoints are refused: their job keeps and deletes them.
     """
     from turnback.ops.disposal import dispose as delete
+    from turnback.ops.place import shown
     from turnback.ops.snapshots import view
 
     found = cli.snapshot(snapshot)
     seen = view(found)
     name = seen.id if seen.label is None else f"{seen.id} ({seen.label})"
-    confirm(
-        cli,
-        f"Delete {seen.kind} {name} of job {seen.job!r} at {seen.location} for good?",
-        yes,
-    )
+    place = shown(seen.location)
+    confirm(cli, f"Delete {seen.kind} {name} of job {seen.job!r} at {place} for good?", yes)
     delete(found, cli.jobs, force=force)
     if cli.json:
-        cli.out.document({"disposed": seen.location, "id": seen.id, "job": seen.job})
+        cli.out.document({"disposed": place, "id": seen.id, "job": seen.job})
     else:
-        cli.out.line(f"deleted {seen.location}")
+        cli.out.line(f"deleted {place}")
 
 
 VERB = Verb(

@@ -14,6 +14,7 @@ from turnback.cli.text import told
 from turnback.cli.verb import Panel, Verb
 from turnback.core.errors import ConfigurationError
 from turnback.ops.model import SnapshotView, StatePage, StateRow
+from turnback.ops.place import shown
 
 if TYPE_CHECKING:
     from turnback.runtime.snapshot import Snapshot
@@ -86,7 +87,7 @@ def _facts(cli: Cli, seen: SnapshotView) -> list[tuple[str, Value]]:
     out = cli.out
     return [
         (seen.kind, seen.id),
-        ("location", seen.location),
+        ("location", shown(seen.location)),
         ("job", seen.job),
         ("job id", seen.job_id),
         ("taken", out.time(seen.created_ms)),
@@ -101,7 +102,7 @@ def _facts(cli: Cli, seen: SnapshotView) -> list[tuple[str, Value]]:
         ("key groups", seen.max_parallelism),
         ("size", out.size(seen.bytes)),
         ("files", out.number(seen.files)),
-        ("started from", seen.started_from),
+        ("started from", seen.started_from and shown(seen.started_from)),
     ]
 
 

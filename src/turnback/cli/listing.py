@@ -14,12 +14,12 @@ _OVER = frozenset({"FINISHED", "FAILED", "CANCELED"})
 _COLUMNS = (
     "name",
     "state",
-    Column("attempt", right=True),
+    Column("attempt", right=True, extra=True),
     Column("checkpoint", right=True),
-    Column("restarts", right=True),
+    Column("restarts", right=True, extra=True),
     Column("records/s", right=True),
     "started",
-    "id",
+    Column("id", extra=True),
     "problem",
 )
 
@@ -59,7 +59,7 @@ def _row(cli: Cli, job: JobSummary) -> list[Value]:
         job.restarts,
         cli.out.number(rate) if job.state == "RUNNING" else None,
         cli.out.time(job.started_ms or job.created_ms),
-        job.job_id,
+        cli.out.id(job.job_id),
         job.problem or job.cause,
     ]
 

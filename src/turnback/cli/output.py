@@ -35,6 +35,9 @@ _STATES = {
     "changed": "yellow",
 }
 _UNDER_WAY = "yellow"
+_SHORT = 26
+_RECENT_MS = 7 * 86_400_000
+_ID = 8
 
 
 @dataclass(frozen=True)
@@ -55,10 +58,17 @@ Value = Cell | str | int | None
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table; numbers stand on the right."""
+    """A column of a table.
+
+    Attributes:
+        name: Its head.
+        right: Whether its values stand on the right, as numbers do.
+        extra: Whether it is left out where a terminal is too narrow for all columns.
+    """
 
     name: str
     right: bool = False
+    extra: bool = False
 
 
 class Output:
@@ -93,7 +103,10 @@ class Output:
             self._write(printable(line))
 
     def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[Value]]) -> None:
-        """Print rows below a head; in a pipe one line each, nothing cut off."""
+        """Print rows below a head; in a pipe one line each, nothing cut off.
+
+        On a terminal columns without any value are left out.
+        """
         heads = [c if isinstance(c, Column) else Column(c) for c in columns]
         cells = [[_cell(value) for value in row] for row in rows]
         if self.terminal:
@@ -107,8 +120,8 @@ class Output:
         width = max((len(name) for name, _ in given), default=0)
         for name, cell in given:
             if self.terminal:
-                line = self._text(f"{name.ljust(width)}  ", "dim")
-                line.append_text(self._text(cell.text, cell.style))
+                line = self._text("").append(f"{name.ljust(width)}  ", "dim")
+                line.append(cell.text, cell.style)
                 self._console().print(line, soft_wrap=True)
             else:
                 self._write(f"{name.ljust(width)}  {cell.text}")
@@ -121,12 +134,18 @@ class Output:
     # -- forms of values
 
     def time(self, ms: int | None) -> str | None:
-        """A time: exact and how long ago on a terminal, ISO in a pipe."""
+        """A time: exact, and if recent how long ago, on a terminal; ISO in a pipe."""
         if ms is None:
             return None
         if not self.terminal:
             return text.iso(ms)
-        return f"{text.local(ms)} ({text.ago(ms, _now_ms())})"
+        now = _now_ms()
+        exact = text.local(ms, now)
+        return f"{exact} ({text.ago(ms, now)})" if now - ms < _RECENT_MS else exact
+
+    def id(self, id: str | None) -> str | None:
+        """An identity: on a terminal as much of it as a command needs to find it again."""
+        return id[:_ID] if id is not None and self.terminal else id
 
     def size(self, bytes_: int | None) -> str | None:
         """A size: with a unit on a terminal, in bytes in a pipe."""
@@ -187,14 +206,32 @@ class Output:
         from rich import box
         from rich.table import Table
 
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", show_edge=False)
-        for column in columns:
+        console = self._console()
+        widths = [
+            max([len(column.name), *(len(row[i].text) for row in rows)])
+            for i, column in enumerate(columns)
+        ]
+        used = _fitting(columns, rows, widths, console.width)
+        short = {i for i in used if widths[i] <= _SHORT}
+        # Cutting off is worse than folding: values are to be copied.
+        fits = sum(widths[i] if i in short else _SHORT for i in used) + 2 * len(used)
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
+            pad_edge=False,
+            show_edge=False,
+            header_style="bold",
+        )
+        for i in used:
             table.add_column(
-                column.name, justify="right" if column.right else "left", overflow="fold"
+                columns[i].name,
+                justify="right" if columns[i].right else "left",
+                overflow="fold",
+                no_wrap=i in short and fits <= console.width,
             )
         for row in rows:
-            table.add_row(*(self._text(cell.text, cell.style) for cell in row))
-        self._console().print(table)
+            table.add_row(*(self._text(row[i].text, row[i].style) for i in used))
+        console.print(table)
 
     def _plain_table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
         heads = [column.name.upper().replace(" ", "_") for column in columns]
@@ -206,6 +243,19 @@ class Output:
                 for value, width, column in zip(line, widths, columns, strict=True)
             )
             self._write("  ".join(cells).rstrip())
+
+
+def _fitting(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], widths: Sequence[int], width: int
+) -> list[int]:
+    """Which columns to show: none without a value, and no extra ones that have no room."""
+    used = [
+        i for i in range(len(columns)) if not rows or any(row[i].text != NOTHING for row in rows)
+    ]
+    for i in reversed(used[:]):
+        if columns[i].extra and sum(widths[k] + 2 for k in used) - 2 > width:
+            used.remove(i)
+    return used
 
 
 def _cell(value: Value) -> Cell:

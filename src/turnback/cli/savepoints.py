@@ -17,11 +17,11 @@ _COLUMNS = (
     "id",
     "label",
     "taken",
-    Column("checkpoint", right=True),
+    Column("checkpoint", right=True, extra=True),
     Column("size", right=True),
-    "there",
+    Column("there", extra=True),
     "path",
-    "note",
+    Column("note", extra=True),
 )
 
 
@@ -47,8 +47,10 @@ def savepoints(
     elif restore:
         for row in rows:
             cli.out.line(row.restore)
-    else:
+    elif rows or not cli.out.terminal:
         cli.out.table(_COLUMNS, [_row(cli, row) for row in rows])
+    else:
+        cli.out.line("There are no savepoints.")
 
 
 def _row(cli: Cli, row: SavepointRow) -> list[Value]:

@@ -42,12 +42,15 @@ def iso(ms: int) -> str:
         return f"{ms} ms"
 
 
-def local(ms: int) -> str:
-    """A time where the user is, to the second."""
+def local(ms: int, now_ms: int) -> str:
+    """A time where the user is: to the second if it was today, else with its day."""
     try:
-        return datetime.fromtimestamp(ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        then = datetime.fromtimestamp(ms / 1000).astimezone()
+        today = datetime.fromtimestamp(now_ms / 1000).astimezone()
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms"
+    same_day = then.date() == today.date()
+    return then.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M")
 
 
 def ago(ms: int, now_ms: int) -> str:

@@ -77,7 +77,13 @@ def test_durations(ms, shown):
 def test_times_that_no_calendar_has():
     assert text.iso(0) == "1970-01-01T00:00:00Z"
     assert text.iso(2**63) == f"{2**63} ms"
-    assert text.local(-(2**63)) == f"{-(2**63)} ms"
+    assert text.local(-(2**63), 0) == f"{-(2**63)} ms"
+
+
+def test_times_of_today_have_no_date():
+    noon = 1_700_000_000_000
+    assert len(text.local(noon, noon)) == len("12:00:00")
+    assert len(text.local(noon - 2 * 86_400_000, noon)) == len("2026-01-01 12:00")
 
 
 @pytest.mark.parametrize("bad", ["\x1b[2J", "a\nb", "\x9b31m", "\u202e", "\r", "\x00"])

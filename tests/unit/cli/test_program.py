@@ -189,11 +189,26 @@ class Terminal:
 
 
 def test_a_terminal_gets_colours_and_relative_times(shell):
-    make_job(shell.root, "orders")
+    job = make_job(shell.root, "orders")
     terminal = Terminal(shell, "list", "-a")
     assert terminal.end() == 0
     assert "\x1b[34mFINISHED" in terminal.shown
-    assert " ago)" in terminal.shown
+    assert job.info.job_id[:8] in terminal.shown and job.info.job_id not in terminal.shown
+    job.clock.advance(int(time.time() * 1000) - 7_000 - job.clock.now_ms())
+    job.directory.say(JobState.FINISHED, job.info.job_id)
+    terminal = Terminal(shell, "status", "orders")
+    assert terminal.end() == 0
+    assert " s ago)" in terminal.shown
+
+
+@pytest.mark.parametrize(("columns", "shown"), [("90", False), ("200", True)])
+def test_a_narrow_terminal_gets_fewer_columns_and_whole_values(shell, columns, shown):
+    make_job(shell.root, "orders")
+    terminal = Terminal(shell, "checkpoints", "orders", "--no-color", COLUMNS=columns)
+    assert terminal.end() == 0
+    assert ("async" in terminal.shown.split("completed")[0]) is shown
+    for value in ("chk-3", "COMPLETED", "the disk is full", "1.8 KiB"):
+        assert value in terminal.shown
 
 
 @pytest.mark.parametrize(("words", "env"), [(["--no-color"], {}), ([], {"NO_COLOR": "1"})])
