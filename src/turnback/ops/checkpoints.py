@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from turnback.coordinator.event import AttemptStarted, CheckpointDone, CheckpointFailed, Record
+from turnback.coordinator.log import CheckpointLog
+from turnback.coordinator.manifest import Manifest
 from turnback.coordinator.status import Status, UnderWay
+from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
 from turnback.ops.model import CheckpointHistory, CheckpointRow, CheckpointStatus, Distribution
 
 
@@ -13,6 +16,7 @@ def checkpoint_history(
     records: Sequence[Record],
     *,
     under_way: Iterable[CheckpointRow] = (),
+    unrecorded: Iterable[Manifest] = (),
     retained: Collection[int] = (),
     directory: str,
 ) -> CheckpointHistory:
@@ -21,10 +25,11 @@ def checkpoint_history(
     Args:
         records: Its history, oldest first.
         under_way: Those that are being taken.
+        unrecorded: Those that are complete and not in the history yet, newest first.
         retained: Numbers of those that can be restored.
         directory: Where their files are.
     """
-    rows = list(under_way)
+    rows = [*under_way, *(_unrecorded(manifest, directory) for manifest in unrecorded)]
     for record in reversed(records):
         if isinstance(record.event, CheckpointDone):
             rows.append(
@@ -47,6 +52,22 @@ def checkpoint_history(
         full_bytes=distribution([row.full_bytes for row in done]),
         rows=tuple(rows),
     )
+
+
+def unrecorded(log: CheckpointLog, records: Sequence[Record]) -> list[Manifest]:
+    """Return the checkpoints that are newer than the history, which is written now and then."""
+    known = max((r.event.number for r in records if isinstance(r.event, CheckpointDone)), default=0)
+    found = []
+    for number in reversed(log.numbers()):
+        if number <= known:
+            break
+        try:
+            slot = log.get(number)
+        except (CheckpointNotFoundError, CorruptFileError, FormatVersionError):
+            continue  # dropped meanwhile; or `verify` is what tells
+        if isinstance(slot, Manifest):
+            found.append(slot)
+    return found
 
 
 def under_way_rows(status: Status) -> list[CheckpointRow]:
@@ -105,6 +126,18 @@ def _done(record: Record, event: CheckpointDone, path: str | None) -> Checkpoint
         acknowledged=event.tasks or None,
         tasks=event.tasks or None,
         path=path,
+    )
+
+
+def _unrecorded(manifest: Manifest, directory: str) -> CheckpointRow:
+    return CheckpointRow(
+        number=manifest.number,
+        status=CheckpointStatus.COMPLETED,
+        attempt=manifest.attempt,
+        epoch=manifest.epoch,
+        trigger=manifest.trigger,
+        triggered_ms=manifest.created_ms,
+        path=_path(manifest.number, {manifest.number}, directory),
     )
 
 

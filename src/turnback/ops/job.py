@@ -23,7 +23,7 @@ from turnback.core.errors import (
 )
 from turnback.ops.asked import ASKED_KEYS, asked_format, asked_kind, takes_savepoint
 from turnback.ops.attempts import Attempt, read_attempts
-from turnback.ops.checkpoints import checkpoint_history, under_way_rows
+from turnback.ops.checkpoints import checkpoint_history, under_way_rows, unrecorded
 from turnback.ops.failures import failure_rows
 from turnback.ops.liveness import UNREADABLE, Liveness, is_terminal, judge
 from turnback.ops.model import (
@@ -41,6 +41,7 @@ from turnback.ops.savepoints import savepoint_rows
 from turnback.ops.summary import operators, state_names, summarise, unreadable
 
 if TYPE_CHECKING:
+    from turnback.coordinator.manifest import Manifest
     from turnback.runtime.snapshot import Snapshot
 
 
@@ -146,12 +147,23 @@ class Job:
         storage = self.directory.storage
         status = self.directory.status()
         driven = judge(status, self._clock.now_ms()).is_driven
+        log, records = CheckpointLog(storage), read_history(storage)
         return checkpoint_history(
-            read_history(storage),
+            records,
             under_way=under_way_rows(status) if status is not None and driven else (),
-            retained=set(CheckpointLog(storage).numbers()),
+            unrecorded=unrecorded(log, records),
+            retained=set(log.numbers()),
             directory=shown(storage.uri),
         )
+
+    def retained(self) -> tuple[Manifest, ...]:
+        """Return the checkpoints it can be started from, oldest first.
+
+        The history may not know the newest yet.
+        """
+        from turnback.coordinator.log import CheckpointLog
+
+        return CheckpointLog(self.directory.storage).scan().manifests
 
     def savepoints(self) -> list[SavepointRow]:
         """Return the savepoints it has taken, newest first."""

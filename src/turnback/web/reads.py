@@ -9,7 +9,6 @@ import msgspec
 
 from turnback.ops.model import (
     CheckpointHistory,
-    CheckpointStatus,
     ConfigRow,
     FailureRow,
     JobDetail,
@@ -100,15 +99,14 @@ def snapshots(call: Call) -> list[SnapshotRow]:
     """Return the snapshots of a job that can be looked into, newest first."""
     rows = [
         SnapshotRow(
-            id=f"chk-{row.number}",
+            id=manifest.name,
             kind="checkpoint",
-            created_ms=row.triggered_ms + (row.duration_ms or 0),
+            created_ms=manifest.created_ms,
             label=None,
-            checkpoint=row.number,
-            epoch=row.epoch,
+            checkpoint=manifest.number,
+            epoch=manifest.epoch,
         )
-        for row in call.job.checkpoints().rows
-        if row.number is not None and row.path and row.status is CheckpointStatus.COMPLETED
+        for manifest in call.job.retained()
     ]
     rows += [
         SnapshotRow(

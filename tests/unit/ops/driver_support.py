@@ -136,7 +136,9 @@ class Driver:
             operators=("count",),
         )
 
-    def checkpoint(self, *files: StateFile, epoch: int = 1, **numbers: Any) -> int:
+    def checkpoint(
+        self, *files: StateFile, epoch: int = 1, recorded: bool = True, **numbers: Any
+    ) -> int:
         assert self.fence is not None
         schema = StateSchema(
             uid="count",
@@ -165,7 +167,8 @@ class Driver:
             config={},
         )
         number = self.log.append(manifest)[-1].number
-        self.happens(done(number, epoch, **numbers))
+        if recorded:
+            self.happens(done(number, epoch, **numbers))
         self.say(JobState.RUNNING, checkpoint=number, epoch=epoch)
         return number
 

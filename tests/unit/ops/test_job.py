@@ -205,6 +205,21 @@ def test_checkpoints_are_told_from_history_newest_first(driver: Driver) -> None:
     assert history.duration_ms.mean == history.duration_ms.p50 == 115
 
 
+def test_a_checkpoint_that_the_history_does_not_know_yet_is_seen_as_well(driver: Driver) -> None:
+    driver.attempt()
+    first = driver.checkpoint(epoch=3)
+    second = driver.checkpoint(epoch=4, recorded=False)
+    third = driver.checkpoint(epoch=5, recorded=False)
+    Path(f"{driver.path}/checkpoints/chk-{third}.json").write_bytes(b"damaged")
+    driver.log.remove(first)
+    history = seen(driver).checkpoints()
+    assert [row.number for row in history.rows] == [second, first]
+    assert (history.rows[0].epoch, history.rows[0].duration_ms) == (4, None)
+    assert history.rows[0].path == f"{driver.path}/checkpoints/chk-{second}.json"
+    assert history.completed == 2
+    assert [manifest.number for manifest in seen(driver).retained()] == [second]
+
+
 def test_order_follows_the_numbers_not_the_clock(driver: Driver) -> None:
     driver.attempt()
     driver.checkpoint(epoch=1)

@@ -252,6 +252,7 @@ class JobRunner:
             if self._spec.claim_mode is ClaimMode.CLAIM and origin.metadata is not None:
                 self._claimed = origin
         name = origin.name if origin else None
+        _LOG.info("job %r: attempt %d starts from %s", info.job, fence.attempt, name or "nothing")
         history.record(AttemptStarted(name, origin.epoch if origin else None))
         if not self.report.attempts:
             self.report.restored_from = name
@@ -311,6 +312,7 @@ class JobRunner:
 
     def _ended(self, info: JobInfo, history: History | None) -> JobReport:
         state = JobState.CANCELED if self._cancelled.is_set() else JobState.FINISHED
+        _LOG.info("job %r is %s", info.job, state.value)
         if history is not None:
             history.record(JobEnded(state.value))
         self._say(state, info, **self._last_words)
