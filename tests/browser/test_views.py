@@ -116,6 +116,12 @@ def test_a_snapshot_that_is_gone_is_answered_in_words(look):
     looker = look()
     page = looker.open("jobs", "likes", "state", query="?snapshot=chk-999")
     expect(page.locator(".failure")).to_contain_text("chk-999")
+    page.get_by_role("button", name="Try again").click()  # with the newest in its place
+    expect(page.get_by_role("table", name="Rows of the state")).to_be_visible()
+    looker.open("jobs", "likes", "diff", query="?from=chk-2&to=chk-999")
+    expect(page.locator(".failure")).to_contain_text("chk-999")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.locator(".diff-counts")).to_contain_text("changed")
     assert all("404" in complaint for complaint in looker.complaints), looker.complaints
     looker.complaints.clear()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnback.core.errors import ConfigurationError, ElementTypeError
 from turnback.core.types import Types
+from turnback.ops.kept import while_kept
 from turnback.ops.keytext import parse_key
 from turnback.ops.model import StatePage
 from turnback.ops.staterows import Position, StateRows
@@ -51,18 +52,20 @@ def page(
         StateError: There is no such state, or its rows cannot be read.
         ConfigurationError: An argument cannot be used, such as a key of another type.
         CorruptFileError: A file is damaged; none of its rows are given out.
+        CheckpointNotFoundError: The checkpoint was dropped meanwhile.
         NotFoundError: A file is missing.
     """
     check_limit(limit)
     start = Position.of(after)
     rows = StateRows(snapshot, uid, name)
     found = _Found(limit)
-    if key is None:
-        following = _scan(rows, start, found, None)
-    elif (prefix := _prefix(key, rows)) is not None:
-        following = _scan(rows, start, found, prefix)
-    else:
-        following = _look_up(rows, key, start, found)
+    with while_kept(snapshot):
+        if key is None:
+            following = _scan(rows, start, found, None)
+        elif (prefix := _prefix(key, rows)) is not None:
+            following = _scan(rows, start, found, prefix)
+        else:
+            following = _look_up(rows, key, start, found)
     shown = [row for table in found.tables for row in rows.shown(table, full=full)]
     return StatePage(
         uid=uid,

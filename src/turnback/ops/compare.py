@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.ops.browse import SCAN_S, check_limit
+from turnback.ops.kept import while_kept
 from turnback.ops.model import DiffPage, DiffRow, StateDiffRow
 from turnback.ops.staterows import Position, StateRows
 from turnback.runtime.snapshot import Snapshot
@@ -79,13 +80,15 @@ def page(
         IncompatibleStateError: Its types or key groups differ.
         ConfigurationError: An argument cannot be used.
         CorruptFileError: A file is damaged.
+        CheckpointNotFoundError: A checkpoint was dropped meanwhile.
         NotFoundError: A file is missing.
     """
     check_limit(limit)
     start = Position.of(after_cursor)
     pair = _pair(before, after, uid, name)
     found = _Found(limit)
-    following = _compare(pair, start, found)
+    with while_kept(before, after):
+        following = _compare(pair, start, found)
     return DiffPage(
         uid=uid,
         name=name,

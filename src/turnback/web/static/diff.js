@@ -50,7 +50,7 @@ export function diffTab(name, query) {
       if (states.length === 0) replace(result, empty("Neither snapshot holds state."));
       else start();
     } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, open));
+      if (!signal.aborted) replace(result, failure(error, again));
     }
   }
 
@@ -71,7 +71,7 @@ export function diffTab(name, query) {
       page = further ? add(page, next) : next;
       showRows();
     } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, () => load(further)));
+      if (!signal.aborted) replace(result, failure(error, again));
     } finally {
       more.disabled = false;
     }
@@ -90,7 +90,23 @@ export function diffTab(name, query) {
     text(more, `Load more (${plural(page.rows.length, "difference")} so far)`);
   }
 
-  return {
+  // A checkpoint may have been dropped: then the newest takes its place.
+  async function again() {
+    const signal = begin();
+    replace(result, skeleton(4));
+    try {
+      const snapshots = await loadSnapshots(name, signal);
+      if (signal.aborted) return;
+      const there = (id) => (snapshots.some((row) => row.id === id) ? id : null);
+      Object.assign(wanted, { from: there(opened.from), to: there(opened.to), state: state.value });
+      opened = null;
+      tab.show(snapshots);
+    } catch (error) {
+      if (!signal.aborted) replace(result, failure(error, again));
+    }
+  }
+
+  const tab = {
     node: h("div", null, body, none),
     load: (signal) => loadSnapshots(name, signal),
     show: (snapshots) => {
@@ -109,6 +125,7 @@ export function diffTab(name, query) {
     interval: SLOWLY_MS,
     stop: () => flight.abort(),
   };
+  return tab;
 }
 
 // The later one defaults to the newest, the earlier one to the one before it.

@@ -46,7 +46,7 @@ export function stateTab(name, query) {
     try {
       view = await get(["jobs", name, "snapshots", opened], {}, signal);
     } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, open));
+      if (!signal.aborted) replace(result, failure(error, again));
       return;
     }
     if (signal.aborted) return;
@@ -82,7 +82,7 @@ export function stateTab(name, query) {
       page = further ? { ...next, rows: [...page.rows, ...next.rows], list: page.list } : next;
       showRows();
     } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, () => load(further)));
+      if (!signal.aborted) replace(result, failure(error, again));
     } finally {
       more.disabled = false;
     }
@@ -100,7 +100,25 @@ export function stateTab(name, query) {
     text(more, `Load more (${plural(page.rows.length, "row")} so far)`);
   }
 
-  return {
+  // A checkpoint may have been dropped: then the newest takes its place.
+  async function again() {
+    flight.abort();
+    flight = new AbortController();
+    const { signal } = flight;
+    replace(result, skeleton(4));
+    try {
+      const snapshots = await loadSnapshots(name, signal);
+      if (signal.aborted) return;
+      wanted.snapshot = snapshots.some((row) => row.id === opened) ? opened : null;
+      wanted.state = state.value;
+      opened = null;
+      tab.show(snapshots);
+    } catch (error) {
+      if (!signal.aborted) replace(result, failure(error, again));
+    }
+  }
+
+  const tab = {
     node: h("div", null, body, none),
     load: (signal) => loadSnapshots(name, signal),
     show: (snapshots) => {
@@ -117,6 +135,7 @@ export function stateTab(name, query) {
     interval: SLOWLY_MS,
     stop: () => flight.abort(),
   };
+  return tab;
 }
 
 function operatorName(view, uid) {
