@@ -38,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _tell(error: Exception, given: Sequence[str]) -> ExitCode:
     """Print why the command ended; its options are read from the text, as it may not be parsed."""
+    given = _ours(given)
     out = Output(json="--json" in given, color="--no-color" not in given)
     if isinstance(error, Abort):
         error = DeclinedError("not done, as nobody answered")
@@ -56,6 +57,14 @@ def _tell(error: Exception, given: Sequence[str]) -> ExitCode:
     if not expected and "--debug" not in given:
         out.say("This is not an error Turnback expects. Run it again with --debug to see more.")
     return code
+
+
+def _ours(given: Sequence[str]) -> Sequence[str]:
+    """What is left without the arguments of a script, which may have options of the same name."""
+    for at, word in enumerate(given):
+        if word.endswith(".py"):
+            return given[:at]
+    return given
 
 
 def _describe(error: Exception) -> tuple[str, ExitCode, bool]:

@@ -13,7 +13,7 @@ from turnback.core.errors import ConfigurationError
 
 ScriptArgument = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")]
 ArgumentsArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="What the script is given.")
+    list[str] | None, typer.Argument(metavar="ARGUMENTS", help="What the script is given.")
 ]
 AllowAllOption = Annotated[
     bool,

@@ -58,7 +58,8 @@ def _section(verb: Verb, command: Any) -> Iterator[str]:
 
 
 def _argument(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper())
+    name = str(argument.metavar or argument.name.upper())
+    return f"[{name}]..." if argument.nargs == -1 else name
 
 
 def _options(options: list[Any]) -> Iterator[str]:

@@ -65,7 +65,9 @@ def run(
     ] = None,
     parallelism: Annotated[
         int | None,
-        typer.Option("-p", "--parallelism", metavar="N", min=1, help="parallelism.default"),
+        typer.Option(
+            "-p", "--parallelism", metavar="N", min=1, help="Number of instances of every operator."
+        ),
     ] = None,
     fresh: Annotated[
         bool, flag("--fresh", help="Start empty although there are checkpoints.")

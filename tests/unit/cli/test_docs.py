@@ -66,6 +66,17 @@ def test_commands_in_the_text_exist():
         parse(shlex.split(line, comments=True))
 
 
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_commands_in_other_pages_exist(page):
+    for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
+        for line in re.findall(r"^(?:\$ )?turnback (.*)$", block, re.MULTILINE):
+            parse(shlex.split(line, comments=True))
+
+
 def test_the_exit_codes_are_documented():
     rows = dict(re.findall(r"^\| (\d+) \| (.*) \|$", section("Exit codes"), re.MULTILINE))
     assert rows == {str(code.value): code.meaning for code in ExitCode}
