@@ -135,7 +135,10 @@ def test_a_named_file_that_is_not_there(monkeypatch, tmp_path):
         ({"parallelism.default": "two"}, "parallelism.default is 'two': it must be a whole number"),
         ({"parallelism.default": 0}, "parallelism.default is 0: it must be at least 1"),
         ({"pipeline.max-parallelism": "1.5"}, "pipeline.max-parallelism is '1.5'"),
-        ({"pipeline.max-parallelism": 40_000}, "max-parallelism is 40000: it must be at most 32768"),
+        (
+            {"pipeline.max-parallelism": 40_000},
+            "max-parallelism is 40000: it must be at most 32768",
+        ),
         ({"state.backend.type": "etcd"}, "unknown state backend 'etcd'; there are hashmap"),
         ({"state.backend.type": 3}, "unknown state backend 3"),
         ({"execution.checkpointing.interval": "ten seconds"}, "'ten seconds' is not a duration"),

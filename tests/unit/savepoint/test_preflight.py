@@ -12,8 +12,8 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
 from turnback.coordinator import OperatorInfo
 from turnback.core.errors import ConfigurationError
-from turnback.savepoint.preflight import Subject, Verdict, check, program_of
 from turnback.savepoint.claims import SnapshotInfo, StoredState
+from turnback.savepoint.preflight import Subject, Verdict, check, program_of
 from turnback.state import StateSchema
 
 KEY = {"types": ["string"], "columns": True}
