@@ -20,6 +20,8 @@ from turnback.coordinator.requests import Requests
 from turnback.coordinator.status import JobState
 from unit.cli.cli_support import PROGRAM, Driver, make_job
 
+pytestmark = pytest.mark.slow
+
 HEAVY = {"pyarrow", "pandas", "pyspark", "numpy", "pydantic", "rich", "uvicorn", "starlette"}
 
 

@@ -14,6 +14,8 @@ from services.missing import missing
 from turnback.core.errors import ConfigurationError
 from turnback.web.server import listen, serve, url
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = """
 import logging, sys
 from turnback.ops.jobs import Jobs

@@ -5,6 +5,8 @@ import json
 import pytest
 from web_support import TOKEN, raw, served
 
+pytestmark = pytest.mark.slow
+
 POST = """POST /api/v1/jobs/likes/cancel HTTP/1.1
 Host: {host}
 Connection: close
