@@ -66,21 +66,22 @@ class Launched:
     def override(self, start: Start) -> Start:
         """Let the command line win over the program.
 
-        A driver that is started again goes on with the job. Where that began is said and done.
+        A driver that is started again goes on with the job. Where that began is said and done; so
+        it is when the program runs its job a second time.
 
         Raises:
-            ConfigurationError: The program runs a second job, and it is not said which is meant.
+            ConfigurationError: The program runs another job, and it is not said which is meant.
         """
-        launch = self.launch
-        if self._started is not None:
+        launch, again = self.launch, self._started is not None
+        if self._started not in (None, start.name):
             raise ConfigurationError(
                 f"this program runs several jobs, {self._started!r} and {start.name!r}: with "
                 "`turnback run` it can be one. Start each with a program of its own"
             )
-        self._started = launch.name or start.name
+        self._started = start.name
         start = replace(
             start,
-            name=self._started,
+            name=launch.name or start.name,
             allow_non_restored_state=launch.allow_non_restored_state
             or start.allow_non_restored_state,
             renames={**start.renames, **dict[Any, Any](launch.renames)},
@@ -88,6 +89,8 @@ class Launched:
             allow_pickled_state=launch.allow_pickled_state or start.allow_pickled_state,
             claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else start.claim_mode,
         )
+        if again:
+            return start
         if launch.mode is LaunchMode.RUN and self.resumed:
             return replace(start, start_from=None, fresh=False)
         if launch.start_from is not None:

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from turnback.coordinator.jobdir import JobDirectory
@@ -95,16 +96,12 @@ def cancel(run: RunDirectory) -> None:
 
 def kill(run: RunDirectory) -> None:
     """End the processes of a launch at once, the supervisor first."""
-    for process, how in (
-        (run.supervisor(), signal.SIGKILL),
-        (run.driver(), signal.SIGKILL),
-    ):
-        if process is not None and process.is_local() and process.is_alive():
-            try:
-                os.kill(process.pid, how)
-            except ProcessLookupError:
-                continue
+    # Said before: a driver whose supervisor is gone starts another, which sees this and ends.
     run.set_end(RunEnd(None, "it was killed by whoever started it"))
+    for process in (run.supervisor(), run.driver()):
+        if process is not None and process.is_local() and process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
 
 
 def last_lines(run: RunDirectory, most: int) -> tuple[str, ...]:

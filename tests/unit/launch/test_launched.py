@@ -75,6 +75,13 @@ def test_a_driver_that_is_started_again_goes_on(
     assert again.resumed
 
 
+def test_a_program_that_runs_its_job_again_goes_on_with_it(tmp_path: Path) -> None:
+    one = launched(tmp_path, name="other", start_from="/sp")
+    assert one.override(START).start_from == "/sp"
+    again = one.override(START)
+    assert (again.name, again.start_from) == ("other", None)
+
+
 def test_a_program_with_two_jobs_is_refused(tmp_path: Path) -> None:
     one = launched(tmp_path)
     one.override(START)

@@ -29,18 +29,7 @@ from turnback.coordinator import (
     resume_point,
 )
 from turnback.core import Clock, SystemClock
-from turnback.core.errors import (
-    CheckpointNotFoundError,
-    ConfigurationError,
-    CorruptFileError,
-    FencedError,
-    FormatVersionError,
-    IncompatibleStateError,
-    JobFailedError,
-    JobInUseError,
-    PlanError,
-    TurnbackError,
-)
+from turnback.core.errors import FencedError, JobInUseError, TurnbackError
 from turnback.core.faults import reach
 from turnback.planner import Plan
 from turnback.runtime.describe import describe
@@ -53,21 +42,11 @@ from turnback.runtime.spark.attempt import Attempt
 from turnback.runtime.spark.service import Service
 from turnback.runtime.spark.starter import Starter
 from turnback.runtime.storageref import StorageRef, storage_of
+from turnback.runtime.verdict import FINAL, final_error, told
 from turnback.savepoint import Origin, SavepointDirectory
 from turnback.storage import LocalStorage
 
 _LOG = logging.getLogger(__name__)
-_FINAL = (
-    CheckpointNotFoundError,
-    ConfigurationError,
-    CorruptFileError,
-    FencedError,
-    FormatVersionError,
-    IncompatibleStateError,
-    JobInUseError,
-    PlanError,
-)
-"""Errors that no restart mends."""
 
 
 class JobRunner:
@@ -101,7 +80,6 @@ class JobRunner:
         self._fenced: int | None = None
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
-        self._saying = threading.Lock()
         self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
         self.report.warnings = plan.warnings
 
@@ -124,7 +102,7 @@ class JobRunner:
                 history, cause = self._live(info)
                 if cause is None:
                     return self._ended(info, history)
-                delay = None if isinstance(cause, _FINAL) else strategy.on_failure(self._now())
+                delay = None if isinstance(cause, FINAL) else strategy.on_failure(self._now())
                 if delay is None or self._cancelled.is_set():
                     raise self._failed(info, history, cause)
                 self._wait(info, history, cause, delay)
@@ -258,15 +236,19 @@ class JobRunner:
             self.report.restored_from = name
         self.report.attempts += 1
         self._directory.record_program(describe(self._plan, self._spec, fence.attempt))
-        self._say(JobState.CREATED, info, attempt=fence.attempt, log=self._log_file())
+        self._say(
+            JobState.CREATED,
+            info,
+            attempt=fence.attempt,
+            epoch=origin.epoch if origin else None,
+            checkpoint=own.number if own else None,
+            log=str(self._spec.run.log) if self._spec.run else None,
+        )
 
     def _is_running(self, info: JobInfo, attempt: int) -> None:
         self._say(JobState.RUNNING, info)
         if self._spec.run is not None:
             self._spec.run.set_running(attempt)
-
-    def _log_file(self) -> str | None:
-        return str(self._spec.run.log) if self._spec.run is not None else None
 
     def _epoch_done(self, stats: EpochStats) -> None:
         self.report.epochs.append(stats)
@@ -303,11 +285,11 @@ class JobRunner:
         self, info: JobInfo, history: History | None, cause: BaseException, delay_ms: int
     ) -> None:
         self._restarts += 1
-        told = _told(cause)
-        _LOG.warning("job %r restarts in %d ms: %s", info.job, delay_ms, told)
+        why = told(cause)
+        _LOG.warning("job %r restarts in %d ms: %s", info.job, delay_ms, why)
         if history is not None:
-            history.record(Restarting(told, delay_ms))
-        self._say(JobState.RESTARTING, info, restarts=self._restarts, cause=told)
+            history.record(Restarting(why, delay_ms))
+        self._say(JobState.RESTARTING, info, restarts=self._restarts, cause=why)
         self._cancelled.wait(delay_ms / 1000)
 
     def _ended(self, info: JobInfo, history: History | None) -> JobReport:
@@ -324,21 +306,15 @@ class JobRunner:
     def _failed(
         self, info: JobInfo, history: History | None, cause: BaseException
     ) -> BaseException:
-        told = _told(cause)
+        why = told(cause)
         if history is not None:
-            history.record(JobEnded(JobState.FAILED.value, told))
+            history.record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, FencedError | JobInUseError):
-            self._say(JobState.FAILED, info, cause=told, **self._last_words)
-        if isinstance(cause, _FINAL):
-            return cause
-        times = f" after {self._restarts} restarts" if self._restarts else ""
-        error = JobFailedError(f"job {info.job!r} failed{times}: {told}")
-        error.__cause__ = cause if not isinstance(cause, TurnbackError) else None
-        return error
+            self._say(JobState.FAILED, info, cause=why, **self._last_words)
+        return final_error(info.job, self._restarts, cause)
 
     def _say(self, state: JobState, info: JobInfo, **fields: object) -> None:
-        with self._saying:
-            self._directory.say(state, info.job_id, **fields)
+        self._directory.say(state, info.job_id, **fields)
 
     @contextmanager
     def _served(self, info: JobInfo) -> Iterator[None]:
@@ -363,12 +339,3 @@ class JobRunner:
 
     def _now(self) -> int:
         return round(self._clock.monotonic() * 1000)
-
-
-def _told(error: BaseException) -> str:
-    """An error in a few lines: Spark's stack traces stay out."""
-    text = str(error)
-    if isinstance(error, TurnbackError):
-        return text
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]
-    return f"{type(error).__name__}: " + "\n".join(lines[:20])
