@@ -187,6 +187,8 @@ def report(demo: Demo, second: Driver, third: Driver) -> bool:
     summary.add_row("savepoint", str(demo.savepoint))
     summary.add_row("job directories", str(demo.jobs))
     summary.add_row("the story as a page", str(demo.directory / "story.html"))
+    turnback = Path(sys.executable).with_name("turnback")
+    summary.add_row("the jobs in a browser", f"{turnback} --root {demo.jobs} ui")
     console.print(summary)
     verdict = "[green]Nothing lost, nothing doubled." if right else "[red]The counts are wrong."
     console.print(f"\n{verdict}[/]")

@@ -66,7 +66,10 @@ def remove_unused_files(job: Job, garbage: Garbage) -> None:
     folder = garbage.path.removeprefix(f"{shown(job.directory.storage.uri)}/")
     if not _FOLDER.fullmatch(folder):
         raise StillNeededError(f"{garbage.path} holds no state of job {job.name!r}")
-    for path in _unreferenced(job, folder):
+    unneeded = _unreferenced(job, folder)
+    # Once more: a driver says that it starts before it writes, so nothing of it is in the list.
+    _require_idle(job)
+    for path in unneeded:
         job.directory.storage.delete(path)
 
 

@@ -15,6 +15,7 @@ from turnback.coordinator.verify import verify
 from turnback.core.errors import ConfigurationError, StillNeededError
 from turnback.ops.garbage import GarbageKind, find_garbage, remove, scan
 from turnback.ops.jobs import Jobs
+from turnback.storage.local import LocalStorage
 from turnback.storage.open import open_storage
 
 _NAMES = itertools.count()
@@ -158,6 +159,24 @@ def test_removal_looks_again(tmp_path: Path) -> None:
     (driver.path / "checkpoints/chk-4.json").write_bytes(b"")
     with pytest.raises(StillNeededError, match="chk-4"):
         remove(found[1])
+
+
+def test_a_driver_that_starts_while_files_are_listed_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = littered(tmp_path).say(JobState.CANCELED)
+    found = find_garbage(Jobs(str(tmp_path)))
+    listing = LocalStorage.sizes
+
+    def start_and_list(self: LocalStorage, prefix: str = "") -> dict[str, int]:
+        monkeypatch.undo()
+        driver.say(JobState.CREATED).attempt().file("unconfirmed")
+        return listing(self, prefix)
+
+    monkeypatch.setattr(LocalStorage, "sizes", start_and_list)
+    with pytest.raises(StillNeededError, match="RUNNING"):
+        remove(next(g for g in found if g.path.endswith("state/1")))
+    assert {"state/1/orphan", "state/3/unconfirmed"} <= set(driver.storage.list())
 
 
 @pytest.mark.parametrize("path", ["checkpoints", "", "state", "state/1/..", "../other/state/1"])

@@ -1,0 +1,41 @@
+"""The same commands for a job on a cluster with several executors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from place import Place
+
+from services.spark import spark_cluster
+
+
+def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_path: Path) -> None:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    java = {"JDK_JAVA_OPTIONS": place.environment["JDK_JAVA_OPTIONS"]}
+    with spark_cluster(directory, environment=java) as cluster:
+        settings = {"spark.master": cluster.master, **cluster.settings}
+        place.feed()
+        job = place.run(*(word for k, v in settings.items() for word in ("-D", f"{k}={v}")))
+        place.await_complete()
+        assert len(cluster.executors()) == 2
+        taken = place.ask("savepoint", "counts", "--label", "on a cluster")
+        place.kill(job["driver"]["pid"])
+        place.feed()
+        place.await_complete()
+        status = place.ask("status", "counts")
+        assert status["summary"]["attempt"] == 2
+        (users,) = (o for o in status["operators"] if o["uid"] == "users")
+        assert users["records_in"] > 0
+        shown = {r["key"]: (r["value"], r["origin"]) for r in place.ask("config", *_only(settings))}
+        assert shown["spark.master"] == (cluster.master, "-D")
+        place.ask("cancel", "counts", "--yes")
+    # and on one machine again, from what was saved on the cluster
+    out = place.directory / "alone"
+    place.run("-s", taken["path"], "--name", "alone", out=out)
+    place.until(lambda: place.counted(out), "it goes on alone")
+    place.ask("cancel", "alone", "--yes")
+
+
+def _only(settings: dict[str, str]) -> list[str]:
+    return ["-D", f"spark.master={settings['spark.master']}"]
