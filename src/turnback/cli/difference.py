@@ -45,9 +45,10 @@ def diff(
     They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
     """
     from turnback.cli.spark import spark
+    from turnback.ops.kept import while_kept
 
     old, new = cli.snapshot(a), cli.snapshot(b)
-    with spark(cli) as session:
+    with while_kept(old, new), spark(cli) as session:
         from turnback.api.savepoint_diff import SavepointDiff
 
         found = SavepointDiff(old, new, session)

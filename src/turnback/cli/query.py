@@ -76,8 +76,9 @@ def _run(
     """Columns and rows of the answer, and whether there are more."""
     from turnback.api.savepoint import Savepoint
     from turnback.cli.spark import spark
+    from turnback.ops.kept import while_kept
 
-    with spark(cli) as session:
+    with while_kept(found), spark(cli) as session:
         frame = Savepoint(found, session).sql(sql)
         columns = list(frame.columns)
         taken = frame.limit(limit + 1).collect()
