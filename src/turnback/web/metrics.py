@@ -49,10 +49,9 @@ class Reading:
     now_ms: int
 
     @property
-    def last(self) -> CheckpointRow | None:
-        """The newest complete checkpoint."""
-        done = (row for row in self.history.rows if row.status is CheckpointStatus.COMPLETED)
-        return next(done, None)
+    def completed(self) -> Iterator[CheckpointRow]:
+        """The complete checkpoints, newest first."""
+        return (row for row in self.history.rows if row.status is CheckpointStatus.COMPLETED)
 
     @property
     def running_ms(self) -> float:
@@ -63,8 +62,9 @@ class Reading:
 
 def _of_last(value: Callable[[CheckpointRow], int | None]) -> Callable[[Reading], float]:
     def read(reading: Reading) -> float:
-        found = value(reading.last) if reading.last is not None else None
-        return float(found) if found is not None else _UNKNOWN
+        # Of the very newest the numbers may not be recorded yet.
+        known = (found for row in reading.completed if (found := value(row)) is not None)
+        return float(next(known, _UNKNOWN))
 
     return read
 

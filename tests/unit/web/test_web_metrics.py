@@ -5,6 +5,7 @@ from turnback.coordinator.history import History
 from turnback.coordinator.jobdir import JobDirectory
 from turnback.coordinator.status import JobState, Metrics
 from turnback.web.metrics import JOB_METRICS, OPERATOR_METRICS
+from unit.ops.snapshot_support import schema
 
 JOB = "flink_jobmanager_job_"
 OPERATOR = "flink_taskmanager_job_task_operator_"
@@ -48,6 +49,14 @@ def test_a_running_job(world, browser):
     operator = {"numRecordsIn": 10, "numRecordsOut": 7, "currentInputWatermark": 99}
     got = {name: v for name in operator for k, v in found[OPERATOR + name].items() if "count" in k}
     assert got == operator
+
+
+def test_a_checkpoint_whose_numbers_are_not_recorded_yet(world, browser):
+    newest = world.likes.checkpoint((schema(), {"dan": 5})).manifest.number
+    found = scrape(browser)
+    assert found[JOB + "lastCompletedCheckpointId"]["likes"] == newest
+    assert found[JOB + "lastCheckpointDuration"]["likes"] == 30
+    assert found[JOB + "lastCheckpointSize"]["likes"] == 200
 
 
 def test_a_job_that_has_ended(browser):

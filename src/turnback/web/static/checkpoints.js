@@ -80,7 +80,8 @@ export function checkpointsTab(name) {
       if (!some) return;
       showCounts(counts, data);
       summary.show(SUMMARY.map(([label, key, format, exact]) => [label, data[key], format, exact]));
-      const oldestFirst = [...data.rows].reverse().filter((row) => row.status !== "IN_PROGRESS");
+      // One under way has no numbers yet, nor may the very newest.
+      const oldestFirst = [...data.rows].reverse().filter((row) => row.duration_ms !== null);
       durations.show(oldestFirst);
       sizes.show(oldestFirst);
       history.show(data.rows);

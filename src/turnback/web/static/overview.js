@@ -58,9 +58,11 @@ export function overviewTab(name) {
 
 function facts(detail, history) {
   const { summary } = detail;
-  const last = history?.rows.find((row) => row.status === "COMPLETED");
-  const at = last ? last.triggered_ms + (last.duration_ms ?? 0) : null;
-  const newest = summary.checkpoint ?? last?.number ?? null;
+  const done = history?.rows.find((row) => row.status === "COMPLETED");
+  // Of the very newest the numbers may not be recorded yet.
+  const last = history?.rows.find((row) => row.status === "COMPLETED" && row.duration_ms !== null);
+  const at = done ? done.triggered_ms + (done.duration_ms ?? 0) : null;
+  const newest = done?.number ?? summary.checkpoint ?? null;
   const size = last?.full_bytes ?? null;
   return [
     { label: "Records/s", value: compact(summary.records_per_s), more: `${compact(summary.records_in)} in this attempt`, title: `${number(summary.records_in)} records`, spark: true },
