@@ -22,8 +22,12 @@ from turnback.cli.program import (
     snapshot_location,
 )
 from turnback.cli.verb import Panel, Verb, flag
-from turnback.core import errors
-from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
+from turnback.core.errors import (
+    ConfigurationError,
+    IncompatibleStateError,
+    JobFailedError,
+    TurnbackError,
+)
 
 if TYPE_CHECKING:
     from turnback.config.launch import Launch
@@ -133,14 +137,11 @@ def _launch(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
 def failure(started: Started) -> TurnbackError:
     """Why a job does not run, as the error it was in the driver."""
     assert started.error is not None
-    kind = getattr(errors, started.error.kind, None)
-    message = started.error.message
-    if kind is errors.IncompatibleStateError:
-        message += f"\n{_WHAT_TO_SAY}"
-    if isinstance(kind, type) and issubclass(kind, TurnbackError):
-        return kind(message)
+    error, message = started.error.rebuilt(), started.error.message
+    if isinstance(error, IncompatibleStateError):
+        return IncompatibleStateError(f"{message}\n{_WHAT_TO_SAY}")
     lines = "\n".join(f"  {line}" for line in started.tail)
-    return JobFailedError(f"{message}\n{lines}" if lines else message)
+    return error or JobFailedError(f"{message}\n{lines}" if lines else message)
 
 
 def _tell(cli: Cli, started: Started) -> None:

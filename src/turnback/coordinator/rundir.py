@@ -21,7 +21,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnback.coordinator.process import ProcessId
-from turnback.core.errors import NotFoundError
+from turnback.core import errors
+from turnback.core.errors import NotFoundError, TurnbackError
 from turnback.storage.local import LocalStorage
 
 T = TypeVar("T")
@@ -53,6 +54,13 @@ class RunError(msgspec.Struct, frozen=True):
 
     kind: str
     message: str
+
+    def rebuilt(self) -> TurnbackError | None:
+        """Return the error as it was, `None` if it was none of Turnback's."""
+        found = getattr(errors, self.kind, None)
+        if isinstance(found, type) and issubclass(found, TurnbackError):
+            return found(self.message)
+        return None
 
 
 class RunEnd(msgspec.Struct, frozen=True):

@@ -15,7 +15,6 @@ import msgspec
 
 from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode
 from turnback.coordinator.rundir import RunDirectory
-from turnback.core import errors
 from turnback.core.errors import JobFailedError, TurnbackError
 
 if TYPE_CHECKING:
@@ -116,10 +115,9 @@ def _failure(run: RunDirectory, launch: Launch, printed: str) -> TurnbackError:
         return JobFailedError(
             f"{launch.script} ended before it called execute():\n{_tail(printed)}".rstrip()
         )
-    kind = getattr(errors, told.kind, None)
-    if isinstance(kind, type) and issubclass(kind, TurnbackError):
-        return kind(told.message)
-    return JobFailedError(f"{launch.script} failed: {told.kind}: {told.message}\n{_tail(printed)}")
+    return told.rebuilt() or JobFailedError(
+        f"{launch.script} failed: {told.kind}: {told.message}\n{_tail(printed)}"
+    )
 
 
 def _tail(printed: str) -> str:

@@ -7,8 +7,8 @@ import pytest
 from launch_support import Launches
 
 from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch, current_launch
-from turnback.coordinator import ProcessId
-from turnback.core.errors import ConfigurationError
+from turnback.coordinator import ProcessId, RunError
+from turnback.core.errors import ConfigurationError, JobInUseError
 from turnback.launch.runs import Runs
 
 
@@ -67,3 +67,11 @@ def test_only_launches_that_are_over_are_removed(launches: Launches, tmp_path: P
 
 def test_no_launches_yet(tmp_path: Path) -> None:
     assert Runs(tmp_path / "none").over() == []
+
+
+def test_errors_come_back_as_what_they_were() -> None:
+    error = RunError("JobInUseError", "it runs").rebuilt()
+    assert type(error) is JobInUseError
+    assert str(error) == "it runs"
+    for kind in ("ValueError", "annotations", "", "Exception"):
+        assert RunError(kind, "x").rebuilt() is None
