@@ -1,5 +1,6 @@
 """What the documentation shows is what there is."""
 
+import os
 import re
 import subprocess
 import sys
@@ -28,6 +29,19 @@ def test_the_tutorial_runs(tmp_path):
         [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=280
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    (commands,) = blocks(ROOT / "docs" / "tutorial.md", "sh")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-euxc", commands],
+        env=os.environ | {"PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for shown in ("spending", "FAILED", "chk-", "ann", "ok: ", "TURNBACK_ROOT"):
+        assert shown in done.stdout, (shown, done.stdout)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
