@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
@@ -117,14 +117,27 @@ def find_snapshot(
     """
     given = _text(text)
     job = StorageRef(directory.storage.uri, dict(options or {}))
-    saved = None
-    if not _CHECKPOINT.fullmatch(given):  # else there is no need to read about all savepoints
-        saved = _savepoint(given, SavepointCatalog(directory.storage).list(), directory.name)
+    if _CHECKPOINT.fullmatch(given):
+        return snapshot_of_job(given, job)  # no need to read about all savepoints
+    entries = SavepointCatalog(directory.storage).list()
+    saved = _savepoint(given, entries, directory.name)
     if saved is not None:
         return load_savepoint(saved.path, job.options)
     if "/" in given:
         raise CheckpointNotFoundError(f"job {directory.name!r} has no snapshot {given!r}")
-    return snapshot_of_job(given, job)
+    try:
+        return snapshot_of_job(given, job)
+    except CheckpointNotFoundError as error:
+        raise CheckpointNotFoundError(f"{error}{_labels(given, entries)}") from None
+
+
+def _labels(given: str, entries: Sequence[SavepointEntry]) -> str:
+    """Which savepoints might have been meant, as the end of a message."""
+    labels = list(dict.fromkeys(entry.label for entry in entries if entry.label))
+    near = get_close_matches(given, labels, n=1)
+    if near:
+        return f". Did you mean the savepoint {near[0]!r}?"
+    return f". There are savepoints labelled {', '.join(map(repr, labels[-10:]))}" if labels else ""
 
 
 def view(snapshot: Snapshot) -> SnapshotView:

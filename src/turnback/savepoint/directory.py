@@ -15,6 +15,7 @@ from turnback.core.errors import (
     CorruptFileError,
     FencedError,
     NotFoundError,
+    StorageError,
 )
 from turnback.savepoint.metadata import METADATA, SavepointMetadata, decode, encode
 from turnback.storage.base import Storage, claim
@@ -213,7 +214,11 @@ class SavepointDirectory:
             return False
 
     def _no_savepoint(self) -> CheckpointNotFoundError:
-        if not self.storage.list():
+        try:
+            found = self.storage.list()
+        except StorageError:
+            found = [self.uri]  # whatever else is there, and cannot be read
+        if not found:
             return CheckpointNotFoundError(
                 f"no savepoint is at {self.uri}: the directory does not exist or is empty. Look "
                 "for a directory with a _metadata.json in it"

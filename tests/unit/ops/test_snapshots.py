@@ -285,3 +285,13 @@ def test_looking_at_a_snapshot_needs_no_arrow(job):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[:2] == ["chk-4", "[]"]
+
+
+def test_a_label_that_is_almost_right_is_suggested(tmp_path):
+    job = FakeJob(str(tmp_path / "jobs"))
+    job.attempt()
+    job.savepoint(str(tmp_path / "sp"), (schema(), {"ann": 1}), id="sp1", label="launch day")
+    with pytest.raises(CheckpointNotFoundError, match="Did you mean the savepoint 'launch day'"):
+        find_snapshot(job.directory, "lanch day")
+    with pytest.raises(CheckpointNotFoundError, match="savepoints labelled 'launch day'"):
+        find_snapshot(job.directory, "something else")

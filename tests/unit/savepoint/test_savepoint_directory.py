@@ -278,3 +278,9 @@ class TestWriting:
             directory.complete(METADATA)
         directory.abandon()
         assert successor.load() == METADATA
+
+
+def test_a_directory_with_links_in_it_is_no_savepoint(tmp_path):
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises(CheckpointNotFoundError, match="no savepoint at all"):
+        SavepointDirectory.locate(tmp_path).load()
