@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from turnback.coordinator.event import AttemptStarted, JobEnded, Record, Restarting
 from turnback.coordinator.history import read_history
 from turnback.coordinator.jobdir import AttemptInfo, JobDirectory
-from turnback.coordinator.status import Status
+from turnback.coordinator.status import JobState, Status
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.ops.liveness import Liveness, is_terminal
 
@@ -28,6 +28,8 @@ class Attempt:
         snapshot: The same, as the history tells it.
         is_last: Whether no attempt followed.
         in_history: Whether the history reaches back to it.
+        concluded: Why the job failed with it, if it was the supervisor who said so: the driver
+            was dead by then and could write no history.
     """
 
     number: int
@@ -38,6 +40,7 @@ class Attempt:
     snapshot: str | None
     is_last: bool
     in_history: bool
+    concluded: str | None = None
 
     def died(self, alive: Liveness) -> bool:
         """Return whether its driver died without a word.
@@ -64,7 +67,7 @@ class Attempt:
         """Why it ended, if somebody said so."""
         if self.ended is not None and isinstance(self.ended.event, JobEnded | Restarting):
             return self.ended.event.cause
-        return None
+        return self.concluded
 
 
 def read_attempts(
@@ -88,13 +91,12 @@ def read_attempts(
     found = []
     for number in numbers:
         is_last = number == numbers[-1]
-        heard = status.updated_ms if status is not None and is_last else 0
         found.append(
             _attempt(
                 number,
                 by_attempt.get(number, []),
                 infos.get(number),
-                heard,
+                status if is_last else None,
                 is_last=is_last,
                 in_history=number >= oldest,
             )
@@ -106,7 +108,7 @@ def _attempt(
     number: int,
     records: list[Record],
     info: AttemptInfo | None,
-    heard_ms: int,
+    status: Status | None,
     *,
     is_last: bool,
     in_history: bool,
@@ -114,7 +116,9 @@ def _attempt(
     start = next((r for r in records if isinstance(r.event, AttemptStarted)), None)
     ends = [r for r in records if isinstance(r.event, JobEnded | Restarting)]
     started_ms = info.started_ms if info is not None else start.at_ms if start is not None else None
+    heard_ms = status.updated_ms if status is not None else 0
     said = [heard_ms, started_ms or 0, *(r.at_ms for r in records)]
+    failed = status is not None and status.state is JobState.FAILED and not ends
     return Attempt(
         number=number,
         started_ms=started_ms,
@@ -124,6 +128,7 @@ def _attempt(
         snapshot=_snapshot(start),
         is_last=is_last,
         in_history=in_history,
+        concluded=status.cause if status is not None and failed else None,
     )
 
 

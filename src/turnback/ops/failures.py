@@ -24,6 +24,10 @@ def failure_rows(attempts: Sequence[Attempt], alive: Liveness) -> list[FailureRo
 
 def _row(attempt: Attempt, alive: Liveness) -> FailureRow | None:
     record = attempt.ended
+    if record is None and attempt.concluded is not None:
+        return FailureRow(
+            attempt=attempt.number, at_ms=attempt.last_ms, kind="failed", cause=attempt.concluded
+        )
     if record is None:
         return _death(attempt) if attempt.died(alive) else None
     if isinstance(record.event, Restarting):

@@ -103,7 +103,7 @@ class _Family:
             ended_ms=max(started, ended) if ended is not None else None,  # clocks jump
             state=attempt.state(life.alive),
             started_from=self._started_from(life, attempt)[1],
-            cause=attempt.cause,
+            cause=attempt.cause or ("its driver died" if attempt.died(life.alive) else None),
         )
 
     def _parents_of(self, life: _Life) -> list[_Life]:

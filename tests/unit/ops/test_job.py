@@ -301,6 +301,16 @@ def test_a_running_attempt_and_a_good_end_are_no_failures(driver: Driver) -> Non
     assert seen(driver).failures() == []
 
 
+def test_what_the_supervisor_said_of_a_dead_driver_is_a_failure(driver: Driver) -> None:
+    driver.attempt()
+    driver.say(JobState.FAILED, cause="the driver was killed by signal 9")
+    (row,) = seen(driver).failures()
+    assert (row.attempt, row.kind, row.cause) == (1, "failed", "the driver was killed by signal 9")
+    driver.happens(JobEnded("FAILED", "out of disk"))
+    (row,) = seen(driver).failures()
+    assert row.cause == "out of disk"
+
+
 def test_the_attempt_of_a_lost_job_has_died(tmp_path: Path) -> None:
     driver = Driver(tmp_path, process=dead()).attempt()
     driver.clock.advance(5_000)
