@@ -67,6 +67,7 @@ def ui(
         host=host if host is not None else configuration.value("web.address"),
         port=port if port is not None else configuration.value("web.port"),
         read_only=read_only or configuration.value("web.read-only"),
+        ui_root_path=configuration.value("web.root-path") or "",
         allowed_hosts=allowed_host or (),
         runs_dir=cli.runs_dir,
         savepoints_dir=directory,

@@ -79,6 +79,11 @@ _SERVICE_OPTIONS = (
         aliases=("rest.port",),
     ),
     Option(
+        "web.root-path",
+        text,
+        "Path below which a reverse proxy shows the dashboard, such as `/turnback`.",
+    ),
+    Option(
         "web.read-only",
         flag,
         "Whether the dashboard only shows, and changes nothing.",
