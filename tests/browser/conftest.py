@@ -1,29 +1,10 @@
 from __future__ import annotations
 
-import os
-import shutil
 from contextlib import ExitStack
 
 import pytest
 
-from services.missing import missing
 from unit.web.web_support import TOKEN, served
-
-sync_api = pytest.importorskip("playwright.sync_api")
-
-
-@pytest.fixture(scope="session")
-def chromium():
-    names = ("chromium", "chromium-browser", "google-chrome")
-    found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if found is None:
-        missing("Chromium is not installed")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-gpu"]
-        )
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="session")

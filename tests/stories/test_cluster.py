@@ -23,10 +23,8 @@ def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_pa
         place.kill(job["driver"]["pid"])
         place.feed()
         place.await_complete()
-        status = place.ask("status", "counts")
-        assert status["summary"]["attempt"] == 2
-        (users,) = (o for o in status["operators"] if o["uid"] == "users")
-        assert users["records_in"] > 0
+        assert place.ask("status", "counts")["summary"]["attempt"] == 2
+        place.until(lambda: _records(place, "users"), "the records are counted")
         shown = {r["key"]: (r["value"], r["origin"]) for r in place.ask("config", *_only(settings))}
         assert shown["spark.master"] == (cluster.master, "-D")
         place.ask("cancel", "counts", "--yes")
@@ -35,6 +33,11 @@ def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_pa
     place.run("-s", taken["path"], "--name", "alone", out=out)
     place.until(lambda: place.counted(out), "it goes on alone")
     place.ask("cancel", "alone", "--yes")
+
+
+def _records(place: Place, uid: str) -> int:
+    (operator,) = (o for o in place.ask("status", "counts")["operators"] if o["uid"] == uid)
+    return int(operator["records_in"])
 
 
 def _only(settings: dict[str, str]) -> list[str]:

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
-import pytest
 from place import Place
+from playwright import sync_api
 
-from services.missing import missing
-
-sync_api = pytest.importorskip("playwright.sync_api")
-
-
-@contextmanager
-def browser() -> Iterator[sync_api.Page]:
-    found = os.environ.get("CHROMIUM") or shutil.which("chromium")
-    if found is None:
-        missing("Chromium is not installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=found, args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = chromium.new_page(viewport={"width": 1280, "height": 900})
-        page.set_default_timeout(60_000)
-        yield page
-        chromium.close()
+# A job on a busy machine takes its time.
+sync_api.expect.set_options(timeout=60_000)
 
 
 @contextmanager
@@ -49,11 +31,18 @@ def dashboard(place: Place) -> Iterator[str]:
         assert process.wait(30) in (0, 130)
 
 
-def test_a_live_job_is_seen_saved_and_cancelled_from_the_dashboard(place: Place) -> None:
+def test_a_live_job_is_seen_saved_and_cancelled_from_the_dashboard(
+    place: Place, chromium: sync_api.Browser
+) -> None:
     place.feed()
     place.run()
     place.await_complete()
-    with dashboard(place) as address, browser() as page:
+    with (
+        dashboard(place) as address,
+        chromium.new_context(viewport={"width": 1280, "height": 900}) as context,
+    ):
+        page = context.new_page()
+        page.set_default_timeout(60_000)
         complaints: list[str] = []
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(address)
