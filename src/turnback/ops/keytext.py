@@ -34,24 +34,22 @@ def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
     if len(types) == 1:
         return _parse(text, types[0])
     told = ", ".join(map(str, types))
-    parts = _json(text) if text.lstrip().startswith("[") else text.split(",")
+    typed = text.lstrip().startswith("[")
+    parts = _json(text) if typed else [part.strip() for part in text.split(",")]
     if not isinstance(parts, list) or len(parts) != len(types):
         raise ConfigurationError(
             f"{text!r} is no key of {len(types)} columns ({told}): write them as a JSON array, or "
             "separated by commas"
         )
-    return tuple(_parse(_plain(part), type_) for part, type_ in zip(parts, types, strict=True))
+    return tuple(_parse(part, type_, typed=typed) for part, type_ in zip(parts, types, strict=True))
 
 
-def _plain(part: Any) -> Any:
-    return part.strip() if isinstance(part, str) else part
-
-
-def _parse(given: Any, type_: TypeInfo) -> Any:
+def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
+    """Read a value; one that is typed comes out of JSON, and its quotes are its own."""
     if isinstance(type_, RowTypeInfo):
         return _row(given, type_)
     text = given
-    if isinstance(text, str) and len(text) > 1 and text[0] == text[-1] == '"':
+    if not typed and isinstance(text, str) and len(text) > 1 and text[0] == text[-1] == '"':
         text = _json(text)
     if isinstance(text, _Literal):
         text = text.text
@@ -71,7 +69,7 @@ def _row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
         raise ConfigurationError(
             f"{given!r} is no row of {', '.join(type_.names)}: write it as a JSON object or array"
         )
-    return tuple(_parse(one, t) for one, t in zip(found, type_.types, strict=True))
+    return tuple(_parse(one, t, typed=True) for one, t in zip(found, type_.types, strict=True))
 
 
 class _Literal:

@@ -12,6 +12,8 @@ from turnback.cli.exit import ExitCode
 from turnback.cli.reference import render
 from turnback.cli.verb import Verb, VerbGroup
 
+pytestmark = pytest.mark.slow
+
 DOCS = (Path(__file__).parents[3] / "docs" / "cli.md").read_text()
 
 

@@ -90,6 +90,7 @@ def test_a_small_scan_limit_gives_short_pages_and_loses_nothing(snapshot_of, mon
     assert {key for key, _ in ones} == {"user 9"} | {f"user 9{i}" for i in range(10)}
 
 
+@pytest.mark.slow
 def test_a_key_group_larger_than_a_table(snapshot_of, monkeypatch):
     """Tables end in the middle of key groups, and pages in the middle of tables."""
     monkeypatch.setattr(delta, "BATCH_ROWS", 11)

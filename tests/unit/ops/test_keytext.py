@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turnback.core import KeyCodec, Types
@@ -54,8 +54,14 @@ def _keys() -> st.SearchStrategy[tuple[tuple[TypeInfo, ...], Any]]:
     return flat | rows
 
 
+STRINGS = (Types.STRING(), Types.STRING())
+
+
 @settings(deadline=None)
 @given(_keys())
+@example((STRINGS, ("", " ")))
+@example((STRINGS, ('"a"', ",")))
+@example(((RowTypeInfo(("a", "b"), STRINGS),), ('"a"', " b ")))
 def test_what_is_shown_is_found(drawn: tuple[tuple[TypeInfo, ...], Any]) -> None:
     types, key = drawn
     codec = KeyCodec(types, by_columns=True)

@@ -12,6 +12,8 @@ import pytest
 from turnback.core.errors import AlreadyExistsError, NotFoundError
 from turnback.storage import LocalStorage
 
+pytestmark = pytest.mark.slow
+
 SPAWN = multiprocessing.get_context("spawn")
 together: Barrier
 SIZE = 300_000
