@@ -12,6 +12,8 @@ from turnback.coordinator.requests import Requests
 from turnback.coordinator.status import JobState
 from unit.cli.cli_support import Driver, make_job
 
+pytestmark = pytest.mark.slow
+
 COMPLETED, FAILED = RequestState.COMPLETED, RequestState.FAILED
 
 

@@ -25,6 +25,8 @@ from turnback.runtime.locate import load_savepoint
 from turnback.runtime.storageref import storage_of
 from turnback.state import delta
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = Path(__file__).parents[2] / "integration/golden/savepoint-1"
 TOTAL = schema()
 SEEN = schema("seen", "list", Types.STRING())
@@ -90,7 +92,6 @@ def test_a_small_scan_limit_gives_short_pages_and_loses_nothing(snapshot_of, mon
     assert {key for key, _ in ones} == {"user 9"} | {f"user 9{i}" for i in range(10)}
 
 
-@pytest.mark.slow
 def test_a_key_group_larger_than_a_table(snapshot_of, monkeypatch):
     """Tables end in the middle of key groups, and pages in the middle of tables."""
     monkeypatch.setattr(delta, "BATCH_ROWS", 11)
