@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,8 +188,10 @@ def report(demo: Demo, second: Driver, third: Driver) -> bool:
     summary.add_row("savepoint", str(demo.savepoint))
     summary.add_row("job directories", str(demo.jobs))
     summary.add_row("the story as a page", str(demo.directory / "story.html"))
-    turnback = Path(sys.executable).with_name("turnback")
-    summary.add_row("the jobs in a browser", f"{turnback} --root {demo.jobs} ui")
+    turnback, jobs = Path(sys.executable).with_name("turnback"), demo.jobs
+    with suppress(ValueError):  # as short as it can be, to be copied
+        turnback, jobs = (path.relative_to(Path.cwd()) for path in (turnback, jobs))
+    summary.add_row("the jobs in a browser", f"{turnback} --root {jobs} ui")
     console.print(summary)
     verdict = "[green]Nothing lost, nothing doubled." if right else "[red]The counts are wrong."
     console.print(f"\n{verdict}[/]")
