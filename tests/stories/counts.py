@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("out")
     parser.add_argument("--kinds", action="store_true", help="count by kind as well")
     parser.add_argument("--without-users", action="store_true")
+    parser.add_argument("--uid", default="users", help="of the operator that counts users")
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--bounded", action="store_true")
     args = parser.parse_args()
@@ -40,7 +41,7 @@ def main() -> None:
         raise RuntimeError("the script is broken")
     if not args.without_users:
         users = events.key_by("user").process(Count(), output_type="key string, n bigint")
-        users.uid("users").sink_to(FileSink(f"{args.out}/users", "json")).uid("user counts")
+        users.uid(args.uid).sink_to(FileSink(f"{args.out}/users", "json")).uid("user counts")
     if args.kinds:
         named = events.map(
             lambda e: Row(e.kind, e.kind), output_type="user string, kind string"
