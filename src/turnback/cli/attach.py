@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
 from turnback.cli.tail import Tail
+from turnback.coordinator.status import JobState
+from turnback.core.errors import JobFailedError
 
 if TYPE_CHECKING:
-    from turnback.coordinator.rundir import RunDirectory
+    from turnback.coordinator.rundir import RunDirectory, RunEnd
 
 
 class Attached:
@@ -37,25 +39,34 @@ class Attached:
         from turnback.launch.start import await_end
 
         with self._signals():
-            for end in await_end(self._run):
-                self._tail.show()
-                if end is not None:
-                    break
-        return self._outcome()
+            end = await_end(self._run, self._tail.show)
+        self._tail.show()
+        if self._interrupts:
+            self._tell()
+            return ExitCode.INTERRUPTED
+        return self._outcome(end)
 
-    def _outcome(self) -> ExitCode | None:
+    def _outcome(self, end: RunEnd) -> ExitCode | None:
         from turnback.cli.run import failure
-        from turnback.launch.start import Started, final_state
+        from turnback.launch.start import Started, why_never_run
+
+        if self._run.running() is None or self._run.error() is not None:
+            raise failure(Started(self._run.job(), why_never_run(self._run, end)))
+        state = self._tell()
+        if state is None:
+            raise JobFailedError(f"the job has not ended, but {end.reason}: start it again")
+        return ExitCode.FAILED if state is JobState.FAILED else None
+
+    def _tell(self) -> JobState | None:
+        from turnback.launch.start import final_state
         from turnback.ops.jobs import Jobs
 
-        job, error, state = self._run.job(), self._run.error(), final_state(self._run)
-        if error is not None and not self._interrupts:
-            raise failure(Started(job, error))
+        job, state = self._run.job(), final_state(self._run)
         if job is not None and self._cli.json:
             self._cli.out.document(Jobs(job.root, job.storage_options).get(job.name).summary())
         elif job is not None and state is not None:
             self._cli.out.say(f"job {job.name!r} is {state.value}")
-        return ExitCode.INTERRUPTED if self._interrupts else None
+        return state
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

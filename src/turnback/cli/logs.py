@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -34,21 +35,23 @@ def logs(
     """
     found = cli.job(job)
     path = _log_of(found.summary())
-    text, end = last_lines(path, lines)
     if cli.json:
+        text, _ = last_lines(path, lines)
         cli.out.document({"job": found.name, "path": str(path), "lines": text.splitlines()})
-        return
+    else:
+        show(path, lines, follow=follow)
+
+
+def show(path: Path, lines: int, *, follow: bool) -> None:
+    """Print the end of a file, and go on until Ctrl-C if asked to."""
+    text, end = last_lines(path, lines)
     sys.stdout.write(text)
     sys.stdout.flush()
-    if not follow:
-        return
     tail = Tail(path, sys.stdout, end)
-    try:
-        while True:
+    with suppress(KeyboardInterrupt):
+        while follow:
             tail.show()
             time.sleep(_POLL_S)
-    except KeyboardInterrupt:
-        return
 
 
 def _log_of(summary: JobSummary) -> Path:

@@ -114,6 +114,7 @@ def run(
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
         settings=_settings(cli, parallelism),
+        log_bytes=cli.configuration.value("run.log.max-size"),
     )
     return _launch(cli, launch, detached)
 

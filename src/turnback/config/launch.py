@@ -41,6 +41,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         fork: The snapshot may be another job's.
         allow_pickled_state: Read pickled objects in the snapshot.
         settings: Configuration keys and values.
+        log_bytes: How large the driver's log may grow before it is begun anew.
     """
 
     script: str
@@ -56,6 +57,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     fork: bool = False
     allow_pickled_state: bool = False
     settings: dict[str, str] = {}
+    log_bytes: int = 64 << 20
 
 
 def current_launch() -> Launch | None:

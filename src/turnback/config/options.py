@@ -9,7 +9,16 @@ from turnback.config.backend import backend_name
 from turnback.config.object_store import S3_OPTIONS
 from turnback.config.spark import SPARK_PREFIX, spark_option
 from turnback.coordinator.config import CHECKPOINT_OPTIONS
-from turnback.coordinator.option import Option, choice, count, flag, spellings, text
+from turnback.coordinator.option import (
+    Option,
+    choice,
+    count,
+    flag,
+    size,
+    size_text,
+    spellings,
+    text,
+)
 from turnback.coordinator.restart_options import RESTART_OPTIONS
 from turnback.coordinator.savepoint_settings import SAVEPOINT_OPTIONS
 from turnback.core.errors import ConfigurationError
@@ -94,6 +103,13 @@ _SERVICE_OPTIONS = (
         text,
         "Where what `turnback run` starts keeps its log, on the machine of the driver.",
         default="~/.turnback/runs",
+    ),
+    Option(
+        "run.log.max-size",
+        size(1 << 10),
+        "When a driver's log is larger, it is begun anew and the part before it is kept beside it.",
+        default="64 mb",
+        write=size_text,
     ),
     Option(
         "log.level",

@@ -8,13 +8,14 @@ from enum import Enum
 from os import PathLike, fspath
 from typing import Any
 
-from turnback.core.duration import parse_duration
+from turnback.core.duration import parse_duration, parse_size
 from turnback.core.errors import ConfigurationError
 
 Parser = Callable[[str, Any], Any]
 """Takes the key as it was written and its value; raises ConfigurationError naming the key."""
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_SIZES = (("tb", 1 << 40), ("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10))
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
@@ -23,6 +24,14 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value.value) if isinstance(value, Enum) else str(value)
+
+
+def size_text(size: int) -> str:
+    """Bytes as `parse_size` reads them: "64 mb", "1000 b"."""
+    for unit, step in _SIZES:
+        if size and size % step == 0:
+            return f"{size // step} {unit}"
+    return f"{size} b"
 
 
 def duration_text(ms: int) -> str:
@@ -112,6 +121,18 @@ def duration(least: int = 0, hint: str = "") -> Parser:
         if ms < least:
             raise ConfigurationError(f"{key} is {ms} ms: it must be at least {least} ms{hint}")
         return ms
+
+    return parse
+
+
+def size(least: int = 0) -> Parser:
+    """Return a parser for sizes in bytes."""
+
+    def parse(key: str, value: Any) -> int:
+        found = parse_size(value, key)
+        if found < least:
+            raise ConfigurationError(f"{key} is {value!r}: it must be at least {least} bytes")
+        return found
 
     return parse
 

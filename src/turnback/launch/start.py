@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -49,30 +49,30 @@ def await_running(run: RunDirectory, on_wait: Callable[[], None] = lambda: None)
             return Started(run.job())
         end = watch.end()
         if end is not None:
-            error = run.error()
             if run.running() is not None:
                 return Started(run.job())
-            if error is None:
-                error = RunError(
-                    "JobFailedError",
-                    f"{end.reason}: does it call execute()?"
-                    if run.job() is None
-                    else f"the job never ran: {end.reason}",
-                )
-            return Started(run.job(), error, last_lines(run, _TAIL))
+            return Started(run.job(), why_never_run(run, end), last_lines(run, _TAIL))
         on_wait()
         time.sleep(_POLL_S)
 
 
-def await_end(run: RunDirectory) -> Iterator[RunEnd | None]:
-    """Give `None` again and again, and at last how the launch ended."""
+def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
+    """Return why a launch that is over never had a running job."""
+    told = run.error()
+    if told is not None:
+        return told
+    if run.job() is None:
+        return RunError("JobFailedError", f"{end.reason}: does it call execute()?")
+    return RunError("JobFailedError", f"the job never ran: {end.reason}")
+
+
+def await_end(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> RunEnd:
+    """Wait until the launch is over; `on_wait` is called again and again meanwhile."""
     watch = _Watch(run)
-    while True:
-        end = watch.end()
-        yield end
-        if end is not None:
-            return
+    while (end := watch.end()) is None:
+        on_wait()
         time.sleep(_POLL_S)
+    return end
 
 
 def final_state(run: RunDirectory) -> JobState | None:

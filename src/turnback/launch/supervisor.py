@@ -31,7 +31,6 @@ from turnback.core.errors import StorageError, TurnbackError
 T = TypeVar("T")
 _TICK_S = 0.5
 _PATIENCE_S = 600.0
-_LOG_BYTES = 64 << 20
 
 
 class Supervisor:
@@ -99,7 +98,7 @@ class Supervisor:
                 time.sleep(_TICK_S)
             else:
                 return None
-            _rotate(self._run.log)
+            rotate(self._run.log, self._launch.log_bytes)
 
     # -- what follows
 
@@ -204,9 +203,9 @@ def _say(what: str) -> None:
     print(f"turnback: {what}", flush=True)
 
 
-def _rotate(log: Path) -> None:
+def rotate(log: Path, most: int) -> None:
     """Keep the newest and the part before it; the driver goes on appending to the same file."""
-    if log.stat().st_size > _LOG_BYTES:
+    if log.stat().st_size > most:
         shutil.copyfile(log, log.with_name(f"{log.name}.1"))
         os.truncate(log, 0)
 

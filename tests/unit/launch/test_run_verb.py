@@ -1,0 +1,135 @@
+"""`turnback run` with scripts that run no job, or only pretend to: no Spark is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from launch_support import DRIVER, Launches
+
+from turnback.config.launch import Launch
+from turnback.launch.supervisor import rotate
+
+pytestmark = pytest.mark.slow
+
+TURNBACK = Path(sys.executable).with_name("turnback")
+ECHO = """
+import sys
+from pathlib import Path
+import msgspec
+from turnback.config.launch import current_launch
+Path(sys.argv[1]).write_bytes(msgspec.json.encode(current_launch()))
+"""
+
+
+@pytest.fixture
+def turnback(tmp_path: Path):
+    def call(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(TURNBACK), *map(str, words)],
+            env=os.environ
+            | {
+                "TURNBACK_CONF_RUN_DIR": str(tmp_path / "runs"),
+                "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(tmp_path / "jobs"),
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return call
+
+
+def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(ECHO)
+    (tmp_path / "sp").mkdir()
+    options = "-n --rename a=b --rename c/d=e/f --claim-mode claim -p 3 --name other -s sp"
+    more = ("--allow-pickled-state", "-D", "log.format=json", "-D", "run.log.max-size=2 mb")
+    done = turnback("run", *options.split(), *more, "echo.py", "found", "--flag", "-s", "x")
+    assert done.returncode == 1
+    assert "does it call execute()?" in done.stderr
+    launch = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Launch)
+    assert launch == Launch(
+        script=str(tmp_path / "echo.py"),
+        arguments=("found", "--flag", "-s", "x"),
+        directory=str(tmp_path),
+        name="other",
+        start_from=str(tmp_path / "sp"),
+        allow_non_restored_state=True,
+        renames={"a": "b", "c/d": "e/f"},
+        claim_mode="claim",
+        fork=True,
+        allow_pickled_state=True,
+        settings={
+            "log.format": "json",
+            "run.log.max-size": "2 mb",
+            "parallelism.default": "3",
+        },
+        log_bytes=2 << 20,
+    )
+    turnback("run", "--fresh", "--allow", "x", "--allow", "y/z", "--fork", "echo.py", "found")
+    launch = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Launch)
+    assert (launch.fresh, launch.fork) == (True, True)
+    assert launch.allow_non_restored_state == ("x", "y/z")
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("finishes", 0, "FINISHED"),
+        ("dies once", 0, "FINISHED"),
+        ("dies", 1, "killed by signal 9"),
+        ("broken", 1, "this script is broken"),
+        ("no job", 1, "does it call execute()?"),
+        ("dies before its job", 1, "killed by signal 9"),
+    ],
+)
+def test_the_foreground_tells_how_it_ended(
+    turnback, tmp_path: Path, how: str, code: int, told: str
+) -> None:
+    done = turnback("run", DRIVER, tmp_path / "jobs", how)
+    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+
+
+def test_logs_are_followed(launches: Launches, tmp_path: Path) -> None:
+    run = launches.start("waits")
+    while run.running() is None:
+        time.sleep(0.05)
+    # the driver only pretends, and does not say where its log is
+    with subprocess.Popen(
+        [sys.executable, "-c", FOLLOW, str(run.log)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "life 1\n"
+        with run.log.open("a") as log:
+            log.write("and more\n")
+        assert process.stdout.readline() == "and more\n"
+        process.terminate()
+
+
+FOLLOW = """
+import sys
+from pathlib import Path
+from turnback.cli.logs import show
+show(Path(sys.argv[1]), 10, follow=True)
+"""
+
+
+def test_a_log_that_is_too_large_is_begun_anew(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"1" * 1000)
+        rotate(log, 1000)
+        assert not (tmp_path / "driver.log.1").exists()
+        writer.write(b"2")
+        rotate(log, 1000)
+        assert (tmp_path / "driver.log.1").read_bytes() == b"1" * 1000 + b"2"
+        writer.write(b"3")
+    assert log.read_bytes() == b"3"
