@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -164,7 +165,10 @@ def _tell(cli: Cli, started: Started) -> None:
             ("log", summary.log),
         ]
     )
-    cli.out.hint(f"turnback status {summary.name} · turnback logs -f {summary.name}")
+    # The script may have named another root than these commands would look in.
+    there = "" if started.job.root == cli.root else f" --root {quote(started.job.root)}"
+    name = quote(summary.name)
+    cli.out.hint(f"turnback{there} status {name} · turnback{there} logs -f {name}")
 
 
 def _settings(cli: Cli, parallelism: int | None) -> dict[str, str]:

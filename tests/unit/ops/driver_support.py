@@ -22,6 +22,7 @@ from turnback.coordinator.program import JobProgram, ProgramOperator, ProgramSet
 from turnback.coordinator.requests import Requests
 from turnback.coordinator.status import JobState
 from turnback.core.clock import ManualClock
+from turnback.ops.job import Job
 from turnback.savepoint.directory import WRITING
 from turnback.state.file import StateFile
 from turnback.state.schema import StateSchema
@@ -236,3 +237,8 @@ def done(number: int, epoch: int = 1, **fields: Any) -> CheckpointDone:
 
 def failed(epoch: int, **fields: Any) -> CheckpointFailed:
     return CheckpointFailed(epoch=epoch, trigger="periodic", reason="no space", **fields)
+
+
+def seen(driver: Driver) -> Job:
+    """The job as those see it who look at its directory."""
+    return Job(driver.directory, clock=driver.clock)
