@@ -238,8 +238,11 @@ class Savepoint:
             renames: What had another name when it was taken, see `execute_async`.
             allow_non_restored_state: What may be dropped if nothing claims it.
         """
+        from turnback.runtime.spark.sources import stream_counts
+
         plan = job if isinstance(job, Plan) else job.plan()
-        return check(plan, self._snapshot.info(), renames, allow_non_restored_state)
+        info, streams = self._snapshot.info(), stream_counts(plan)
+        return check(plan, info, renames, allow_non_restored_state, streams)
 
     def delete(self) -> None:
         """Delete the savepoint for good.

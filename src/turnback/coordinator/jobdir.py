@@ -126,22 +126,32 @@ class JobDirectory:
             ConfigurationError: The directory belongs to another job.
             StorageError: It holds checkpoints but no `job.json`, or cannot be read.
         """
-        info = self.info()
+        info = self.check_owner()
         if info is None:
-            if self.storage.list("checkpoints"):
-                raise StorageError(
-                    f"{self.storage.uri} holds checkpoints but no {JOB}: it is incomplete. "
-                    "Restore the file, or give the job another name"
-                )
             info = JobInfo(self.name, uuid.uuid4().hex, self._clock.now_ms())
             try:
                 claim(self.storage, JOB, _sealed("job", info))
             except AlreadyExistsError:
-                info = self.info()
-        if info is None or info.job != self.name:
+                return self.open()
+        return info
+
+    def check_owner(self) -> JobInfo | None:
+        """Return who the job is, `None` if the directory is empty; writes nothing.
+
+        Raises:
+            ConfigurationError: The directory belongs to another job.
+            StorageError: It holds checkpoints but no `job.json`, or cannot be read.
+        """
+        info = self.info()
+        if info is None and self.storage.list("checkpoints"):
+            raise StorageError(
+                f"{self.storage.uri} holds checkpoints but no {JOB}: it is incomplete. "
+                "Restore the file, or give the job another name"
+            )
+        if info is not None and info.job != self.name:
             raise ConfigurationError(
-                f"{self.storage.uri} belongs to the job {info.job if info else None!r}, not to "
-                f"{self.name!r}: give each job a directory of its own"
+                f"{self.storage.uri} belongs to the job {info.job!r}, not to {self.name!r}: give "
+                "each job a directory of its own"
             )
         return info
 

@@ -257,6 +257,13 @@ class CheckpointLog:
         _, body = unseal(_COMMITTED_KIND, _COMMITTED_FORMAT, data, name)
         return msgspec.json.decode(body, type=_Committed).number
 
+    def promised(self, manifest: Manifest) -> dict[str, tuple[bytes, ...]]:
+        """Return the transactions of a checkpoint that are not known to be committed, by sink.
+
+        What is known to be committed need not be there any more: its reader may have moved it.
+        """
+        return dict(manifest.transactions) if manifest.number > self.committed() else {}
+
     # -- internals
 
     def _put_next(self, slot: Slot) -> tuple[Manifest, ...]:

@@ -17,6 +17,7 @@ from turnback.launch.preflight import RESULT, TASK, Task
 from turnback.ops.jobs import Jobs
 from turnback.ops.transactions import Action, settle
 from turnback.runtime.locate import locate
+from turnback.runtime.spark.sources import stream_counts
 from turnback.runtime.storageref import StorageRef
 from turnback.savepoint.preflight import check
 
@@ -26,7 +27,8 @@ def _check(found: ProgramFound, task: Task) -> Any:
     directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
     job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
     snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
-    return check(found.plan, snapshot.info(), spec.renames, spec.allow_non_restored_state)
+    allow, streams = spec.allow_non_restored_state, stream_counts(found.plan)
+    return check(found.plan, snapshot.info(), spec.renames, allow, streams)
 
 
 def _settle(found: ProgramFound, task: Task) -> Any:

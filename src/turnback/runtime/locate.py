@@ -54,16 +54,16 @@ def snapshot_of_job(given: str | int, job: StorageRef) -> Snapshot:
         job: The directory of the job.
     """
     storage = storage_of(job)
-    saved = _savepoint(given, SavepointCatalog(storage))
+    saved, log = _savepoint(given, SavepointCatalog(storage)), CheckpointLog(storage)
     try:
-        manifest = resolve(CheckpointLog(storage), given)
+        manifest = resolve(log, given)
     except CheckpointNotFoundError:
         if saved is None:
             raise
     else:
         # Order follows the numbers of checkpoints, never the clock.
         if saved is None or saved.checkpoint <= manifest.number:
-            return Snapshot.of_manifest(manifest, job)
+            return Snapshot.of_manifest(manifest, job, log.promised(manifest))
     return load_savepoint(saved.path, job.options)
 
 

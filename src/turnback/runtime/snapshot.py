@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -80,6 +81,8 @@ class Snapshot:
         origin: Where it is, as the lineage of jobs started from it tells.
         manifest: The checkpoint, if it is one.
         metadata: The savepoint, if it is one.
+        promised: Output it holds that is not known to be committed, by sink; only of the job's own
+            checkpoints, because other jobs settle theirs themselves.
     """
 
     name: str
@@ -95,9 +98,15 @@ class Snapshot:
     origin: Origin
     manifest: Manifest | None = field(default=None, repr=False)
     metadata: SavepointMetadata | None = field(default=None, repr=False)
+    promised: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of_manifest(cls, manifest: Manifest, storage: StorageRef) -> Snapshot:
+    def of_manifest(
+        cls,
+        manifest: Manifest,
+        storage: StorageRef,
+        promised: Mapping[str, tuple[bytes, ...]] | None = None,
+    ) -> Snapshot:
         """A checkpoint of the job whose directory this is."""
         uri = f"{storage.uri}/checkpoints/{manifest.name}.json"
         return cls(
@@ -113,6 +122,7 @@ class Snapshot:
             states=tuple(StoredState(schema) for schema in manifest.schemas),
             origin=Origin(uri, job=manifest.job, checkpoint=manifest.number),
             manifest=manifest,
+            promised=promised or {},
         )
 
     @classmethod
@@ -138,16 +148,27 @@ class Snapshot:
         """Whether event time has come to its end in it."""
         return self.metadata is not None and self.metadata.drained
 
+    def own_checkpoint(self, storage: StorageRef, job_id: str) -> Manifest | None:
+        """It as a checkpoint of the job with this directory and identity, if it is one.
+
+        The place decides: a copy of a checkpoint, or a forged one, carries the same identity.
+        """
+        here = self.storage.uri == storage.uri and self.job_id == job_id
+        return self.manifest if here else None
+
     def info(self) -> SnapshotInfo:
         """What has to be known to match it with a program."""
         uids = {op.uid for op in self.operators}
+        streams = Counter(source_uid(leaf, uids) for leaf in self.sources)
         return SnapshotInfo(
             name=self.name,
             job=self.job,
             max_parallelism=self.max_parallelism,
             states=self.states,
             operators=self.operators,
-            sources=tuple(dict.fromkeys(source_uid(leaf, uids) for leaf in self.sources)),
+            sources=tuple(streams),
+            streams=dict(streams),
+            sinks=tuple(uid for uid, transactions in self.promised.items() if transactions),
         )
 
     def rows(self, schema: StateSchema) -> StoredRows:

@@ -9,13 +9,13 @@ from .claims import (
     StoredState,
     claim,
     present,
-    refuse_unclaimed,
     source_uid,
 )
 from .directory import FileProblem, SavepointDirectory
 from .draft import Draft
 from .evolution import Incompatible, Migration, Outcome, Same, evolve_state
 from .lookup import check_state
+from .losses import refuse_losses
 from .metadata import (
     END_OF_TIME,
     FILES,
@@ -79,7 +79,7 @@ __all__ = [
     "present",
     "program_of",
     "read_parts",
-    "refuse_unclaimed",
+    "refuse_losses",
     "reorder",
     "source_uid",
     "state_directory",

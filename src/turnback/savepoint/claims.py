@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from turnback.coordinator.manifest import Manifest, OperatorInfo
-from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.coordinator.manifest import OperatorInfo
+from turnback.core.errors import ConfigurationError
 from turnback.state.schema import StateSchema
 
 StateId = tuple[str, str]
@@ -58,6 +58,8 @@ class SnapshotInfo:
         states: All keyed states in it.
         operators: The operators of the program that took it.
         sources: Uids of the sources whose positions are in it.
+        streams: How many streams each of these sources read, as far as known.
+        sinks: Uids of the sinks with output that was promised and is not known to be committed.
     """
 
     name: str
@@ -66,19 +68,8 @@ class SnapshotInfo:
     states: tuple[StoredState, ...]
     operators: tuple[OperatorInfo, ...]
     sources: tuple[str, ...]
-
-    @classmethod
-    def of_manifest(cls, manifest: Manifest) -> SnapshotInfo:
-        """What a checkpoint holds. Its files mix states, so the size of each is not known."""
-        uids = {op.uid for op in manifest.operators}
-        return cls(
-            name=manifest.name,
-            job=manifest.job,
-            max_parallelism=manifest.max_parallelism,
-            states=tuple(StoredState(schema) for schema in manifest.schemas),
-            operators=manifest.operators,
-            sources=tuple(dict.fromkeys(source_uid(leaf, uids) for leaf in manifest.sources)),
-        )
+    streams: Mapping[str, int] = field(default_factory=dict)
+    sinks: tuple[str, ...] = ()
 
     def uids(self) -> frozenset[str]:
         """The uids of everything in it."""
@@ -100,12 +91,16 @@ class Program:
         open: Uids of those that may ask for more states when they are opened.
         sources: Uids of the sources.
         others: Uids of all other operators.
+        sinks: Uids of the sinks among those.
+        streams: How many streams each source reads, as far as known.
     """
 
     states: Mapping[str, frozenset[str]]
     open: frozenset[str] = frozenset()
     sources: frozenset[str] = frozenset()
     others: frozenset[str] = frozenset()
+    sinks: frozenset[str] = frozenset()
+    streams: Mapping[str, int] = field(default_factory=dict)
 
     def uids(self) -> frozenset[str]:
         """The uids of everything in it."""
@@ -133,6 +128,15 @@ class Claims:
         operators: The operator of the snapshot that each operator of the program was, by uid.
         sources: The source of the snapshot whose position each source of the program goes on from.
         lost_sources: Sources of the snapshot that the program does not have.
+        changed_sources: Sources of the program that read another number of streams than in the
+            snapshot, so that their position cannot be used, and that may not start anew; with the
+            number of streams then and now.
+        rewound_sources: Likewise, and they may start from their beginning.
+        sinks: The sink of the program that commits the promised output of each sink of the
+            snapshot.
+        unclaimed_sinks: Sinks of the snapshot with promised output that no sink of the program
+            can commit and that may not be dropped.
+        dropped_sinks: Likewise, and it may be dropped.
     """
 
     states: Mapping[StateId, StoredState]
@@ -142,6 +146,11 @@ class Claims:
     operators: Mapping[str, str]
     sources: Mapping[str, str]
     lost_sources: tuple[str, ...]
+    changed_sources: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rewound_sources: tuple[str, ...] = ()
+    sinks: Mapping[str, str] = field(default_factory=dict)
+    unclaimed_sinks: tuple[str, ...] = ()
+    dropped_sinks: tuple[str, ...] = ()
 
 
 def claim(
@@ -162,7 +171,7 @@ def claim(
             in several ways, or two stored states would become one.
     """
     moved = _Moves.read(snapshot, program, renames or {})
-    droppable = _droppable(snapshot, allow)
+    droppable = _Droppable.read(snapshot, allow)
     states: dict[StateId, list[StoredState]] = defaultdict(list)
     left: list[StoredState] = []
     for state in snapshot.states:
@@ -178,11 +187,19 @@ def claim(
         _refuse_two(f"state {id[1]!r} of operator {id[0]!r}", [spell(s.id) for s in found])
     for uid, uids in sources.items():
         _refuse_two(f"source {uid!r}", [spell(u) for u in uids])
+    counts = {
+        uid: (snapshot.streams[uids[0]], program.streams[uid])
+        for uid, uids in sources.items()
+        if uid in program.streams and uids[0] in snapshot.streams
+    }
+    changed = {uid: count for uid, count in counts.items() if count[0] != count[1]}
+    rewound = {uid for uid in changed if droppable.covers(sources[uid][0])}
+    homeless = [uid for uid in snapshot.sinks if moved.uid(uid) not in program.sinks]
     return Claims(
         states={id: found[0] for id, found in states.items()},
         undecided=frozenset(id for id in states if not program.knows(id)),
-        unclaimed=tuple(s for s in left if s.id not in droppable),
-        dropped=tuple(s for s in left if s.id in droppable),
+        unclaimed=tuple(s for s in left if not droppable.covers(s.id)),
+        dropped=tuple(s for s in left if droppable.covers(s.id)),
         operators={
             moved.uid(u): u for u in sorted(snapshot.uids()) if moved.uid(u) in program.uids()
         },
@@ -190,6 +207,11 @@ def claim(
         lost_sources=tuple(
             u for uid, uids in sources.items() if uid not in program.sources for u in uids
         ),
+        changed_sources={uid: count for uid, count in changed.items() if uid not in rewound},
+        rewound_sources=tuple(sorted(rewound)),
+        sinks={uid: moved.uid(uid) for uid in snapshot.sinks if uid not in homeless},
+        unclaimed_sinks=tuple(uid for uid in homeless if not droppable.covers(uid)),
+        dropped_sinks=tuple(uid for uid in homeless if droppable.covers(uid)),
     )
 
 
@@ -197,32 +219,6 @@ def present(snapshot: SnapshotInfo, names: Iterable[Name]) -> list[Name]:
     """Of some names, those of operators or states that are in a snapshot."""
     known = _names_of(snapshot)
     return [name for name in names if known.readings(name)]
-
-
-def refuse_unclaimed(snapshot: SnapshotInfo, claims: Claims) -> None:
-    """Raise `IncompatibleStateError`, naming all of it, if state would be lost unasked."""
-    if not claims.unclaimed:
-        return
-    lines = [
-        f"  state {s.schema.name!r} of {snapshot.describe(s.schema.uid)}"
-        + (f": {s.size}" if s.size else "")
-        for s in claims.unclaimed
-    ]
-    names = drop_names(snapshot, claims)
-    raise IncompatibleStateError(
-        f"{snapshot.name} of job {snapshot.job!r} holds state that nothing in the program claims:\n"
-        + "\n".join(lines)
-        + f"\nGive its operators these uids and states again; or say what they are called now with "
-        f"renames={{{names[0]}: ...}}; or drop it knowingly, with allow_non_restored_state=True "
-        f"whatever it is, or with allow_non_restored_state=[{', '.join(names)}] only this"
-    )
-
-
-def drop_names(snapshot: SnapshotInfo, claims: Claims) -> list[str]:
-    """The shortest names, as they are written in a program, of all that is unclaimed."""
-    unclaimed = [s.id for s in claims.unclaimed]
-    kept = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
-    return list(dict.fromkeys(spell(id if id[0] in kept else id[0]) for id in unclaimed))
 
 
 def spell(name: Name) -> str:
@@ -262,17 +258,25 @@ class _Moves:
         return self.states.get(id) or (self.uid(id[0]), id[1])
 
 
-def _droppable(snapshot: SnapshotInfo, allow: Allowed) -> frozenset[StateId]:
-    ids = frozenset(s.id for s in snapshot.states)
-    if isinstance(allow, bool):
-        return ids if allow else frozenset()
-    stateful = frozenset(id[0] for id in ids) | frozenset(snapshot.sources)
-    names = replace(_names_of(snapshot), uids=stateful)
-    found: set[StateId] = set()
-    for given in [allow] if isinstance(allow, str) else allow:
-        name = names.read(given, "allow_non_restored_state")
-        found |= {name} if isinstance(name, tuple) else {id for id in ids if id[0] == name}
-    return frozenset(found)
+@dataclass(frozen=True, slots=True)
+class _Droppable:
+    """What of a snapshot may be dropped: everything, or operators and states by name."""
+
+    everything: bool
+    names: frozenset[Name] = frozenset()
+
+    @classmethod
+    def read(cls, snapshot: SnapshotInfo, allow: Allowed) -> _Droppable:
+        if isinstance(allow, bool):
+            return cls(allow)
+        owners = {s.id[0] for s in snapshot.states}.union(snapshot.sources, snapshot.sinks)
+        names = replace(_names_of(snapshot), uids=frozenset(owners))
+        given = [allow] if isinstance(allow, str) else allow
+        return cls(False, frozenset(names.read(n, "allow_non_restored_state") for n in given))
+
+    def covers(self, name: Name) -> bool:
+        of_operator = isinstance(name, tuple) and name[0] in self.names
+        return self.everything or name in self.names or of_operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from turnback.savepoint.claims import (
     spell,
 )
 from turnback.savepoint.evolution import Incompatible, Migration, evolve_state
+from turnback.savepoint.losses import changed_source_problem, unclaimed_sink_problem
 
 
 class Verdict(Enum):
@@ -42,6 +43,7 @@ class Subject(Enum):
 
     STATE = "state"
     SOURCE = "source"
+    SINK = "sink"
     OPERATOR = "operator"
     KEY_GROUPS = "key groups"
 
@@ -129,7 +131,11 @@ class CheckReport:
 
 
 def check(
-    plan: Plan, snapshot: SnapshotInfo, renames: Renames | None = None, allow: Allowed = False
+    plan: Plan,
+    snapshot: SnapshotInfo,
+    renames: Renames | None = None,
+    allow: Allowed = False,
+    streams: Mapping[str, int] | None = None,
 ) -> CheckReport:
     """Tell what would happen if a program were started from a snapshot. Runs and reads nothing.
 
@@ -138,25 +144,32 @@ def check(
         snapshot: What it would start from.
         renames: What had another name when the snapshot was taken; see `claim`.
         allow: What may be dropped if nothing claims it.
+        streams: How many streams each source of the program reads, where that is known.
 
     Raises:
         ConfigurationError: `renames` or `allow` are wrong in themselves.
     """
-    program = program_of(plan)
+    program = program_of(plan, streams)
     claims = claim(snapshot, program, renames, allow)
     rows = [
         *_states(plan, claims),
         *_unknown(plan, claims),
         *_unclaimed(program, snapshot, claims),
-        *_sources(plan, claims),
+        *_sources(plan, snapshot, claims),
+        *_sinks(snapshot, claims),
         *_key_groups(plan, snapshot),
         *_parallelism(plan, snapshot, claims),
     ]
     return CheckReport(snapshot.name, snapshot.job, tuple(rows))
 
 
-def program_of(plan: Plan) -> Program:
-    """What a program can take over, as far as it is known without running it."""
+def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
+    """What a program can take over, as far as it is known without running it.
+
+    Args:
+        plan: The program.
+        streams: How many streams each source reads, where that is known.
+    """
     keyed = [op for op in plan.operators() if op.key is not None]
     states = {op.uid: frozenset(known_states(op)) for op in keyed}
     sources = frozenset(source.uid for source in plan.sources)
@@ -165,6 +178,8 @@ def program_of(plan: Plan) -> Program:
         open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
         sources=sources,
         others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
+        sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
+        streams=dict(streams or {}),
     )
 
 
@@ -258,18 +273,33 @@ def _gone(stored: StoredState, program: Program, claims: Claims) -> str:
     return f"{what} (is it {near[0]!r} now?)" if near else what
 
 
-def _sources(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
-    for source in plan.sources:
-        old = claims.sources.get(source.uid)
+def _sources(plan: Plan, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+    for uid in (source.uid for source in plan.sources):
+        old = claims.sources.get(uid)
         if old is None:
-            reason, verdict = "starts at its beginning", Verdict.NEW
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.NEW, "starts at its beginning")
+        elif uid in claims.changed_sources:
+            reason = changed_source_problem(snapshot, claims, uid)
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.INCOMPATIBLE, reason, True)
+        elif uid in claims.rewound_sources:
+            reason = "reads another number of streams, so starts at its beginning, as allowed"
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.NEW, reason)
         else:
-            reason = "" if old == source.uid else f"from {old!r}"
-            verdict = Verdict.RESTORED
-        yield CheckRow(Subject.SOURCE, source.uid, "", verdict, reason)
+            reason = "" if old == uid else f"from {old!r}"
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.RESTORED, reason)
+        yield row
     for uid in claims.lost_sources:
         reason = "no source has this uid, so its position is dropped; rename it if it is still read"
         yield CheckRow(Subject.SOURCE, uid, "", Verdict.UNCLAIMED, reason)
+
+
+def _sinks(snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+    for uid in claims.unclaimed_sinks:
+        reason = unclaimed_sink_problem(snapshot, uid)
+        yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
+    for uid in claims.dropped_sinks:
+        reason = "promised output that is not committed yet is left out, as allowed"
+        yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason)
 
 
 def _key_groups(plan: Plan, snapshot: SnapshotInfo) -> Iterator[CheckRow]:

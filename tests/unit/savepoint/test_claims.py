@@ -8,14 +8,16 @@ import pytest
 
 from turnback.coordinator import Manifest, OperatorInfo, SourcePosition
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.runtime.snapshot import Snapshot
+from turnback.runtime.storageref import StorageRef
 from turnback.savepoint.claims import (
     Program,
     SnapshotInfo,
     StoredState,
     claim,
-    refuse_unclaimed,
     spell,
 )
+from turnback.savepoint.losses import refuse_losses
 from turnback.state import StateSchema
 
 
@@ -58,11 +60,11 @@ def test_states_are_found_by_uid_and_name():
     assert ids(found.unclaimed) == [B_X]
     assert not found.undecided
     with pytest.raises(IncompatibleStateError):
-        refuse_unclaimed(snapshot(A_X, A_Y, B_X), found)
+        refuse_losses(snapshot(A_X, A_Y, B_X), found)
 
 
 def test_nothing_to_refuse():
-    refuse_unclaimed(snapshot(A_X), claim(snapshot(A_X), program(A_X)))
+    refuse_losses(snapshot(A_X), claim(snapshot(A_X), program(A_X)))
 
 
 def test_what_is_asked_for_in_open_is_undecided():
@@ -211,7 +213,7 @@ def test_the_refusal_names_everything():
     stored = snapshot(A_X, A_Y, B_X, ("c/d", "z"), operators=["a", "b"])
     found = claim(stored, program(A_X))
     with pytest.raises(IncompatibleStateError) as caught:
-        refuse_unclaimed(stored, found)
+        refuse_losses(stored, found)
     text = str(caught.value)
     assert text.startswith("chk-7 of job 'clicks' holds state that nothing in the program claims:")
     assert "\n  state 'y' of operator 'a' (The a): 1,200 rows, 33.8 KiB\n" in text
@@ -222,14 +224,14 @@ def test_the_refusal_names_everything():
     names = re.search(r"allow_non_restored_state=(\[.*\])", text)[1]
     assert names == "['a/y', 'b', 'c/d']"
     again = claim(stored, program(A_X), allow=["a/y", "b", "c/d"])
-    refuse_unclaimed(stored, again)
+    refuse_losses(stored, again)
     assert len(again.dropped) == 3
 
 
 def test_sizes_that_are_not_known_are_not_told():
     stored = SnapshotInfo("chk-1", "j", 1, (StoredState(schema("a", "x")),), (), ())
     with pytest.raises(IncompatibleStateError, match=r"state 'x' of operator 'a'\n"):
-        refuse_unclaimed(stored, claim(stored, program()))
+        refuse_losses(stored, claim(stored, program()))
     assert [StoredState(schema("a", "x"), length=n).size for n in (5, 1024, 5 << 40)] == [
         "5 bytes",
         "1.0 KiB",
@@ -245,8 +247,42 @@ def test_a_checkpoint_as_a_snapshot():
         parent=None, max_parallelism=64, sources=sources, state=(), schemas=(schema("a", "x"),),
         operators=operators, transactions={}, watermarks={}, config={},
     )  # fmt: skip
-    info = SnapshotInfo.of_manifest(manifest)
+    promised = {"gone": (b"t",), "empty": ()}
+    info = Snapshot.of_manifest(manifest, StorageRef("memory://jobs/j"), promised).info()
     assert (info.name, info.job, info.max_parallelism) == ("chk-7", "j", 64)
     assert info.sources == ("s", "two", "odd#1")
+    assert info.streams == {"s": 1, "two": 2, "odd#1": 1}
+    assert info.sinks == ("gone",)
     assert ids(info.states) == [A_X]
     assert info.operators == operators
+
+
+def test_a_source_that_reads_another_number_of_streams():
+    stored = SnapshotInfo("chk-7", "clicks", 128, (), (), ("s", "t"), {"s": 1, "t": 2})
+    now = Program({}, sources=frozenset("su"), streams={"s": 3, "u": 2})
+    found = claim(stored, now, {"t": "u"})
+    assert found.changed_sources == {"s": (1, 3)}
+    with pytest.raises(IncompatibleStateError) as caught:
+        refuse_losses(stored, found)
+    assert "source 's' reads 3 streams now, and 1 in chk-7 of job 'clicks'" in str(caught.value)
+    assert "allow_non_restored_state=['s']" in str(caught.value)
+    for allow in (True, ["s"]):
+        allowed = claim(stored, now, {"t": "u"}, allow)
+        refuse_losses(stored, allowed)
+        assert allowed.rewound_sources == ("s",)
+
+
+def test_promised_output_of_a_sink_that_is_gone():
+    operators = tuple(OperatorInfo(uid, uid, "sink", 1) for uid in ("kept", "gone", "old"))
+    stored = SnapshotInfo("chk-7", "clicks", 128, (), operators, (), {}, ("kept", "gone", "old"))
+    now = Program({}, others=frozenset(("kept", "new")), sinks=frozenset(("kept", "new")))
+    found = claim(stored, now, {"old": "new"})
+    assert found.sinks == {"kept": "kept", "old": "new"}
+    assert found.unclaimed_sinks == ("gone",)
+    with pytest.raises(IncompatibleStateError) as caught:
+        refuse_losses(stored, found)
+    for part in ("'gone'", "renames={'gone': ...}", "turnback transactions commit clicks"):
+        assert part in str(caught.value)
+    allowed = claim(stored, now, {"old": "new"}, ["gone"])
+    refuse_losses(stored, allowed)
+    assert allowed.dropped_sinks == ("gone",)

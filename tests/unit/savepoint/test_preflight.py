@@ -231,3 +231,18 @@ def test_the_report_as_json(plan):
     }
     assert [r["uid"] for r in found["rows"] if r["blocking"]] == ["gone"]
     assert found["rows"][-1]["state"] is None
+
+
+def test_what_would_be_lost_is_told_before(plan):
+    stored = replace(snapshot(*FITTING), streams={"s": 1}, sinks=("old-out",))
+    report = check(plan, stored, streams={"s": 2})
+    assert not report.ok
+    rows = {(row.subject, row.uid): row for row in report.rows if row.blocking}
+    assert "reads 2 streams now, and 1 in chk-7" in rows[Subject.SOURCE, "s"].reason
+    assert "turnback transactions commit clicks" in rows[Subject.SINK, "old-out"].reason
+    report = check(plan, stored, allow=["s", "old-out"], streams={"s": 2})
+    assert report.ok
+    assert {row.verdict for row in report.rows if row.uid in ("s", "old-out")} == {
+        Verdict.NEW,
+        Verdict.UNCLAIMED,
+    }

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 
 from pyspark.errors import StreamingQueryException
@@ -12,7 +12,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from turnback.coordinator import (
     CheckpointCoordinator,
     CheckpointLog,
-    Committer,
     Fence,
     HeldCheckpoint,
     History,
@@ -22,20 +21,17 @@ from turnback.coordinator import (
     Metrics,
 )
 from turnback.core import Clock
-from turnback.core.errors import TurnbackError
 from turnback.core.faults import reach
-from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobSpec
+from turnback.runtime.jobsinks import JobSinks
 from turnback.runtime.meter import Meter
 from turnback.runtime.positions import Positions
-from turnback.runtime.sinkrecord import record_sinks
 from turnback.runtime.spark.epochs import Epochs
 from turnback.runtime.spark.localfiles import cheap_local_files
 from turnback.runtime.spark.scratch import Scratch
 from turnback.runtime.spark.sources import leaf_names, united
 from turnback.runtime.storageref import StorageRef
-from turnback.sinks import CommitterContext
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,10 +50,11 @@ class Attempt:
         log: Its checkpoints; already fenced.
         fence: The fence that was taken.
         snapshot: What to start from; None to start empty.
+        sinks: The program's sinks; what older attempts left in them is settled.
         history: What happened.
         clock: Where time comes from.
         on_epoch: Called after every epoch.
-        on_running: Called when what it starts from is restored and settled.
+        on_running: Called when what it starts from is restored.
         holds: Files that savepoints are written from.
     """
 
@@ -70,6 +67,7 @@ class Attempt:
         log: CheckpointLog,
         fence: Fence,
         snapshot: Manifest | None,
+        sinks: JobSinks,
         history: History,
         clock: Clock,
         on_epoch: Callable[[EpochStats], None],
@@ -79,10 +77,8 @@ class Attempt:
         self._spark = spark
         self._plan = plan
         self._spec = spec
-        self._directory = directory
-        self._number = fence.attempt
-        self._log = log
         self._snapshot = snapshot
+        self._sinks = sinks
         self._failure: BaseException | None = None
         self._stopping = False
         self._wake = threading.Event()
@@ -93,14 +89,13 @@ class Attempt:
         """Whether checkpoints of it can be taken."""
         self._positions = Positions(directory.storage, fence.attempt)
         leaves = leaf_names(plan)
-        self._committers = self._make_committers(fence)
         self._scratch = Scratch(leaves)
         self.coordinator = CheckpointCoordinator(
             fence,
             log,
             directory.storage,
             spec.settings,
-            self._committers,
+            sinks.committers,
             max_parallelism=plan.max_parallelism,
             parent=(snapshot.number or None) if snapshot else None,
             history=history,
@@ -131,16 +126,11 @@ class Attempt:
             TurnbackError: Why this attempt failed.
         """
         try:
-            # 1. source positions and state: what the snapshot says
             self._restore()
-            # 2. sinks: commit what the snapshot promised, roll back what was left behind
-            self._settle_sinks()
-            self._record_sinks()
             self.coordinator.start()
             self.is_running = True
             self._on_running()
             reach("before-first-epoch")
-            # 3. epochs, with checkpoints beside them
             with cheap_local_files(self._spark):
                 self._drive()
             if not self._stopping:
@@ -149,7 +139,7 @@ class Attempt:
             self.is_running = False
             self._epochs.close()
             self.coordinator.close(cancelled=self._stopping)
-            self._roll_back(self._epochs.prepared)
+            self._sinks.roll_back(self._epochs.prepared)
             self._scratch.remove()
 
     def stop(self) -> None:
@@ -178,21 +168,6 @@ class Attempt:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
         return self._meter.metrics(self.coordinator, completed, failed)
 
-    def _make_committers(self, fence: Fence) -> dict[str, Committer]:
-        return {
-            op.uid: op.function.committer(
-                CommitterContext(
-                    job=fence.job,
-                    job_id=fence.job_id,
-                    uid=op.uid,
-                    attempt=fence.attempt,
-                    type=op.input_type,
-                )
-            )
-            for op in self._plan.operators()
-            if op.kind is NodeKind.SINK
-        }
-
     def _restore(self) -> None:
         snapshot = self._snapshot
         if snapshot is None:
@@ -200,30 +175,6 @@ class Attempt:
         mine = {k: v for k, v in snapshot.sources.items() if k in self._scratch.leaves}
         logs = self._positions.restore(mine)
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
-
-    def _settle_sinks(self) -> None:
-        snapshot, pending = self._snapshot, dict[str, tuple[bytes, ...]]()
-        # What is known to be committed need not be there any more: its reader may have moved it.
-        if snapshot is not None and snapshot.number > self._log.committed():
-            pending |= snapshot.transactions
-        for uid, committer in self._committers.items():
-            committer.recover(pending.pop(uid, ()))
-            reach("during-recovery")
-        for uid in pending:
-            _LOG.warning("the program has no sink %r any more; its last output is not settled", uid)
-
-    def _record_sinks(self) -> None:
-        """Write down what the sinks are, to settle by hand what they will prepare."""
-        sinks = {op.uid: op.function for op in self._plan.operators() if op.kind is NodeKind.SINK}
-        record_sinks(self._directory, self._number, sinks)
-
-    def _roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Leave nothing of an epoch that was refused; the next attempt would find it as well."""
-        for uid, transactions in prepared.items():
-            try:
-                self._committers[uid].abort(transactions)
-            except TurnbackError as e:
-                _LOG.warning("sink %r could not roll back: %s", uid, e)
 
     def _drive(self) -> None:
         writer = united(self._plan).writeStream.foreachBatch(self._on_batch)

@@ -35,12 +35,13 @@ from turnback.planner import Plan
 from turnback.runtime.describe import describe
 from turnback.runtime.heartbeat import Heartbeat
 from turnback.runtime.job import ClaimMode, EpochStats, JobReport, JobSpec
+from turnback.runtime.jobsinks import JobSinks
 from turnback.runtime.localstate import local_root
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.attempt import Attempt
 from turnback.runtime.spark.service import Service
-from turnback.runtime.spark.starter import Starter
+from turnback.runtime.spark.starter import Matched, Starter
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.runtime.verdict import FINAL, final_error, told
 from turnback.savepoint import Origin, SavepointDirectory
@@ -71,6 +72,8 @@ class JobRunner:
             spark, self._directory, self._storage, spec.savepoints, self, self._clock
         )
         self._heartbeat = Heartbeat(self._directory, self._vitals, spec.run)
+        self._accepted: Matched | None = None
+        self._attempts: set[int] = set()
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
@@ -90,6 +93,7 @@ class JobRunner:
             JobFailedError: It failed for good; the cause is chained and told.
         """
         self._directory.require_free()
+        self._accepted = self._accept()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
             storage.remove_leftovers()  # half-written files of drivers and workers that were killed
@@ -146,6 +150,23 @@ class JobRunner:
                 )
             )
 
+    def _accept(self) -> Matched | None:
+        """Find what the job starts from, and refuse what does not fit.
+
+        Nothing has been written yet: a start that is refused leaves no trace, neither a new job
+        nor another status of one that was stopped.
+        """
+        info = self._directory.check_owner()
+        if self._spec.fresh:
+            return None
+        try:
+            return self._match(CheckpointLog(self._directory.storage), info)
+        except FINAL:
+            raise
+        except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
+            _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
+            return None
+
     # -- one attempt
 
     def _live(self, info: JobInfo) -> tuple[History | None, BaseException | None]:
@@ -157,11 +178,12 @@ class JobRunner:
             fence = self._fence(log, info)
             reach("after-fence")
             history = History(self._directory.storage, fence.attempt, self._clock)
-            origin, known = self._origin(log)
-            matched = self._starter.match(origin, fence, known=known) if origin else None
+            matched = self._match(log, info)
+            sinks = JobSinks(self._plan, fence, self._directory)
+            self._settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self._service.save_before_upgrade(matched.own)
-            self._begin(info, fence, origin, history)
+            self._begin(info, fence, matched, history)
             manifest = self._starter.manifest(matched, fence) if matched else None
             self._attempt = Attempt(
                 self._spark,
@@ -171,6 +193,7 @@ class JobRunner:
                 log,
                 fence,
                 manifest,
+                sinks,
                 history,
                 self._clock,
                 self._epoch_done,
@@ -197,29 +220,45 @@ class JobRunner:
             after=self._fenced,
         )
         self._fenced = fence.attempt
+        self._attempts.add(fence.attempt)
         return fence
 
-    def _origin(self, log: CheckpointLog) -> tuple[Snapshot | None, bool]:
-        """What to start from: what the user chose, the first time; then the newest there is.
+    def _match(self, log: CheckpointLog, info: JobInfo | None) -> Matched | None:
+        """Match what the job starts from with the program; `None` to start empty."""
+        origin = self._origin(log)
+        if origin is None:
+            return None
+        if self._accepted is not None and self._accepted.snapshot == origin:
+            return self._accepted
+        # A restart is a start like any other, unless this very program has taken the checkpoint.
+        known = origin.manifest is not None and origin.manifest.attempt in self._attempts
+        return self._starter.match(origin, info.job_id if info else "", known=known)
 
-        Returns:
-            The snapshot, and whether it is known to fit because this very program has taken it.
-        """
-        first = not self.report.attempts
-        if self._spec.start_from is not None and first:
-            return locate(self._spec.start_from, self._storage), False
+    def _settle(self, log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
+        """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
+        promised = matched.promised if matched is not None else {}
+        sinks.settle(promised)
+        if promised and matched is not None and matched.snapshot.manifest is not None:
+            log.record_commit(matched.snapshot.manifest.number)
+
+    def _origin(self, log: CheckpointLog) -> Snapshot | None:
+        """What to start from: what the user chose, the first time; then the newest there is."""
+        if self._spec.start_from is not None and not self.report.attempts:
+            return locate(self._spec.start_from, self._storage)
         point = resume_point(log, self._directory)
         if point is None:
-            return None, False
+            return None
         if point.manifest is not None:
-            return Snapshot.of_manifest(point.manifest, self._storage), not first
+            promised = log.promised(point.manifest)
+            return Snapshot.of_manifest(point.manifest, self._storage, promised)
         assert point.snapshot is not None
-        return locate(point.snapshot, self._storage), False
+        return locate(point.snapshot, self._storage)
 
     def _begin(
-        self, info: JobInfo, fence: Fence, origin: Snapshot | None, history: History
+        self, info: JobInfo, fence: Fence, matched: Matched | None, history: History
     ) -> None:
-        own = origin.manifest if origin and origin.job_id == info.job_id else None
+        origin = matched.snapshot if matched else None
+        own = matched.own if matched else None
         self._directory.record_attempt(
             fence.attempt,
             checkpoint=own.number if own else None,

@@ -46,12 +46,16 @@ def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Col
     ]
 
 
+def stream_counts(plan: Plan) -> dict[str, int]:
+    """How many streams each source reads."""
+    return {source.uid: _streaming_leaves(source) for source in plan.sources}
+
+
 def leaf_names(plan: Plan) -> list[str]:
     """A name for every streaming relation below the union, in Spark's order."""
     names: list[str] = []
-    for source in plan.sources:
-        leaves = _streaming_leaves(source)
-        names += [source.uid] if leaves == 1 else [f"{source.uid}#{i}" for i in range(leaves)]
+    for uid, leaves in stream_counts(plan).items():
+        names += [uid] if leaves == 1 else [f"{uid}#{i}" for i in range(leaves)]
     return names
 
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -16,7 +16,7 @@ from turnback.runtime.job import ClaimMode, JobSpec
 from turnback.runtime.program import level_programs
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.frames import pickled
-from turnback.runtime.spark.sources import leaf_names
+from turnback.runtime.spark.sources import leaf_names, stream_counts
 from turnback.runtime.spark.tasks import run_tasks
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import (
@@ -25,7 +25,7 @@ from turnback.savepoint import (
     known_states,
     present,
     program_of,
-    refuse_unclaimed,
+    refuse_losses,
     source_uid,
 )
 from turnback.storage import check
@@ -42,12 +42,15 @@ class Matched:
         own: It as a checkpoint of the job's own, if it is one.
         claims: Who gets what of it, if it has to be taken in.
         upgrade: Whether another program has taken it.
+        promised: Output that it holds and that has to be committed, by the uid that its sink has
+            in the program.
     """
 
     snapshot: Snapshot
     own: Manifest | None
     claims: Claims | None = None
     upgrade: bool = False
+    promised: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
 
 
 class Starter:
@@ -68,35 +71,29 @@ class Starter:
         self._programs = level_programs(plan)
         self._blobs = [pickled(program) for program in self._programs]
 
-    def match(self, snapshot: Snapshot, fence: Fence, *, known: bool) -> Matched:
-        """Check that a snapshot fits the program; nothing is written yet.
+    def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
+        """Check that a snapshot fits the program; nothing is written.
 
         Args:
             snapshot: What to start from.
-            fence: The attempt that starts.
+            job_id: Identity of the job that starts.
             known: The snapshot is a checkpoint that this very program has taken.
 
         Raises:
             ConfigurationError: It is another job's, or `renames` and the like make no sense.
-            IncompatibleStateError: Its state does not fit the program.
+            IncompatibleStateError: Its state does not fit the program, or something in it would be
+                lost unasked.
         """
-        own = snapshot.manifest if snapshot.job_id == fence.job_id else None
+        own = snapshot.own_checkpoint(self._storage, job_id)
         if known and own is not None:
-            return Matched(snapshot, own)
+            return Matched(snapshot, own, promised=snapshot.promised)
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
         if own is None:
             self._check_pickles(snapshot, claims)
-        if snapshot.drained:
-            _LOG.warning("%s was drained: event time has come to its end in it", snapshot.name)
-        for uid in claims.lost_sources:
-            _LOG.warning("%s has the position of source %r, which is gone", snapshot.name, uid)
-        for id, why in migrations.items():
-            _LOG.info("state %r of operator %r is migrated: %s", id[1], id[0], why)
-        renamed = any(id != stored.id for id, stored in claims.states.items())
-        moved = any(now != before for now, before in claims.sources.items())
-        as_it_is = own is not None and not (renamed or moved or migrations)
+        _log_changes(snapshot, claims, migrations)
+        as_it_is = own is not None and not migrations and _fits_as_it_is(own, claims)
         before = {(op.uid, op.kind) for op in snapshot.operators}
         now = {(uid, kind.value) for uid, (_, kind, _) in self._plan.uids().items()}
         return Matched(
@@ -104,6 +101,7 @@ class Starter:
             own,
             None if as_it_is else claims,
             upgrade=before != now or not as_it_is,
+            promised=_promised(snapshot, claims),
         )
 
     def manifest(self, matched: Matched, fence: Fence) -> Manifest:
@@ -159,7 +157,7 @@ class Starter:
         if resumed:  # what an earlier start has renamed or dropped is not there any more
             renames = {old: renames[old] for old in present(info, renames)}
             allow = allow if isinstance(allow, bool) else tuple(present(info, allow))
-        program = program_of(self._plan)
+        program = program_of(self._plan, stream_counts(self._plan))
         claims = claim(info, program, renames, allow)
         asked = self._ask(claims, program.open)
         states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
@@ -167,7 +165,7 @@ class Starter:
             states[each.id[0]] |= {each.id[1]}
         program = replace(program, states=states, open=frozenset())
         claims = claim(info, program, renames, allow)
-        refuse_unclaimed(info, claims)
+        refuse_losses(info, claims)
         problems = [each.problem for each in asked if each.problem]
         if problems:
             raise IncompatibleStateError("; ".join(problems))
@@ -223,7 +221,7 @@ class Starter:
             state=tuple(file for files, _ in results for file in files),
             schemas=tuple(schemas.values()),
             operators=(),
-            transactions=own.transactions if own else {},
+            transactions={},  # what it has promised is committed before it is taken in
             watermarks={},
             config={},
         )
@@ -237,7 +235,7 @@ class Starter:
         for leaf in leaf_names(self._plan):
             now = source_uid(leaf, {source.uid for source in self._plan.sources})
             before = claims.sources.get(now)
-            if before is None:
+            if before is None or now in claims.rewound_sources:
                 continue
             for old, position in snapshot.sources.items():
                 same_input = old.removeprefix(before) == leaf.removeprefix(now)
@@ -258,3 +256,41 @@ class Starter:
             storage_of(self._storage).put(path, data)
             log.append(msgspec.structs.replace(entry, path=path))
         return SourcePosition(position.offset, tuple(log))
+
+
+def _fits_as_it_is(own: Manifest, claims: Claims) -> bool:
+    """Whether the files of the job's own checkpoint can be used as they are.
+
+    Not if any of their rows belong to state that is dropped: an operator or a state of the same
+    name that is added later would find them.
+    """
+    renamed = any(id != stored.id for id, stored in claims.states.items())
+    moved = any(now != before for now, before in claims.sources.items())
+    written = {uid for file in own.state for uid in file.operators}
+    dropped = claims.dropped or written - {schema.uid for schema in own.schemas}
+    return not (renamed or moved or dropped or claims.rewound_sources)
+
+
+def _promised(snapshot: Snapshot, claims: Claims) -> dict[str, tuple[bytes, ...]]:
+    """The output that a snapshot has promised, by the uid its sink has in the program."""
+    promised: dict[str, tuple[bytes, ...]] = {}
+    for was, now in claims.sinks.items():
+        promised[now] = (*promised.get(now, ()), *snapshot.promised[was])
+    return promised
+
+
+def _log_changes(
+    snapshot: Snapshot, claims: Claims, migrations: Mapping[tuple[str, str], str]
+) -> None:
+    """Log what of a snapshot does not simply go on."""
+    name = snapshot.name
+    if snapshot.drained:
+        _LOG.warning("%s was drained: event time has come to its end in it", name)
+    for uid in claims.lost_sources:
+        _LOG.warning("%s has the position of source %r, which is gone", name, uid)
+    for uid in claims.rewound_sources:
+        _LOG.warning("source %r reads other streams than in %s; it starts anew", uid, name)
+    for uid in claims.dropped_sinks:
+        _LOG.warning("output of sink %r that %s has promised is left out, as allowed", uid, name)
+    for (uid, state), why in migrations.items():
+        _LOG.info("state %r of operator %r is migrated: %s", state, uid, why)
