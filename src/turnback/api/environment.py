@@ -263,8 +263,10 @@ class StreamExecutionEnvironment:
             start_from: Another snapshot than the job's latest: a retained checkpoint by number,
                 "chk-7", path or time; or a savepoint by the path of its directory.
             fresh: Start empty although there are checkpoints.
-            allow_non_restored_state: Drop state that no operator claims: all of it (True), or the
-                operators and states that are named, as "uid" or "uid/state".
+            allow_non_restored_state: Drop what the program has no place for: all of it (True), or
+                what is named. That is state that no operator claims ("uid" or "uid/state"), the
+                position of a source that reads other streams now, and output of a sink that is
+                gone ("uid").
             renames: What had another name when the snapshot was taken: old "uid" to new, or old
                 "uid/state" to new.
             fork: The snapshot may be another job's; this job starts a life of its own from it.
