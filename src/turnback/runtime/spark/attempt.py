@@ -23,7 +23,6 @@ from turnback.coordinator import (
 )
 from turnback.core import Clock
 from turnback.core.errors import TurnbackError
-from turnback.core.faults import reach
 from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobSpec
@@ -139,7 +138,6 @@ class Attempt:
             self.coordinator.start()
             self.is_running = True
             self._on_running()
-            reach("before-first-epoch")
             # 3. epochs, with checkpoints beside them
             with cheap_local_files(self._spark):
                 self._drive()
@@ -208,7 +206,6 @@ class Attempt:
             pending |= snapshot.transactions
         for uid, committer in self._committers.items():
             committer.recover(pending.pop(uid, ()))
-            reach("during-recovery")
         for uid in pending:
             _LOG.warning("the program has no sink %r any more; its last output is not settled", uid)
 
