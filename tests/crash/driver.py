@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import faults
+
 _JOB = Path(__file__).with_name("job.py")
 _SOURCES = Path(__file__).parents[2] / "src"
 PATIENCE_S = float(os.environ.get("TURNBACK_TEST_PATIENCE", "300"))
@@ -42,7 +44,7 @@ class Driver:
         scratch = directory / "tmp"
         scratch.mkdir()
         ours = {
-            "PYTHONPATH": str(_SOURCES),
+            "PYTHONPATH": os.pathsep.join((faults.DIRECTORY, str(_SOURCES))),
             "SPARK_LOCAL_DIRS": str(scratch),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TMPDIR": str(scratch),

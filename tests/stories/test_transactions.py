@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from place import JOB, Place
 
+import faults
+
 
 @pytest.mark.parametrize("script", [False, True], ids=["by itself", "with the program"])
 def test_promised_output_is_committed_by_hand_and_only_once(place: Place, script: bool) -> None:
@@ -47,11 +49,15 @@ def test_promised_output_can_be_dropped_knowingly(place: Place) -> None:
 def die(place: Place) -> None:
     """Run the job until a checkpoint is durable and its output is not committed."""
     place.feed()
-    place.environment["TURNBACK_KILL_AT"] = "after-manifest:1"
+    usual = place.environment
+    place.environment = usual | {
+        "PYTHONPATH": faults.DIRECTORY,
+        "TURNBACK_KILL_AT": "after-manifest:1",
+    }
     place.turnback(
         *("run", "-D", "restart-strategy.type=none"),
         *(JOB, place.events, place.out, "--bounded"),
         code=1,
     )
-    del place.environment["TURNBACK_KILL_AT"]
+    place.environment = usual
     assert place.ask("list", "-a")[0]["state"] == "FAILED"

@@ -14,7 +14,6 @@ from turnback.coordinator.manifest import Manifest
 from turnback.coordinator.pending import PendingCheckpoint
 from turnback.coordinator.retention import Retention
 from turnback.coordinator.steps import Steps
-from turnback.core import faults
 from turnback.core.errors import FencedError
 
 _LOG = logging.getLogger(__name__)
@@ -137,8 +136,6 @@ class Pipeline:
             if not self._ledger.start_writing(pending, self._now()):
                 return
         try:
-            if faults.commit_first():
-                self.commit_open(pending.epoch)
             durable = self._steps.write_manifest(pending)
         except BaseException as error:  # noqa: BLE001 (the listener decides)
             with self._lock:

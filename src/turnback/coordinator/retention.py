@@ -7,7 +7,6 @@ from turnback.coordinator.held import Holds
 from turnback.coordinator.log import CheckpointLog
 from turnback.coordinator.manifest import Manifest
 from turnback.core.errors import StorageError
-from turnback.core.faults import reach
 from turnback.storage.base import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -143,7 +142,6 @@ class Retention:
             # Asked after `in_use`: what passes from in use to held is seen at least once.
             doomed = sorted(self._doomed - needed - self._holds.paths())
         for path in doomed:
-            reach("during-cleanup")
             if attempt_of(path) is not None:
                 try:
                     self._storage.delete(path)

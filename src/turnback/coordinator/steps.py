@@ -17,7 +17,6 @@ from turnback.coordinator.manifest import Fence, Manifest
 from turnback.coordinator.pending import PendingCheckpoint
 from turnback.core.clock import Clock
 from turnback.core.errors import SinkError, StorageError
-from turnback.core.faults import reach
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ class Steps:
 
     def write_manifest(self, pending: PendingCheckpoint) -> tuple[Manifest, ...]:
         """Step 3. From here on the checkpoint exists; see `CheckpointLog.append`."""
-        reach("before-manifest")
         manifest = pending.manifest(
             self._fence,
             number=self._log.next_number,
@@ -66,7 +64,6 @@ class Steps:
         )
         durable = self._log.append(manifest)
         self._parent = durable[-1].number
-        reach("after-manifest")
         return durable
 
     def commit_sinks(
@@ -80,9 +77,7 @@ class Steps:
             SinkError: At least one sink did not commit.
         """
         failed: list[tuple[str, BaseException]] = []
-        for position, (uid, handles) in enumerate(transactions.items()):
-            if position:
-                reach("between-sink-commits")
+        for uid, handles in transactions.items():
             try:
                 self._committers[uid].commit(handles)
             except BaseException as error:  # noqa: BLE001 (the user's code may raise anything)
@@ -96,7 +91,6 @@ class Steps:
                 f"{len(transactions[uid])} transactions: {cause}. They stay prepared and will be "
                 "committed with the next checkpoint or after a restart"
             ) from cause
-        reach("after-sink-commit")
 
     def record_commit(self, number: int) -> None:
         """Step 5. Record that there is no sink work left to do for a checkpoint."""

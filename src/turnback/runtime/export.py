@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import msgspec
 
 from turnback.coordinator import Manifest
-from turnback.core.faults import reach
 from turnback.runtime.spans import spans_of
 from turnback.runtime.storageref import StorageRef, read_state, storage_of
 from turnback.savepoint import FILES, PartsWriter, StateId, StatePart, StateTable
@@ -44,7 +43,6 @@ class ExportTask:
                 writers[schema.id] = StateTable(schema), PartsWriter(storage, schema)
             codec, writer = writers[schema.id]
             writer.add(codec.to_typed(rows))
-        reach("during-savepoint")
         return [(codec.schema, writer.finish()) for codec, writer in writers.values()]
 
 
@@ -64,7 +62,6 @@ class CopyTask:
         data = read_state(self.source, file)
         check(data, file.length, file.digest, file.path)
         path = f"{FILES}/{posixpath.basename(file.path)}"
-        reach("during-savepoint")
         storage_of(self.target).put(path, data)
         return msgspec.structs.replace(file, path=path, inline=None)
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from turnback.core import KeyCodec, group_range, serializer_for
 from turnback.core.errors import ElementTypeError, IncompatibleStateError
-from turnback.core.faults import reach
 from turnback.core.types import type_from_descriptor
 from turnback.functions import StateDescriptor
 from turnback.planner import Operator
@@ -156,7 +155,6 @@ class IntakeTask:
         state = pa.array(np.zeros(len(rows), np.int16))
         data = write_delta([schema], bounded_batches(rows.add_column(0, COLUMNS.field(0), state)))
         path = f"state/{self.attempt}/taken-{self.partition}-{uuid.uuid4().hex}.arrow"
-        reach("during-intake")
         if not self.target.inline:
             storage_of(self.target).put(path, data)
         built = BuiltDelta(data, len(rows), int(groups[0]), int(groups[-1]), (schema.uid,))

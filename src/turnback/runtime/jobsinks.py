@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from turnback.coordinator import Committer, Fence, JobDirectory
 from turnback.core.errors import TurnbackError
-from turnback.core.faults import reach
 from turnback.graph import NodeKind
 from turnback.planner import Plan
 from turnback.runtime.sinkrecord import record_sinks
@@ -51,7 +50,6 @@ class JobSinks:
         """
         for uid, committer in self.committers.items():
             committer.recover(promised.get(uid, ()))
-            reach("during-recovery")
         # Written down after that: what older attempts left is settled by what they wrote down.
         record_sinks(self._directory, self._attempt, self._sinks)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from turnback.core import path_segment
 from turnback.core.errors import StateError
-from turnback.core.faults import reach
 from turnback.runtime.message import Order, TaskName
 from turnback.runtime.program import LevelProgram
 from turnback.runtime.storageref import read_state, storage_of
@@ -96,7 +95,6 @@ class LocalState:
         if order.storage.inline:
             _check_small(delta.data, order.job)
         else:
-            reach("before-state-file")
             storage_of(order.storage).put(path, delta.data)
         return delta.file(path, order.epoch, order.attempt, inline=order.storage.inline)
 

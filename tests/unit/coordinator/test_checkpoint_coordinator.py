@@ -82,17 +82,6 @@ def test_sinks_commit_only_after_the_manifest_is_durable() -> None:
     assert job.sink.visible == [b"t1"]
 
 
-def test_the_broken_variant_commits_first(monkeypatch) -> None:
-    monkeypatch.setenv("TURNBACK_FAULT_COMMIT_FIRST", "1")
-    storage = HookedStorage(memory())
-    job = Job(storage, settings(tolerable_failures=1))
-    storage.fail("put_if_absent", "chk-")
-    job.epoch(1)
-    job.checkpoint()
-    assert job.sink.visible == [b"t1"]
-    assert job.checkpoints() == []
-
-
 def test_epochs_go_on_while_a_checkpoint_is_written() -> None:
     lanes = Lanes()
     job = Job(executor=lanes)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from coordinator_fakes import HookedStorage, Job, RecordingCommitter, memory, state_file
 
+import faults
+import turnback.coordinator
 from turnback.coordinator import CheckpointLog, CheckpointSettings, verify
-from turnback.core import faults
 from turnback.storage.local import LocalStorage
 from turnback.storage.memory import MemoryStorage
 
@@ -107,11 +108,13 @@ class FileSink(RecordingCommitter):
         self._path.write_bytes(b"\n".join(self.visible))
 
 
-def run_process(directory: Path, **environment: str) -> int:
+def run_process(directory: Path, *, injected: bool = True, **wanted: str) -> int:
     here = Path(__file__).parent
-    source = Path(faults.__file__).parents[2]
-    command = [sys.executable, "-c", SCRIPT, str(directory), str(here), str(source)]
-    done = subprocess.run(command, env=os.environ | environment, timeout=60, check=False)
+    source = Path(turnback.coordinator.__file__).parents[2]
+    path = [str(here), str(source), str(here.parents[1])]
+    command = [sys.executable, "-c", SCRIPT, str(directory), *path]
+    environment = os.environ | {"PYTHONPATH": faults.DIRECTORY if injected else ""} | wanted
+    done = subprocess.run(command, env=environment, timeout=60, check=False)
     return done.returncode
 
 
@@ -147,9 +150,12 @@ def test_the_deliberately_broken_order_is_noticed(tmp_path: Path) -> None:
     assert CheckpointLog(LocalStorage(tmp_path / "job")).latest() is None
 
 
-def test_a_point_nobody_asked_for_does_nothing(monkeypatch) -> None:
-    faults.reach("before-manifest")
-    monkeypatch.setenv("TURNBACK_KILL_AT", "somewhere-else")
-    faults.reach("before-manifest")
-    monkeypatch.setenv("TURNBACK_KILL_AT", "before-manifest:99")
-    faults.reach("before-manifest")
+@pytest.mark.crash
+def test_nothing_of_it_is_in_what_users_install(tmp_path: Path) -> None:
+    wanted = {"TURNBACK_KILL_AT": "before-manifest", "TURNBACK_FAULT_COMMIT_FIRST": "1"}
+    assert run_process(tmp_path, injected=False, **wanted) == 0
+
+
+@pytest.mark.crash
+def test_a_point_that_is_reached_less_often_does_nothing(tmp_path: Path) -> None:
+    assert run_process(tmp_path, TURNBACK_KILL_AT="before-manifest:99") == 0

@@ -21,7 +21,6 @@ from turnback.coordinator import (
     Metrics,
 )
 from turnback.core import Clock
-from turnback.core.faults import reach
 from turnback.planner import Plan
 from turnback.runtime.job import EpochStats, JobSpec
 from turnback.runtime.jobsinks import JobSinks
@@ -130,7 +129,6 @@ class Attempt:
             self.coordinator.start()
             self.is_running = True
             self._on_running()
-            reach("before-first-epoch")
             with cheap_local_files(self._spark):
                 self._drive()
             if not self._stopping:
@@ -177,7 +175,6 @@ class Attempt:
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
 
     def _drive(self) -> None:
-        writer = united(self._plan).writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", self._scratch.path.as_uri())
         if self._spec.bounded:
             writer = writer.trigger(availableNow=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from turnback.core.faults import reach
 from turnback.runtime.chains import Chains, Home
 from turnback.runtime.program import LevelProgram
 from turnback.runtime.spark.tasks import run_tasks
@@ -46,7 +45,6 @@ class MergeTask:
         merged = merge(self.files, lambda f: read_state(self.storage, f), final=self.final)
         level, partition = self.home
         path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
-        reach("during-merge")
         if not self.storage.inline:
             storage_of(self.storage).put(path, merged.data)
         # A complete file speaks for all key groups and operators of its partition.

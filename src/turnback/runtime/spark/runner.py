@@ -30,7 +30,6 @@ from turnback.coordinator import (
 )
 from turnback.core import Clock, SystemClock
 from turnback.core.errors import FencedError, JobInUseError, TurnbackError
-from turnback.core.faults import reach
 from turnback.planner import Plan
 from turnback.runtime.describe import describe
 from turnback.runtime.heartbeat import Heartbeat
@@ -176,7 +175,6 @@ class JobRunner:
             log = CheckpointLog(self._directory.storage)
             self._say(JobState.CREATED, info)
             fence = self._fence(log, info)
-            reach("after-fence")
             history = History(self._directory.storage, fence.attempt, self._clock)
             matched = self._match(log, info)
             sinks = JobSinks(self._plan, fence, self._directory)

@@ -19,7 +19,6 @@ from turnback.coordinator import (
 )
 from turnback.core import Clock
 from turnback.core.errors import CheckpointNotFoundError, ConfigurationError, TurnbackError
-from turnback.core.faults import reach
 from turnback.runtime.spark.exporter import Exporter, ExportOrder
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Origin, SavepointDirectory, SavepointMetadata
@@ -77,7 +76,6 @@ class Savepoints:
             except Exception:
                 directory.abandon()
                 raise
-        reach("after-savepoint")
         entry = _entry(metadata, directory.uri, request)
         self._catalog.add(entry)
         if entry.scheduled:

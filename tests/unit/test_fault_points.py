@@ -1,0 +1,22 @@
+"""The points at which tests let a process die have to exist."""
+
+from importlib import import_module
+
+import pytest
+
+from faults import POINTS
+from faults.turnback_faults import install
+
+METHODS = sorted({m for points in POINTS.values() for point in points for m in point.methods})
+
+
+@pytest.mark.parametrize("method", [*METHODS, "coordinator.pipeline:Pipeline._persist"])
+def test_the_method_is_there(method: str) -> None:
+    module, _, qualified = method.partition(":")
+    owner, _, name = qualified.partition(".")
+    assert callable(vars(getattr(import_module(f"turnback.{module}"), owner))[name])
+
+
+def test_an_unknown_point_is_refused() -> None:
+    with pytest.raises(KeyError):
+        install({"TURNBACK_KILL_AT": "before-lunch"})
