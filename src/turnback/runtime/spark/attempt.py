@@ -175,6 +175,7 @@ class Attempt:
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
 
     def _drive(self) -> None:
+        writer = united(self._plan).writeStream.foreachBatch(self._on_batch)
         writer = writer.option("checkpointLocation", self._scratch.path.as_uri())
         if self._spec.bounded:
             writer = writer.trigger(availableNow=True)
