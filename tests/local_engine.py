@@ -6,6 +6,7 @@ Only Spark's part is done here: splitting the sources into tasks, and the shuffl
 from __future__ import annotations
 
 import pickle
+import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ class LocalEngine:
         source_tasks: int = 2,
     ) -> None:
         self.plan, self.attempt, self.backend = plan, attempt, backend
+        self.line = f"{attempt}-{uuid.uuid4().hex}"
         self.number, self.source_tasks, self.tasks = epoch, source_tasks, attempt * 1_000_000
         self.local = root / "local"
         self.storage = StorageRef(str(root / "job"))
@@ -145,7 +147,7 @@ class LocalEngine:
         files = self.chains.of_level(level)
         local, storage = str(self.local), self.storage
         return Order(
-            "job", "id", self.attempt, self.number, self.backend, local, storage, files
+            "job", "id", self.attempt, self.number, self.backend, local, storage, files, self.line
         )  # fmt: skip
 
     def _shuffled(self, program: LevelProgram, parts: Parts) -> Parts:

@@ -63,6 +63,7 @@ class OneProcessJob:
         self.epoch = 0
         log = CheckpointLog(self.storage)
         fence = log.fence(job="j", job_id="id", created_ms=0, host="h", pid=1, nonce="n")
+        self.line = fence.line
         context = CommitterContext(job="j", job_id="id", uid="sink", attempt=fence.attempt)
         self.coordinator = CheckpointCoordinator(
             fence, log, self.storage, settings, {"sink": sink.committer(context)},
@@ -80,7 +81,7 @@ class OneProcessJob:
         ]
         order = Order(
             "j", "id", 1, self.epoch, "rocksdb", str(self.local), self.ref,
-            self.chains.of_level(0),
+            self.chains.of_level(0), self.line,
         )  # fmt: skip
         out: list[pa.RecordBatch] = list(
             self.instance.run(order, TaskName(0, self.epoch), iter(batches))

@@ -33,7 +33,7 @@ class FakeJob:
         self.parallelism, self.max_parallelism = parallelism, max_parallelism
         self.blobs: dict[str, bytes] = {}
         self.files: list[StateFile] = []
-        self.epoch, self.attempt, self.made = 0, 1, 0
+        self.epoch, self.line, self.made = 0, "1-n", 0
         self.found: list[str] = []
 
     def backend(self) -> tuple[KeyedStateBackend, dict[str, Any]]:
@@ -68,7 +68,7 @@ class FakeJob:
             built = builder.build()
             if built is not None:
                 path = self.store(built.data)
-                new.append(built.file(path, self.epoch, self.attempt))
+                new.append(built.file(path, self.epoch, self.line))
         if confirm:
             self.files += new
         else:
@@ -80,7 +80,7 @@ class FakeJob:
 
     def store(self, data: bytes) -> str:
         self.made += 1
-        path = f"state/{self.attempt}/{self.made}"
+        path = f"state/{self.line}/{self.made}"
         self.blobs[path] = data
         return path
 

@@ -176,7 +176,7 @@ class KeyedState(RuleBasedStateMachine):
         files, epoch, model, parallelism = self.snapshots[chosen]
         job = self.job
         job.files, job.epoch, job.parallelism = list(files), epoch, parallelism
-        job.attempt = next(self.attempts)
+        job.line = f"{next(self.attempts)}-n"
         self.model = copy.deepcopy(model)
 
     @rule(parallelism=st.integers(1, 5))

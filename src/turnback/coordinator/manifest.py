@@ -93,6 +93,14 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="s
     ended: bool = False
     """Whether it marks the end of the attempt instead: all its checkpoints were deleted."""
 
+    @property
+    def line(self) -> str:
+        """The name of this attempt of this driver, which no other has, even in a copy of the job.
+
+        Local stores are told apart by it.
+        """
+        return f"{self.attempt}-{self.nonce}"
+
 
 Slot = Manifest | Fence
 

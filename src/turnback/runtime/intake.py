@@ -97,6 +97,7 @@ class IntakeTask:
         stored: By id in the program, what is taken over.
         target: The job directory.
         attempt: The attempt whose files they become.
+        line: That attempt, as no other driver's is called.
         epoch: The last epoch of the snapshot.
     """
 
@@ -105,6 +106,7 @@ class IntakeTask:
     stored: Mapping[StateId, StoredRows]
     target: StorageRef
     attempt: int
+    line: str
     epoch: int
 
     def run(self) -> tuple[list[StateFile], list[StateSchema]]:
@@ -158,7 +160,7 @@ class IntakeTask:
         if not self.target.inline:
             storage_of(self.target).put(path, data)
         built = BuiltDelta(data, len(rows), int(groups[0]), int(groups[-1]), (schema.uid,))
-        return built.file(path, self.epoch, self.attempt, inline=self.target.inline)
+        return built.file(path, self.epoch, self.line, inline=self.target.inline)
 
 
 class _Converter:

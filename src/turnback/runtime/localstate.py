@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import os
-import tempfile
+import logging
 import uuid
-from pathlib import Path
 
-from turnback.core import path_segment
 from turnback.core.errors import StateError
+from turnback.runtime.localstores import LocalStores, StoreOwner, sweep_unused
 from turnback.runtime.message import Order, TaskName
 from turnback.runtime.program import LevelProgram
 from turnback.runtime.storageref import read_state, storage_of
@@ -19,16 +17,8 @@ from turnback.state import (
     open_home,
 )
 
+_LOG = logging.getLogger(__name__)
 MAX_INLINE = 5 * 1024 * 1024
-
-
-def local_root(backend: str, local_dir: str | None, job_id: str) -> Path:
-    """Where a job's local stores are on this machine."""
-    if local_dir is None:
-        shared = Path("/dev/shm")  # memory, seen by all workers of the machine
-        in_memory = backend == "hashmap" and shared.is_dir() and os.access(shared, os.W_OK)
-        local_dir = str(shared) if in_memory else tempfile.gettempdir()
-    return Path(local_dir) / f"turnback-{os.getuid()}" / path_segment(job_id)
 
 
 class LocalState:
@@ -62,17 +52,18 @@ class LocalState:
         if not schemas:
             return
         order, partition = self._order, self._name.partition
-        root = local_root(order.backend, order.local_dir, order.job_id)
-        directory = root / f"{self._program.level.index}-{partition}"
+        owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
+        stores = LocalStores.of(owner, order.backend, order.local_dir)
         self._home = open_home(
             order.backend,
-            directory,
+            stores.store(self._program.level.index, partition),
             order.files.get(partition, ()),
             lambda file: read_state(order.storage, file),
             schemas,
             self._program.groups(partition),
             layout=self._program.layout(),
         )
+        _mark(stores, owner)
         for backend in self._backends:
             backend.begin(self._home.store, order.epoch)
 
@@ -96,12 +87,21 @@ class LocalState:
             _check_small(delta.data, order.job)
         else:
             storage_of(order.storage).put(path, delta.data)
-        return delta.file(path, order.epoch, order.attempt, inline=order.storage.inline)
+        return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
 
     def close(self) -> None:
         """Give the local store back."""
         if self._home is not None:
             self._home.close()
+
+
+def _mark(stores: LocalStores, owner: StoreOwner) -> None:
+    """Say whose the stores are, and remove those beside them that nobody uses any more."""
+    try:
+        stores.mark_used(owner)
+    except OSError as error:
+        _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
+    sweep_unused(stores)
 
 
 def _check_small(data: bytes, job: str) -> None:

@@ -107,6 +107,7 @@ class Order:
         local_dir: Where local stores live; None for the machine's default.
         storage: Where state files go.
         files: For each partition the confirmed state files, in epoch order.
+        line: This attempt of this driver, as no other is called.
         schemas: States of the snapshot the attempt started from.
     """
 
@@ -118,4 +119,5 @@ class Order:
     local_dir: str | None
     storage: StorageRef
     files: dict[int, tuple[StateFile, ...]]
+    line: str
     schemas: tuple[StateSchema, ...] = ()

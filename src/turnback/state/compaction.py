@@ -37,7 +37,7 @@ class Merge(NamedTuple):
             built.file(path, self.files[-1].last_epoch, inline=inline),
             first_epoch=min(file.first_epoch for file in self.files),
             complete=self.final,
-            lineage=joined_lineage(self.files),
+            lineage=joined_lineage(self.files, complete=self.final),
         )
 
 

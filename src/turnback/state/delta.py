@@ -60,15 +60,15 @@ class BuiltDelta(NamedTuple):
     operators: tuple[str, ...]
 
     def file(
-        self, path: str, epoch: int, attempt: int | None = None, *, inline: bool = False
+        self, path: str, epoch: int, line: str | None = None, *, inline: bool = False
     ) -> StateFile:
         """What a manifest says of the delta of one epoch.
 
         Args:
             path: Where the caller stores the bytes.
             epoch: The epoch it was drained in.
-            attempt: The attempt of the job that ran it; lets an older local store be caught up
-                instead of rebuilt.
+            line: The attempt of the driver that ran it, as `StateFile.lineage` names it; lets an
+                older local store be caught up instead of rebuilt.
             inline: Whether the bytes travel in the message.
         """
         return StateFile(
@@ -82,7 +82,7 @@ class BuiltDelta(NamedTuple):
             last_group=self.last_group,
             operators=self.operators,
             inline=self.data if inline else None,
-            lineage=() if attempt is None else ((attempt, epoch),),
+            lineage=() if line is None else ((line, epoch),),
         )
 
 

@@ -23,7 +23,9 @@ class StateFile(msgspec.Struct, frozen=True):
         operators: The uids whose rows count.
         complete: It holds everything up to `last_epoch` and no tombstones.
         inline: The bytes themselves, when they travel in the message.
-        lineage: Which attempts wrote it: (attempt, last epoch written by it), oldest first.
+        lineage: Which attempts wrote it: (line, last epoch written by it), oldest first. A line is
+            one attempt of one driver, and of no other: a copied job directory goes on under the
+            same numbers. Files of older versions name numbers, which are not read.
     """
 
     path: str
@@ -37,7 +39,7 @@ class StateFile(msgspec.Struct, frozen=True):
     operators: tuple[str, ...]
     complete: bool = False
     inline: bytes | None = None
-    lineage: tuple[tuple[int, int], ...] = ()
+    lineage: tuple[tuple[str, int], ...] = msgspec.field(name="lines", default=())
 
     def overlaps(self, first: int, last: int) -> bool:
         """Whether any of the key groups first..last are in the file."""
@@ -53,12 +55,12 @@ class StateFile(msgspec.Struct, frozen=True):
             last_group=min(last, self.last_group),
         )
 
-    def attempt_at(self, epoch: int) -> int | None:
-        """The attempt that wrote an epoch; None if the file does not cover it or does not know."""
+    def line_at(self, epoch: int) -> str | None:
+        """The line that wrote an epoch; None if the file does not cover it or does not know."""
         if self.first_epoch <= epoch <= self.last_epoch:
-            for attempt, last in self.lineage:
+            for line, last in self.lineage:
                 if epoch <= last:
-                    return attempt
+                    return line
         return None
 
 
@@ -67,10 +69,19 @@ def in_order(files: Iterable[StateFile]) -> list[StateFile]:
     return sorted(files, key=lambda f: (f.last_epoch, f.first_epoch))
 
 
-def joined_lineage(files: Iterable[StateFile]) -> tuple[tuple[int, int], ...]:
-    """The lineage of files merged into one."""
-    last: dict[int, int] = {}
+def joined_lineage(
+    files: Iterable[StateFile], *, complete: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """The lineage of files merged into one.
+
+    Args:
+        files: The files.
+        complete: Whether the merged file is. Then only its last epoch counts, because a store
+            that is behind it is rebuilt, and the lineage does not grow with every attempt.
+    """
+    last: dict[str, int] = {}
     for file in files:
-        for attempt, epoch in file.lineage:
-            last[attempt] = max(epoch, last.get(attempt, epoch))
-    return tuple(sorted(last.items(), key=lambda item: item[1]))
+        for line, epoch in file.lineage:
+            last[line] = max(epoch, last.get(line, epoch))
+    ordered = tuple(sorted(last.items(), key=lambda item: item[1]))
+    return ordered[-1:] if complete else ordered

@@ -27,7 +27,7 @@ Read = Callable[[StateFile], bytes]
 
 Store = RocksStore | HashMapStore
 
-STORE_FORMAT = 1
+STORE_FORMAT = 2
 _UNFINISHED = -1
 
 
@@ -36,13 +36,13 @@ class Marker(msgspec.Struct, frozen=True):
 
     Attributes:
         version: Last epoch applied; negative while a file is being applied in parts.
-        attempt: The attempt that wrote that epoch, if known.
+        line: The attempt of the driver that wrote that epoch, if known; see `StateFile.lineage`.
         path: The file it came from.
         scope: Fingerprint of key groups, states and formats the store was filled for.
     """
 
     version: int
-    attempt: int | None
+    line: str | None
     path: str
     scope: str
 
@@ -161,7 +161,7 @@ def _same_line(marker: Marker, file: StateFile) -> bool:
     """Whether a file proves that the store's last epoch is in this job's past."""
     if file.last_epoch == marker.version and file.path == marker.path:
         return True
-    return marker.attempt is not None and file.attempt_at(marker.version) == marker.attempt
+    return marker.line is not None and file.line_at(marker.version) == marker.line
 
 
 def _apply(
@@ -180,7 +180,7 @@ def _apply(
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
         mine = [schema for schema in schemas if schema.uid in file.operators]
         applier = Applier(delta.schemas, mine, first, last)
-        marker = Marker(file.last_epoch, file.attempt_at(file.last_epoch), file.path, scope)
+        marker = Marker(file.last_epoch, file.line_at(file.last_epoch), file.path, scope)
         finished = msgspec.msgpack.encode(marker)
         unfinished = msgspec.msgpack.encode(msgspec.structs.replace(marker, version=_UNFINISHED))
         if after is not None and after.last_epoch == file.last_epoch:

@@ -120,7 +120,7 @@ class FakeJob:
         built = builder.build()
         if built is not None:
             path = self.directory.state_path(self.number, f"{self.epoch}.arrow")
-            self.files.append(built.file(path, self.epoch, self.number, inline=inline))
+            self.files.append(built.file(path, self.epoch, f"{self.number}-n", inline=inline))
             if not inline:
                 self.storage.put(path, built.data)
         manifest = Manifest(

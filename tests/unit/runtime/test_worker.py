@@ -57,10 +57,11 @@ class TestInstances:
         yield
         worker._close_all()
 
-    def instance(self, job="id", attempt=1, partition=0):
-        order = Order("job", job, attempt, 1, "rocksdb", None, StorageRef("/x"), {})
+    def instance(self, job="job", attempt=1, partition=0, nonce="n"):
+        order = Order(job, "id", attempt, 1, "rocksdb", None, StorageRef(job), {}, f"{attempt}-n")
         task = worker.LevelTask(pickle.dumps(program(Pass())), 0, False, order)
-        return task._instance((job, attempt, 0, partition), partition)
+        key = worker.InstanceKey(job, attempt, f"{attempt}-{nonce}", 0, partition)
+        return task._instance(key, partition)
 
     def test_functions_stay_open_from_epoch_to_epoch(self):
         assert self.instance() is self.instance()
@@ -74,7 +75,23 @@ class TestInstances:
         self.instance(job="another")
         self.instance(attempt=2)
         assert len(Pass.closed) == 2
-        assert sorted(key[:2] for key in worker._instances) == [("another", 1), ("id", 2)]
+        assert sorted(key[:2] for key in worker._instances) == [("another", 1), ("job", 2)]
+
+    def test_a_late_task_of_an_older_attempt_closes_nothing(self):
+        newer = self.instance(attempt=2)
+        self.instance()
+        assert self.instance(attempt=2) is newer
+
+    def test_a_copy_of_the_job_has_functions_of_its_own(self):
+        """A copied directory has the same id, and goes on with the same attempt numbers."""
+        assert self.instance() is not self.instance(job="copy")
+        assert Pass.closed == []
+
+    def test_an_attempt_of_another_driver_has_functions_of_its_own(self):
+        """A directory that was put back goes on with numbers that were used before."""
+        before = self.instance()
+        assert self.instance(nonce="other") is not before
+        assert Pass.closed == ["closed"]
 
     def test_only_so_many_are_kept(self, monkeypatch):
         monkeypatch.setattr(worker, "_KEPT", 3)
@@ -84,7 +101,7 @@ class TestInstances:
         assert self.instance() is first
         self.instance(partition=3)
         assert Pass.closed == ["closed"]
-        assert ("id", 1, 0, 1) not in worker._instances
+        assert ("job", 1, "1-n", 0, 1) not in worker._instances
         assert self.instance() is first
 
     def test_all_are_closed_at_the_end(self):
@@ -102,7 +119,7 @@ class TestInstances:
             yield
 
         monkeypatch.setattr(instance, "run", run)
-        order = Order("job", "id", 1, 1, "rocksdb", None, StorageRef("/x"), {})
+        order = Order("job", "id", 1, 1, "rocksdb", None, StorageRef("job"), {}, "1-n")
         task = worker.LevelTask(pickle.dumps(program(Pass())), 0, False, order)
         with pytest.raises(Exception, match=r"half done.*\n.*<<turnback "):
             list(task(iter(())))

@@ -44,9 +44,9 @@ def test_the_file_says_what_it_is():
     builder = DeltaBuilder(3)
     builder.add(VALUE, [7], [b"k"], None, [b"1"])
     built = builder.build()
-    file = built.file("p", 3, attempt=2, inline=True)
+    file = built.file("p", 3, "2-n", inline=True)
     assert (file.length, file.rows, file.first_epoch, file.last_epoch) == (len(built.data), 1, 3, 3)
-    assert (file.lineage, file.inline, file.complete) == (((2, 3),), built.data, False)
+    assert (file.lineage, file.inline, file.complete) == ((("2-n", 3),), built.data, False)
     assert built.file("p", 3).inline is None
 
 

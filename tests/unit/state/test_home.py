@@ -95,7 +95,7 @@ def test_a_store_of_another_lineage_is_rebuilt(job):
     snapshot = list(j.files)
     bump_all(j, 3)
     counts(j)
-    j.files, j.epoch, j.attempt = snapshot, 2, 2  # turned back
+    j.files, j.epoch, j.line = snapshot, 2, "2-n"  # turned back
     j.run([("other", bump)])
     assert counts(j) == {2}
     bump_all(j, 5)
@@ -111,13 +111,43 @@ def test_a_store_of_another_lineage_is_rebuilt_even_when_files_were_merged(job):
     counts(j)  # the store is at epoch 5 of attempt 1
     there = j.root
     forget(j)
-    j.files, j.epoch, j.attempt = snapshot, 2, 2
+    j.files, j.epoch, j.line = snapshot, 2, "2-n"
     for _ in range(6):
         j.run([("other", bump)])
     j.merge(j.files[1:], final=False)
     j.root = there
     assert counts(j) == {2}
     assert j.found[-1] == "rebuilt"
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_two_drivers_with_the_same_numbers_do_not_share_a_past(job, merged):
+    """A copied job directory goes on with the numbers of the original, on the same machines."""
+    original, copy = job(COUNT), job(COUNT)
+    bump_all(original)
+    copy.files, copy.blobs, copy.epoch = list(original.files), original.blobs, original.epoch
+    copy.root, copy.made = original.root, 1000
+    original.line, copy.line = "2-original", "2-copy"
+    for _ in range(3):
+        copy.run([(key, lambda h: h["count"].update(1_000_000)) for key in KEYS])
+        bump_all(original)
+    if merged:
+        original.merge(original.files[1:], final=False)
+    assert counts(original) == {4}
+    assert counts(copy) == {1_000_000}
+    assert copy.found[-1] == "rebuilt"
+
+
+def test_a_store_is_caught_up_to_a_complete_file_of_its_own_past_or_rebuilt(job):
+    j = job(COUNT)
+    bump_all(j, 2)
+    j.line = "2-n"
+    bump_all(j)
+    assert counts(j) == {3}
+    complete = j.merge(j.files, final=True)
+    assert complete.lineage == (("2-n", 3),)
+    assert counts(j) == {3}
+    assert j.found[-1] == "home"
 
 
 def test_a_store_without_lineage_is_trusted_only_at_a_file_it_has_seen(job):

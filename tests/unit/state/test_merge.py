@@ -23,7 +23,7 @@ class Files:
             builder.add(schema, [group], [key], [sub], [value])
         built = builder.build()
         self.blobs[f"f{epoch}"] = built.data
-        self.files.append(built.file(f"f{epoch}", epoch, 1))
+        self.files.append(built.file(f"f{epoch}", epoch, "1-n"))
 
     def merge(self, final, files=None):
         built = merge(files or self.files, lambda f: self.blobs[f.path], final=final)

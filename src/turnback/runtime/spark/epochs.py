@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from pyspark.sql import DataFrame, SparkSession
 
-from turnback.coordinator import CheckpointCoordinator, EpochCut, Manifest, OperatorInfo
+from turnback.coordinator import CheckpointCoordinator, EpochCut, Fence, Manifest, OperatorInfo
 from turnback.core.errors import EpochConflictError
 from turnback.planner import Plan
 from turnback.runtime.chains import Chains
@@ -33,8 +33,7 @@ class Epochs:
         spark: SparkSession,
         plan: Plan,
         spec: JobSpec,
-        job_id: str,
-        attempt: int,
+        fence: Fence,
         storage: StorageRef,
         snapshot: Manifest | None,
         positions: Positions,
@@ -46,8 +45,7 @@ class Epochs:
         self._spark = spark
         self._plan = plan
         self._spec = spec
-        self._job_id = job_id
-        self._attempt = attempt
+        self._fence = fence
         self._storage = storage
         self._positions = positions
         self._scratch = scratch
@@ -56,7 +54,7 @@ class Epochs:
         self._meter = meter
         self._frames = EpochFrames(spark, plan)
         self._chains = Chains(self._frames.programs, plan.max_parallelism)
-        self._merger = Merger(spark, self._frames.programs, storage, attempt)
+        self._merger = Merger(spark, self._frames.programs, storage, fence.attempt)
         self._epoch = snapshot.epoch if snapshot else 0
         self.prepared: dict[str, tuple[bytes, ...]] = {}
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
@@ -130,13 +128,14 @@ class Epochs:
     def _order(self, epoch: int, level: int) -> Order:
         return Order(
             job=self._spec.name,
-            job_id=self._job_id,
-            attempt=self._attempt,
+            job_id=self._fence.job_id,
+            attempt=self._fence.attempt,
             epoch=epoch,
             backend=self._spec.backend,
             local_dir=self._spec.local_dir,
             storage=self._storage,
             files=self._chains.of_level(level),
+            line=self._fence.line,
         )
 
     def _take_schemas(self, acks: EpochAcks) -> None:

@@ -61,7 +61,7 @@ class MergeTask:
             operators=self.operators if self.final else merged.operators,
             complete=self.final,
             inline=merged.data if self.storage.inline else None,
-            lineage=joined_lineage(self.files),
+            lineage=joined_lineage(self.files, complete=self.final),
         )
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import socket
 import threading
 import uuid
@@ -35,7 +34,7 @@ from turnback.runtime.describe import describe
 from turnback.runtime.heartbeat import Heartbeat
 from turnback.runtime.job import ClaimMode, EpochStats, JobReport, JobSpec
 from turnback.runtime.jobsinks import JobSinks
-from turnback.runtime.localstate import local_root
+from turnback.runtime.localstores import LocalStores, StoreOwner, remove_others
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.attempt import Attempt
@@ -99,6 +98,7 @@ class JobRunner:
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
         self._introduce(info)
+        remove_others(self._store_owner(info), self._spec.backend, self._spec.local_dir)
         strategy = self._spec.restart.create()
         with self._heartbeat.beating(), self._served(info):
             while True:
@@ -336,9 +336,13 @@ class JobRunner:
             history.record(JobEnded(state.value))
         self._say(state, info, **self._last_words)
         # The files are the state. What is left on this machine is a cache nobody uses now.
-        root = local_root(self._spec.backend, self._spec.local_dir, info.job_id)
-        shutil.rmtree(root, ignore_errors=True)
+        owner = self._store_owner(info)
+        LocalStores.of(owner, self._spec.backend, self._spec.local_dir).discard("the job has ended")
         return self.report
+
+    def _store_owner(self, info: JobInfo) -> StoreOwner:
+        directory = self._directory.storage.uri
+        return StoreOwner(job=info.job, job_id=info.job_id, directory=directory)
 
     def _failed(
         self, info: JobInfo, history: History | None, cause: BaseException

@@ -198,6 +198,7 @@ class Starter:
                 stored,
                 self._storage,
                 fence.attempt,
+                fence.line,
                 snapshot.epoch,
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)

@@ -5,6 +5,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -17,7 +18,22 @@ from turnback.runtime.program import load_program
 
 _LOG = logging.getLogger(__name__)
 _KEPT = 64
-_instances: OrderedDict[tuple[str, int, int, int], LevelInstance] = OrderedDict()
+
+
+class InstanceKey(NamedTuple):
+    """Whose functions are open: those of one attempt of one driver, in one partition of a level.
+
+    Copies of a job directory share id and attempt numbers, so neither tells two jobs apart.
+    """
+
+    directory: str
+    attempt: int
+    line: str
+    level: int
+    partition: int
+
+
+_instances: OrderedDict[InstanceKey, LevelInstance] = OrderedDict()
 
 
 @dataclass(frozen=True)
@@ -42,7 +58,8 @@ class LevelTask:
         assert context is not None
         name = TaskName(context.partitionId(), context.taskAttemptId())
         partition = -1 if self.shared else name.partition
-        key = (self.order.job_id, self.order.attempt, self.level, partition)
+        order = self.order
+        key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
         try:
             yield from self._instance(key, name.partition).run(self.order, name, batches)
         except TurnbackError as e:
@@ -52,7 +69,7 @@ class LevelTask:
             _discard(key)
             raise
 
-    def _instance(self, key: tuple[str, int, int, int], partition: int) -> LevelInstance:
+    def _instance(self, key: InstanceKey, partition: int) -> LevelInstance:
         instance = _instances.get(key)
         if instance is None:
             instance = _instances[key] = LevelInstance(load_program(self.blob), partition)
@@ -61,7 +78,7 @@ class LevelTask:
         return instance
 
 
-def _discard(key: tuple[str, int, int, int]) -> None:
+def _discard(key: InstanceKey) -> None:
     """Give an instance up: what its functions hold may be half done."""
     instance = _instances.pop(key, None)
     if instance is not None:
@@ -71,10 +88,11 @@ def _discard(key: tuple[str, int, int, int]) -> None:
             _LOG.exception("close() failed after a failure")
 
 
-def _evict(newest: tuple[str, int, int, int]) -> None:
-    job, attempt = newest[:2]
-    for key in [k for k in _instances if k[0] == job and k[1] < attempt]:
-        _instances.pop(key).close()
+def _evict(newest: InstanceKey) -> None:
+    for key in list(_instances):
+        same_job = key.directory == newest.directory
+        if same_job and key.line != newest.line and key.attempt <= newest.attempt:
+            _instances.pop(key).close()
     while len(_instances) > _KEPT:
         _instances.popitem(last=False)[1].close()
 
