@@ -59,6 +59,7 @@ class Attempt:
         on_epoch: Called after every epoch.
         on_running: Called when what it starts from is restored and settled.
         holds: Files that savepoints are written from.
+        take_over_sinks: Whether targets of sinks may be taken from other jobs.
     """
 
     def __init__(
@@ -75,6 +76,8 @@ class Attempt:
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
         holds: Holds,
+        *,
+        take_over_sinks: bool = False,
     ) -> None:
         self._spark = spark
         self._plan = plan
@@ -93,7 +96,7 @@ class Attempt:
         """Whether checkpoints of it can be taken."""
         self._positions = Positions(directory.storage, fence.attempt)
         leaves = leaf_names(plan)
-        self._committers = self._make_committers(fence)
+        self._committers = self._make_committers(fence, take_over_sinks)
         self._scratch = Scratch(leaves)
         self.coordinator = CheckpointCoordinator(
             fence,
@@ -178,20 +181,24 @@ class Attempt:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
         return self._meter.metrics(self.coordinator, completed, failed)
 
-    def _make_committers(self, fence: Fence) -> dict[str, Committer]:
-        return {
-            op.uid: op.function.committer(
-                CommitterContext(
-                    job=fence.job,
-                    job_id=fence.job_id,
-                    uid=op.uid,
-                    attempt=fence.attempt,
-                    type=op.input_type,
-                )
+    def _make_committers(self, fence: Fence, take_over: bool) -> dict[str, Committer]:
+        sinks = {op.uid: op for op in self._plan.operators() if op.kind is NodeKind.SINK}
+        contexts = {
+            uid: CommitterContext(
+                job=fence.job,
+                job_id=fence.job_id,
+                uid=uid,
+                attempt=fence.attempt,
+                type=op.input_type,
+                job_directory=self._directory.storage.uri,
+                take_over=take_over,
             )
-            for op in self._plan.operators()
-            if op.kind is NodeKind.SINK
+            for uid, op in sinks.items()
         }
+        # All of them before one is used: a target that is another job's is left as it is.
+        for uid, op in sinks.items():
+            op.function.claim(contexts[uid])
+        return {uid: op.function.committer(contexts[uid]) for uid, op in sinks.items()}
 
     def _restore(self) -> None:
         snapshot = self._snapshot
@@ -202,12 +209,13 @@ class Attempt:
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
 
     def _settle_sinks(self) -> None:
-        snapshot, pending = self._snapshot, dict[str, tuple[bytes, ...]]()
-        # What is known to be committed need not be there any more: its reader may have moved it.
-        if snapshot is not None and snapshot.number > self._log.committed():
-            pending |= snapshot.transactions
+        snapshot = self._snapshot
+        pending = self._log.uncommitted(snapshot) if snapshot is not None else {}
         for uid, committer in self._committers.items():
-            committer.recover(pending.pop(uid, ()))
+            transactions = pending.pop(uid, ())
+            committer.recover(transactions)
+            if snapshot is not None and transactions:
+                self._log.record_commit(snapshot.number, [uid])
             reach("during-recovery")
         for uid in pending:
             _LOG.warning("the program has no sink %r any more; its last output is not settled", uid)

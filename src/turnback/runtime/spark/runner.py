@@ -73,6 +73,7 @@ class JobRunner:
         self._heartbeat = Heartbeat(self._directory, self._vitals, spec.run)
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
+        self._take_over_sinks = spec.take_over_sinks
         self.origin: Origin | None = None
         self._restarts = 0
         self._failed_checkpoints = 0
@@ -176,7 +177,9 @@ class JobRunner:
                 self._epoch_done,
                 lambda: self._is_running(info, fence.attempt),
                 self._holds,
+                take_over_sinks=self._take_over_sinks,
             )
+            self._take_over_sinks = False  # said once: a restart takes nothing back
             if self._cancelled.is_set():
                 self._attempt.stop()
             self._attempt.run()
