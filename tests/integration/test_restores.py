@@ -220,6 +220,26 @@ def test_one_savepoint_many_jobs(jobs: Jobs, saved: Path) -> None:
     assert jobs.out("counts") == counted(FIRST + SECOND)
 
 
+def test_a_fork_does_not_write_to_what_the_original_writes_to(jobs: Jobs, saved: Path) -> None:
+    def run(name: str, **how: Any) -> Any:
+        return Program(jobs).build(jobs.env()).execute(name, bounded=True, **how)
+
+    written = [jobs.directory / "counts", jobs.directory / "sums"]
+    before = [sorted(path.rglob("*")) for path in written]
+    fork = {"start_from": saved, "fork": True}
+    refused = r"sink 'counts' of job 'b': .*counts belongs to job 'job' in .*take_over_sinks=True"
+    with pytest.raises(ConfigurationError, match=refused):
+        run("b", **fork)
+    assert [sorted(path.rglob("*")) for path in written] == before
+    run("b", **fork, take_over_sinks=True)
+    assert jobs.out("counts") == counted(FIRST + SECOND)
+    assert jobs.out("sums") == summed(FIRST + SECOND)
+    with pytest.raises(ConfigurationError, match="belongs to job 'b'"):
+        run("job")
+    run("b")
+    assert jobs.out("counts") == counted(FIRST + SECOND)
+
+
 class Forked(WithoutSum):
     def __init__(self, jobs: Jobs, name: str) -> None:
         super().__init__(jobs)

@@ -252,6 +252,7 @@ class StreamExecutionEnvironment:
         renames: Renames | None = None,
         fork: bool = False,
         allow_pickled_state: bool = False,
+        take_over_sinks: bool = False,
         claim_mode: ClaimMode = ClaimMode.NO_CLAIM,
         epoch_interval: Duration = 0,
     ) -> JobClient:
@@ -272,6 +273,8 @@ class StreamExecutionEnvironment:
             fork: The snapshot may be another job's; this job starts a life of its own from it.
             allow_pickled_state: Read pickled objects in the snapshot, which runs code that is in
                 it; say so only if you trust where it comes from.
+            take_over_sinks: Where a sink writes to a target that belongs to another job, make it
+                this job's, for good; the other job is refused from then on, so stop it first.
             claim_mode: Whether the savepoint it starts from becomes the job's, to be deleted.
             epoch_interval: Least time between the starts of two epochs.
         """
@@ -288,6 +291,7 @@ class StreamExecutionEnvironment:
             renames=dict(renames or {}),
             fork=fork,
             allow_pickled_state=allow_pickled_state,
+            take_over_sinks=take_over_sinks,
             claim_mode=claim_mode,
         )
         program = self.plan()

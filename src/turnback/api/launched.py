@@ -28,6 +28,7 @@ class Start:
     renames: Renames
     fork: bool
     allow_pickled_state: bool
+    take_over_sinks: bool
     claim_mode: ClaimMode
 
 
@@ -87,12 +88,13 @@ class Launched:
             renames={**start.renames, **dict[Any, Any](launch.renames)},
             fork=launch.fork or start.fork,
             allow_pickled_state=launch.allow_pickled_state or start.allow_pickled_state,
+            take_over_sinks=launch.take_over_sinks or start.take_over_sinks,
             claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else start.claim_mode,
         )
         if again:
-            return start
+            return replace(start, take_over_sinks=False)
         if launch.mode is LaunchMode.RUN and self.resumed:
-            return replace(start, start_from=None, fresh=False)
+            return replace(start, start_from=None, fresh=False, take_over_sinks=False)
         if launch.start_from is not None:
             return replace(start, start_from=launch.start_from, fresh=False)
         return replace(start, start_from=None, fresh=True) if launch.fresh else start

@@ -51,6 +51,7 @@ def job_spec(
         renames=start.renames,
         fork=start.fork,
         allow_pickled_state=start.allow_pickled_state,
+        take_over_sinks=start.take_over_sinks,
         claim_mode=start.claim_mode,
         savepoints=SavepointSettings.from_configuration(configuration.raw),
         storage_options=storage_options(configuration),

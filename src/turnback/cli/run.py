@@ -89,6 +89,13 @@ def run(
             help="Read pickled objects in the snapshot, which runs code that is in it.",
         ),
     ] = False,
+    take_over_sinks: Annotated[
+        bool,
+        flag(
+            "--take-over-sinks",
+            help="Write to targets of sinks that belong to another job, which may not any more.",
+        ),
+    ] = False,
 ) -> ExitCode | None:
     """Run a job, and start it again when its driver dies.
 
@@ -114,6 +121,7 @@ def run(
         claim_mode=claim_mode,
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
+        take_over_sinks=take_over_sinks,
         settings=_settings(cli, parallelism),
         log_bytes=cli.configuration.value("run.log.max-size"),
     )
@@ -185,7 +193,7 @@ VERB = Verb(
     examples=(
         "turnback run job.py",
         "turnback run -d -p 4 -D execution.checkpointing.interval=10s job.py --input /data",
-        "turnback run -d -s /savepoints/launch-day --name social-media-b job.py",
+        "turnback run -d -s /savepoints/launch-day --name social-media-b job.py --out /data/b",
         "turnback run -s 2026-01-31T12:00 job.py",
     ),
     script=True,

@@ -28,6 +28,7 @@ from turnback.coordinator.steps import Steps
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     CheckpointError,
+    ConfigurationError,
     CorruptFileError,
     FencedError,
     SinkError,
@@ -36,7 +37,7 @@ from turnback.core.errors import (
 from turnback.storage.base import Storage
 
 _LOG = logging.getLogger(__name__)
-_FATAL = (FencedError, CorruptFileError)
+_FATAL = (FencedError, CorruptFileError, ConfigurationError)
 
 
 class CheckpointCoordinator:

@@ -38,6 +38,8 @@ class Ledger:
         """No manifest holds transactions of a later epoch, not even one of unknown outcome."""
         self.durable_epoch = -1
         """A durable manifest holds the transactions of all epochs up to this one."""
+        self.durable_number = 0
+        """The number of that manifest."""
         self._live: frozenset[str] = frozenset()
         self._held: list[PendingCheckpoint] = []
         self._uncertain: set[str] = set()
@@ -112,6 +114,7 @@ class Ledger:
         pending.write_ended = now
         pending.number = manifest.number
         self.durable_epoch = max(self.durable_epoch, manifest.epoch)
+        self.durable_number = max(self.durable_number, manifest.number)
         self._release(pending)
         self._uncertain.clear()
         return not pending.discarded

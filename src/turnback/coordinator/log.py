@@ -6,11 +6,12 @@ so a predecessor that is still alive can never append again.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
+from turnback.coordinator.commits import CommitRecords
 from turnback.coordinator.manifest import Fence, Manifest, Slot, decode, encode
 from turnback.core.errors import (
     AlreadyExistsError,
@@ -22,13 +23,9 @@ from turnback.core.errors import (
     NotFoundError,
 )
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import seal, unseal
 
 DIRECTORY = "checkpoints"
-COMMITTED = f"{DIRECTORY}/committed.json"
 _SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
-_COMMITTED_KIND = "committed"
-_COMMITTED_FORMAT = 1
 
 
 Unreadable = CorruptFileError | FormatVersionError
@@ -40,10 +37,6 @@ class Scan:
 
     manifests: tuple[Manifest, ...]
     unreadable: dict[int, Unreadable]
-
-
-class _Committed(msgspec.Struct, frozen=True):
-    number: int
 
 
 def slot_path(number: int) -> str:
@@ -61,6 +54,7 @@ class CheckpointLog:
     def __init__(self, storage: Storage) -> None:
         """Use the log below `storage`; nothing is read yet."""
         self._storage = storage
+        self._commits = CommitRecords(storage, DIRECTORY)
         self._fence: Fence | None = None
         self._next = 0
 
@@ -240,29 +234,28 @@ class CheckpointLog:
 
     # -- which sink work is done
 
-    def record_commit(self, number: int) -> None:
-        """Record that the sinks have committed everything up to checkpoint `number`."""
-        # A zombie may get here with an old number, which must not turn the record back.
-        if number > self.committed():
-            body = msgspec.json.encode(_Committed(number))
-            self._storage.put(COMMITTED, seal(_COMMITTED_KIND, _COMMITTED_FORMAT, body))
+    def record_commit(self, number: int, sinks: Collection[str] | None = None) -> None:
+        """Record that sinks (all, or those with these uids) have done the work of a checkpoint.
+
+        With it everything up to that checkpoint is committed. A record only ever goes up.
+        """
+        self._commits.write(self._own_fence().attempt, number, sinks)
 
     def committed(self) -> int:
         """Return the highest checkpoint whose sink work is known to be committed, or 0."""
-        try:
-            data = self._storage.get(COMMITTED)
-        except NotFoundError:
-            return 0
-        name = f"{self.uri}/{COMMITTED}"
-        _, body = unseal(_COMMITTED_KIND, _COMMITTED_FORMAT, data, name)
-        return msgspec.json.decode(body, type=_Committed).number
+        return self._commits.read().number
 
-    def promised(self, manifest: Manifest) -> dict[str, tuple[bytes, ...]]:
-        """Return the transactions of a checkpoint that are not known to be committed, by sink.
+    def uncommitted(self, manifest: Manifest) -> dict[str, tuple[bytes, ...]]:
+        """Return the transactions of a checkpoint that are not known to be committed, by sink uid.
 
-        What is known to be committed need not be there any more: its reader may have moved it.
+        What is known to be committed need not be there any more: its reader may have taken it.
         """
-        return dict(manifest.transactions) if manifest.number > self.committed() else {}
+        known = self._commits.read()
+        return {
+            uid: transactions
+            for uid, transactions in manifest.transactions.items()
+            if transactions and manifest.number > known.by(uid)
+        }
 
     # -- internals
 

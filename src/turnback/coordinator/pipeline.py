@@ -112,6 +112,15 @@ class Pipeline:
 
         self._steps.commit_sinks(transactions, committed)
 
+    def _commit_and_record(self, epoch: int, number: int) -> None:
+        """Commit what a durable manifest holds; one sink's failure says nothing about another's."""
+        try:
+            self.commit_open(epoch)
+        finally:
+            with self._lock:
+                left = self._ledger.open.upto(epoch)
+            self._steps.record_commit(number, left)
+
     def submit_clean(self) -> None:
         """Delete what is not needed any more, after the commits so far."""
         self.submit_chore(self._clean)
@@ -151,12 +160,11 @@ class Pipeline:
 
     def _conclude(self, pending: PendingCheckpoint, manifest: Manifest) -> None:
         try:
-            self.commit_open(manifest.epoch)
+            self._commit_and_record(manifest.epoch, manifest.number)
         except BaseException as error:  # noqa: BLE001 (the listener decides)
             with self._lock:
                 self._listener.checkpoint_failed(pending, error)
             return
-        self._steps.record_commit(manifest.number)
         with self._lock:
             done = self._ledger.complete(pending, manifest, self._now())
             self._listener.checkpoint_completed(pending, done)
@@ -164,9 +172,10 @@ class Pipeline:
 
     def _commit_leftovers(self) -> None:
         try:
-            if self._ledger.open.upto(self._ledger.durable_epoch):
+            ledger = self._ledger
+            if ledger.open.upto(ledger.durable_epoch):
                 self._steps.check_fence()
-                self.commit_open(self._ledger.durable_epoch)
+                self._commit_and_record(ledger.durable_epoch, ledger.durable_number)
         except Exception as error:  # noqa: BLE001 (the next start commits them)
             _LOG.warning("sink work is left to the next start of the job: %s", error)
 

@@ -8,7 +8,7 @@
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from turnback.coordinator.committer import Committer
@@ -16,7 +16,7 @@ from turnback.coordinator.log import CheckpointLog
 from turnback.coordinator.manifest import Fence, Manifest
 from turnback.coordinator.pending import PendingCheckpoint
 from turnback.core.clock import Clock
-from turnback.core.errors import SinkError, StorageError
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +75,7 @@ class Steps:
 
         Raises:
             SinkError: At least one sink did not commit.
+            ConfigurationError: A sink cannot commit, and no later try mends it.
         """
         failed: list[tuple[str, BaseException]] = []
         for uid, handles in transactions.items():
@@ -85,6 +86,9 @@ class Steps:
             else:
                 committed(uid)
         if failed:
+            for _, hopeless in failed:
+                if isinstance(hopeless, ConfigurationError):
+                    raise hopeless
             uid, cause = failed[0]
             raise SinkError(
                 f"job {self._fence.job!r}: sink {uid!r} could not commit "
@@ -92,10 +96,16 @@ class Steps:
                 "committed with the next checkpoint or after a restart"
             ) from cause
 
-    def record_commit(self, number: int) -> None:
-        """Step 5. Record that there is no sink work left to do for a checkpoint."""
+    def record_commit(self, number: int, left: Collection[str] = ()) -> None:
+        """Step 5. Record which sinks have no work left to do for a checkpoint.
+
+        Args:
+            number: The checkpoint.
+            left: Uids of the sinks that could not commit; all others have.
+        """
+        done = [uid for uid in self._committers if uid not in left] if left else None
         try:
-            self._log.record_commit(number)
+            self._log.record_commit(number, done)
         except StorageError as error:
             # Only a shortcut is lost: without the record the same commits are repeated at start.
             _LOG.warning("the commit of chk-%d could not be recorded: %s", number, error)

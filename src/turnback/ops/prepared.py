@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnback.coordinator.manifest import Manifest
-from turnback.core.errors import SinkError
+from turnback.core.errors import SinkError, TurnbackError
 from turnback.ops.model import View
 from turnback.runtime.sinkrecord import SinkRecord
 
 if TYPE_CHECKING:
     from turnback.sinks.base import CommitterContext
+    from turnback.sinks.staged import StagedFile
 
 
 class TransactionState(StrEnum):
@@ -101,11 +102,15 @@ def left_behind(
             ) from error
 
 
-def context(job: str, job_id: str, uid: str, attempt: int = 0) -> CommitterContext:
+def context(
+    job: str, job_id: str, uid: str, attempt: int = 0, job_directory: str | None = None
+) -> CommitterContext:
     """Who settles the transactions of a sink."""
     from turnback.sinks.base import CommitterContext
 
-    return CommitterContext(job=job, job_id=job_id, uid=uid, attempt=attempt)
+    return CommitterContext(
+        job=job, job_id=job_id, uid=uid, attempt=attempt, job_directory=job_directory
+    )
 
 
 def kind_of(transaction: bytes) -> str | None:
@@ -155,18 +160,25 @@ def _file(ctx: CommitterContext, transaction: bytes, record: SinkRecord | None) 
         rows=file.rows,
         bytes=file.length,
         path=None if path is None else str(path),
-        problem=_problem(root, path, file.final),
+        problem=_problem(root, path, file),
     )
 
 
-def _problem(root: str | None, path: Path | None, final: str) -> str | None:
+def _problem(root: str | None, path: Path | None, file: StagedFile) -> str | None:
+    from turnback.sinks.published import PublishRecord
+
     if root is None or path is None:
         return "where it is staged is not recorded"
+    final = Path(root) / file.final
     try:
         if path.is_file():
             return None
-        if (Path(root) / final).is_file():
+        if final.is_file():
             return "published already, only the record of it is missing"
+        if PublishRecord(Path(root), 0).covers(file):
+            return "published already and taken away by its reader, only the record is missing"
     except OSError as error:
         return f"{path} cannot be looked at: {error.strerror or error}"
-    return f"neither {path} nor {Path(root) / final} is on this machine"
+    except TurnbackError as error:
+        return str(error)
+    return f"neither {path} nor {final} is on this machine"

@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from turnback.coordinator.find import resume_point
 from turnback.coordinator.jobdir import JobDirectory, JobInfo
 from turnback.coordinator.log import CheckpointLog
@@ -125,8 +127,9 @@ def settle(
         raise ConfigurationError(
             f"job {job.name!r} has taken another checkpoint just now. Nothing was done; look again"
         )
+    uri = job.directory.storage.uri
     committers = {
-        uid: sink.committer(context(info.job, info.job_id, uid, fence.attempt))
+        uid: sink.committer(context(info.job, info.job_id, uid, fence.attempt, uri))
         for uid, sink in usable.items()
     }
     log.check_fence()
@@ -160,10 +163,12 @@ def _info(job: OneJob) -> JobInfo:
 
 
 def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
-    """The checkpoint that the job goes on from, if its transactions may not be committed yet."""
+    """The checkpoint that the job goes on from, with the transactions that are left to commit."""
     point = resume_point(log, directory)
     manifest = point.manifest if point is not None else None
-    return manifest if manifest is not None and manifest.number > log.committed() else None
+    if manifest is None or manifest.number <= log.committed():
+        return None
+    return msgspec.structs.replace(manifest, transactions=log.uncommitted(manifest))
 
 
 def _require_dead(directory: JobDirectory, force: bool, clock: Clock) -> None:

@@ -44,6 +44,7 @@ class JobSpec:
         fork: Whether the snapshot may be another job's.
         allow_pickled_state: Whether pickled state of a snapshot that is not the job's own
             checkpoint may be read.
+        take_over_sinks: Whether targets of sinks that belong to other jobs become this job's.
         claim_mode: Whose the snapshot is from then on.
         savepoints: Where, when and how savepoints are taken.
         storage_options: Credentials and endpoints of object stores.
@@ -68,6 +69,7 @@ class JobSpec:
     renames: Renames = field(default_factory=dict)
     fork: bool = False
     allow_pickled_state: bool = False
+    take_over_sinks: bool = False
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     storage_options: dict[str, str] = field(default_factory=dict)

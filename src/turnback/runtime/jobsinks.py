@@ -22,35 +22,48 @@ class JobSinks:
         plan: The program.
         fence: The attempt; it has the right to commit.
         directory: The job directory.
+        take_over: Whether targets that belong to other jobs become this job's.
+
+    Raises:
+        ConfigurationError: A target belongs to another job; none has been written to.
     """
 
-    def __init__(self, plan: Plan, fence: Fence, directory: JobDirectory) -> None:
+    def __init__(
+        self, plan: Plan, fence: Fence, directory: JobDirectory, *, take_over: bool
+    ) -> None:
         self._attempt = fence.attempt
         self._directory = directory
         operators = [op for op in plan.operators() if op.kind is NodeKind.SINK]
         self._sinks = {op.uid: op.function for op in operators}
-        self.committers: dict[str, Committer] = {
-            op.uid: op.function.committer(
-                CommitterContext(
-                    job=fence.job,
-                    job_id=fence.job_id,
-                    uid=op.uid,
-                    attempt=fence.attempt,
-                    type=op.input_type,
-                )
+        contexts = {
+            op.uid: CommitterContext(
+                job=fence.job,
+                job_id=fence.job_id,
+                uid=op.uid,
+                attempt=fence.attempt,
+                type=op.input_type,
+                job_directory=directory.storage.uri,
+                take_over=take_over,
             )
             for op in operators
         }
+        # All of them before one is used: a target that is another job's is left as it is.
+        for uid, sink in self._sinks.items():
+            sink.claim(contexts[uid])
+        self.committers: dict[str, Committer] = {
+            uid: sink.committer(contexts[uid]) for uid, sink in self._sinks.items()
+        }
 
-    def settle(self, promised: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Commit what the snapshot has promised, and roll back what else older attempts left.
+    def recover(self, uid: str, promised: tuple[bytes, ...]) -> None:
+        """Commit what a snapshot has promised for a sink, and roll back all else it was left."""
+        self.committers[uid].recover(promised)
 
-        Args:
-            promised: Transactions by the uid of the sink that commits them.
+    def record(self) -> None:
+        """Write down what the sinks are, so that what they prepare can be settled by hand.
+
+        To be called when all have recovered: what older attempts left is settled by what those
+        have written down.
         """
-        for uid, committer in self.committers.items():
-            committer.recover(promised.get(uid, ()))
-        # Written down after that: what older attempts left is settled by what they wrote down.
         record_sinks(self._directory, self._attempt, self._sinks)
 
     def roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:

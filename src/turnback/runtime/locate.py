@@ -63,7 +63,7 @@ def snapshot_of_job(given: str | int, job: StorageRef) -> Snapshot:
     else:
         # Order follows the numbers of checkpoints, never the clock.
         if saved is None or saved.checkpoint <= manifest.number:
-            return Snapshot.of_manifest(manifest, job, log.promised(manifest))
+            return Snapshot.of_manifest(manifest, job, log.uncommitted(manifest))
     return load_savepoint(saved.path, job.options)
 
 

@@ -43,6 +43,9 @@ class CommitterContext:
         uid: The sink operator's uid.
         attempt: Fencing number of this life of the job.
         type: Type of the stream's elements, where the driver knows it.
+        job_directory: Where the job directory is. The place is what tells jobs apart: names and
+            ids are the same in a copy. None where nothing is known of it.
+        take_over: Whether the user has said that the sink's target may be taken from another job.
     """
 
     job: str
@@ -50,6 +53,8 @@ class CommitterContext:
     uid: str
     attempt: int
     type: TypeInfo | None = None
+    job_directory: str | None = None
+    take_over: bool = False
 
 
 class Committer(Protocol):
@@ -66,6 +71,8 @@ class Committer(Protocol):
 
         Raises:
             SinkError: Not all are committed; the caller tries all of them again later.
+            ConfigurationError: They cannot be committed, now or later, such as when another job
+                has taken the target over; the job fails.
         """
 
     def abort(self, transactions: Sequence[bytes]) -> None:
@@ -117,6 +124,24 @@ class Sink(ABC):
     @abstractmethod
     def writer(self, ctx: WriterContext) -> SinkWriter:
         """Start the output of one task and epoch. Called in the task, once per attempt of it."""
+
+    def claim(self, ctx: CommitterContext) -> None:
+        """Make the target this job's, or refuse to write to another job's; nothing by default.
+
+        Two jobs that write to one target, such as a job and its fork, double the output for its
+        readers. A sink that can tell records the owner at its target, where jobs in other roots see
+        it as well: `ctx.job_directory` if nobody is recorded, or if `ctx.take_over` is set.
+
+        Called on the driver at the start of each attempt, for all sinks before the first
+        `committer` is made. Also called for a target that is this job's already, and after a
+        restart (then never with `take_over`); not called when transactions are settled by hand.
+        Check ownership in `Committer.commit` too: the job may go on while another takes over.
+
+        Raises:
+            ConfigurationError: The target is another job's. Name that job; nothing was written.
+            SinkError: The target cannot be reached or written.
+        """
+        return
 
     @abstractmethod
     def committer(self, ctx: CommitterContext) -> Committer:

@@ -3,11 +3,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from turnback.core.errors import SinkError
+from turnback.core.errors import SinkError, StorageError
 from turnback.sinks.base import CommitterContext
 from turnback.sinks.durable import make_directories, sync_directory
 from turnback.sinks.handle import name_sink
+from turnback.sinks.owner import Ownership
+from turnback.sinks.published import PublishRecord
 from turnback.sinks.staged import StagedFile, attempt_directory, sink_directory, task_of
+from turnback.storage.base import TEMPORARY
 
 
 class FileCommitter:
@@ -20,17 +23,28 @@ class FileCommitter:
         with self._failures("create", home):
             make_directories(home)
         self._check_inside(home)
+        self._ownership = Ownership(root, ctx)
+        self._published = PublishRecord(root, ctx.attempt)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        """Rename files into place; one that is there already is done."""
+        """Rename files into place; one that is there already, or was and was taken, is done.
+
+        1. look for all of them, before anything says that they may have been published
+        2. record that they may be, then rename
+        """
         files = [StagedFile.decode(t, self._ctx) for t in transactions]
-        for file in files:
+        if not files:
+            return
+        self._ownership.check()
+        waiting = [file for file in files if self._is_waiting(file)]
+        with self._failures("record what is committed to", self._root):
+            self._published.extend(waiting)
+        for file in waiting:
             self._publish(file)
-        if files:
-            # Also when all were there: the process that renamed them may have died before this.
-            with self._failures("sync", self._root):
-                sync_directory(self._root)
-            self._remove_losers(files)
+        # Also when all were there: the process that renamed them may have died before this.
+        with self._failures("sync", self._root):
+            sync_directory(self._root)
+        self._remove_losers(files)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         """Remove staged files."""
@@ -44,33 +58,46 @@ class FileCommitter:
         self.commit(pending)
         home = sink_directory(self._root, self._ctx)
         with self._failures("list", home):
-            older = [
-                d
-                for d in home.iterdir()
-                if d.name.isdecimal() and int(d.name) < self._ctx.attempt and not d.is_symlink()
-            ]
-        for directory in older:
-            with self._failures("remove", directory):
-                _remove_directory(directory)
+            found = [path for path in home.iterdir() if not path.is_symlink()]
+        for path in found:
+            with self._failures("remove", path):
+                if path.name.startswith(TEMPORARY):
+                    path.unlink(missing_ok=True)
+                elif path.name.isdecimal() and int(path.name) < self._ctx.attempt:
+                    _remove_directory(path)
 
-    def _publish(self, file: StagedFile) -> None:
+    def _is_waiting(self, file: StagedFile) -> bool:
+        """Return whether a file is to be published; False if that has been done."""
         staged, final = self._locate(file), self._root / file.final
         with self._failures("commit", staged):
             try:
                 length = staged.stat().st_size
-                if length != file.length:
-                    raise SinkError(
-                        f"{self._name}: {staged} has {length} bytes, {file.length} were written; "
-                        "it was changed from outside and has not been committed"
-                    )
+            except FileNotFoundError:
+                if final.is_file() or self._published.covers(file):
+                    return False
+                raise self._lost(file) from None
+        if length != file.length:
+            raise SinkError(
+                f"{self._name}: {staged} has {length} bytes, {file.length} were written; "
+                "it was changed from outside and has not been committed"
+            )
+        return True
+
+    def _publish(self, file: StagedFile) -> None:
+        staged, final = self._root / file.staged, self._root / file.final
+        with self._failures("commit", staged):
+            try:
                 staged.rename(final)
             except FileNotFoundError:
                 if not final.is_file():
-                    raise SinkError(
-                        f"{self._name}: {file.rows} rows of epoch {file.epoch} are lost: neither "
-                        f"{staged} nor {final} exists. Was it removed by hand, or has the sink's "
-                        "path changed? Put it back, or start from an earlier checkpoint"
-                    ) from None
+                    raise self._lost(file) from None
+
+    def _lost(self, file: StagedFile) -> SinkError:
+        return SinkError(
+            f"{self._name}: {file.rows} rows of epoch {file.epoch} are lost: neither "
+            f"{self._root / file.staged} nor {self._root / file.final} exists. Was it removed by "
+            "hand, or has the sink's path changed? Put it back, or start from an earlier checkpoint"
+        )
 
     def _locate(self, file: StagedFile) -> Path:
         staged = self._root / file.staged
@@ -102,10 +129,9 @@ class FileCommitter:
     def _failures(self, what: str, path: Path) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            raise SinkError(
-                f"{self._name}: cannot {what} {path}: {error.strerror or error}"
-            ) from error
+        except (OSError, StorageError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SinkError(f"{self._name}: cannot {what} {path}: {why}") from error
 
 
 def _remove_directory(directory: Path) -> None:

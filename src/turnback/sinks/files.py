@@ -7,6 +7,7 @@ from turnback.sinks.base import Committer, CommitterContext, Sink, SinkWriter, W
 from turnback.sinks.file_committer import FileCommitter
 from turnback.sinks.file_writer import FileWriter
 from turnback.sinks.formats import FORMATS
+from turnback.sinks.owner import Ownership
 from turnback.sinks.staged import KIND
 
 
@@ -16,9 +17,12 @@ class FileSink(Sink):
     Tasks write hidden files below `<path>/.turnback`; a commit renames them to
     `<prefix>-<epoch>-<partition>-<unique>.<format>`. No reader that looks for `*.parquet`,
     `*.json` or `*.csv`, however deep, and no reader that skips hidden names, as Spark and Arrow do,
-    sees an unfinished or uncommitted one. Any number of sinks and jobs can share the
-    directory. It has to be on a file system that the driver and all executors mount at the same
-    path, and that renames atomically.
+    sees an unfinished or uncommitted one. A reader may move or delete what it has read.
+
+    A directory belongs to one job, whose sinks can share it: the first job that writes there is
+    recorded in it, and another, such as a fork, is refused unless `take_over_sinks` is set. It has
+    to be on a file system that the driver and all executors mount at the same path, that renames
+    atomically and has hard links.
 
     Formats (a stream that is not of rows has one column, `value`):
 
@@ -64,6 +68,11 @@ class FileSink(Sink):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         """Write one hidden file."""
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
+
+    def claim(self, ctx: CommitterContext) -> None:
+        """Record the job as the owner of the directory, or refuse another job's directory."""
+        _check_directory(self.path)
+        Ownership(self.path, ctx).claim()
 
     def committer(self, ctx: CommitterContext) -> Committer:
         """Rename files into place; creates the directories, so a bad path fails at the start."""

@@ -37,6 +37,17 @@ class StagedFile(msgspec.Struct, frozen=True):
     epoch: int
     partition: int
 
+    @property
+    def home(self) -> PurePosixPath:
+        """Where its sink has one directory per attempt, relative to the sink's directory."""
+        return PurePosixPath(self.staged).parent.parent
+
+    @property
+    def attempt(self) -> int | None:
+        """The attempt that staged it; None if its path does not tell."""
+        name = PurePosixPath(self.staged).parent.name
+        return int(name) if name.isdecimal() else None
+
     def encode(self) -> bytes:
         """The transaction's bytes."""
         return seal_handle(KIND, _VERSION, msgspec.msgpack.encode(self))

@@ -22,6 +22,7 @@ from turnback.coordinator import ExternalizedCheckpointRetention as Retain
 from turnback.core.errors import (
     CheckpointError,
     CheckpointTimeoutError,
+    ConfigurationError,
     CorruptFileError,
     FencedError,
     SinkError,
@@ -338,6 +339,18 @@ def test_a_sink_that_cannot_commit_leaves_its_work_to_the_next_checkpoint() -> N
     assert sinks["bad"].visible == [b"b1"]
     assert sinks["good"].calls == [(b"g1",)]
     assert job.log.committed() == 3
+
+
+def test_a_target_that_another_job_has_taken_over_fails_the_job_at_once() -> None:
+    sinks = {"down": RecordingCommitter(), "taken": RecordingCommitter()}
+    job = Job(settings=settings(tolerable_failures=5), committers=sinks)
+    sinks["down"].broken = ConnectionError("for a moment")
+    sinks["taken"].broken = ConfigurationError("it belongs to job 'b'")
+    job.epoch(1, transactions={"down": (b"d1",), "taken": (b"t1",)})
+    job.checkpoint()
+    assert job.failures == [sinks["taken"].broken]
+    with pytest.raises(ConfigurationError, match="it belongs to job 'b'"):
+        job.epoch(2, transactions={})
 
 
 def test_a_sink_that_cannot_commit_fails_the_job_when_nothing_is_tolerated() -> None:

@@ -123,7 +123,7 @@ def test_the_manifest_goes_before_the_files_only_it_references() -> None:
     ]
     assert changes == [
         ("put_if_absent", slot_path(3)),
-        ("put", "checkpoints/committed.json"),
+        ("put", "checkpoints/committed-1.json"),
         ("delete", slot_path(2)),
         ("delete", "state/1/a"),
         ("delete", "state/1/b"),

@@ -22,6 +22,7 @@ START = Start(
     renames={},
     fork=False,
     allow_pickled_state=False,
+    take_over_sinks=False,
     claim_mode=ClaimMode.NO_CLAIM,
 )
 
@@ -44,6 +45,7 @@ def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
         renames={"a": "c"},
         fork=True,
         allow_pickled_state=True,
+        take_over_sinks=True,
         claim_mode="claim",
     ).override(replace(START, fresh=True, renames={"a": "b", "d": "e"}))
     assert found == Start(
@@ -54,6 +56,7 @@ def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
         renames={"a": "c", "d": "e"},
         fork=True,
         allow_pickled_state=True,
+        take_over_sinks=True,
         claim_mode=ClaimMode.CLAIM,
     )
 
@@ -73,6 +76,18 @@ def test_a_driver_that_is_started_again_goes_on(
     found = again.override(replace(START, **coded))
     assert (found.start_from, found.fresh) == (None, False)
     assert again.resumed
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_what_was_taken_over_is_not_taken_back_by_a_restart(tmp_path: Path, said: bool) -> None:
+    """Two jobs whose supervisors both took over would take from each other for ever."""
+    start = replace(START, take_over_sinks=not said)
+    one = launched(tmp_path, take_over_sinks=said)
+    assert one.override(start).take_over_sinks
+    assert not one.override(start).take_over_sinks
+    again = launched(tmp_path, take_over_sinks=said)
+    again.run.set_running(1)
+    assert not again.override(start).take_over_sinks
 
 
 def test_a_program_that_runs_its_job_again_goes_on_with_it(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text(ECHO)
     (tmp_path / "sp").mkdir()
     options = "-n --rename a=b --rename c/d=e/f --claim-mode claim -p 3 --name other -s sp"
-    more = ("--allow-pickled-state", "-D", "log.format=json", "-D", "run.log.max-size=2 mb")
+    more = ("--allow-pickled-state", "--take-over-sinks", "-D", "log.format=json")
+    more = (*more, "-D", "run.log.max-size=2 mb")
     done = turnback("run", *options.split(), *more, "echo.py", "found", "--flag", "-s", "x")
     assert done.returncode == 1
     assert "does it call execute()?" in done.stderr
@@ -67,6 +68,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
         claim_mode="claim",
         fork=True,
         allow_pickled_state=True,
+        take_over_sinks=True,
         settings={
             "log.format": "json",
             "run.log.max-size": "2 mb",

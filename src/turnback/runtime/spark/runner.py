@@ -74,6 +74,7 @@ class JobRunner:
         self._attempts: set[int] = set()
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
+        self._take_over_sinks = spec.take_over_sinks
         self.origin: Origin | None = None
         self._restarts = 0
         self._failed_checkpoints = 0
@@ -177,7 +178,8 @@ class JobRunner:
             fence = self._fence(log, info)
             history = History(self._directory.storage, fence.attempt, self._clock)
             matched = self._match(log, info)
-            sinks = JobSinks(self._plan, fence, self._directory)
+            sinks = JobSinks(self._plan, fence, self._directory, take_over=self._take_over_sinks)
+            self._take_over_sinks = False  # said once: a restart takes nothing back
             self._settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self._service.save_before_upgrade(matched.own)
@@ -234,10 +236,14 @@ class JobRunner:
 
     def _settle(self, log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
         """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
-        promised = matched.promised if matched is not None else {}
-        sinks.settle(promised)
-        if promised and matched is not None and matched.snapshot.manifest is not None:
-            log.record_commit(matched.snapshot.manifest.number)
+        manifest = matched.snapshot.manifest if matched is not None else None
+        for uid in sinks.committers:
+            promised = matched.promised(uid) if matched is not None else ()
+            sinks.recover(uid, promised)
+            if promised and matched is not None and manifest is not None:
+                done = [was for was, now in matched.sinks.items() if now == uid]
+                log.record_commit(manifest.number, done)
+        sinks.record()
 
     def _origin(self, log: CheckpointLog) -> Snapshot | None:
         """What to start from: what the user chose, the first time; then the newest there is."""
@@ -247,7 +253,7 @@ class JobRunner:
         if point is None:
             return None
         if point.manifest is not None:
-            promised = log.promised(point.manifest)
+            promised = log.uncommitted(point.manifest)
             return Snapshot.of_manifest(point.manifest, self._storage, promised)
         assert point.snapshot is not None
         return locate(point.snapshot, self._storage)

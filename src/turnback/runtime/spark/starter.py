@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -42,15 +43,20 @@ class Matched:
         own: It as a checkpoint of the job's own, if it is one.
         claims: Who gets what of it, if it has to be taken in.
         upgrade: Whether another program has taken it.
-        promised: Output that it holds and that has to be committed, by the uid that its sink has
-            in the program.
+        sinks: For each sink of the snapshot with promised output, the uid of the sink in the
+            program that commits it.
     """
 
     snapshot: Snapshot
     own: Manifest | None
     claims: Claims | None = None
     upgrade: bool = False
-    promised: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    sinks: Mapping[str, str] = field(default_factory=dict)
+
+    def promised(self, uid: str) -> tuple[bytes, ...]:
+        """The promised output that a sink of the program has to commit."""
+        handles = (self.snapshot.promised[was] for was, now in self.sinks.items() if now == uid)
+        return tuple(chain.from_iterable(handles))
 
 
 class Starter:
@@ -86,7 +92,7 @@ class Starter:
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
         if known and own is not None:
-            return Matched(snapshot, own, promised=snapshot.promised)
+            return Matched(snapshot, own, sinks={uid: uid for uid in snapshot.promised})
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
@@ -101,7 +107,7 @@ class Starter:
             own,
             None if as_it_is else claims,
             upgrade=before != now or not as_it_is,
-            promised=_promised(snapshot, claims),
+            sinks=claims.sinks,
         )
 
     def manifest(self, matched: Matched, fence: Fence) -> Manifest:
@@ -270,14 +276,6 @@ def _fits_as_it_is(own: Manifest, claims: Claims) -> bool:
     written = {uid for file in own.state for uid in file.operators}
     dropped = claims.dropped or written - {schema.uid for schema in own.schemas}
     return not (renamed or moved or dropped or claims.rewound_sources)
-
-
-def _promised(snapshot: Snapshot, claims: Claims) -> dict[str, tuple[bytes, ...]]:
-    """The output that a snapshot has promised, by the uid its sink has in the program."""
-    promised: dict[str, tuple[bytes, ...]] = {}
-    for was, now in claims.sinks.items():
-        promised[now] = (*promised.get(now, ()), *snapshot.promised[was])
-    return promised
 
 
 def _log_changes(

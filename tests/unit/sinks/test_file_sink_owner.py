@@ -1,0 +1,198 @@
+"""A directory of files belongs to one job."""
+
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from turnback.core.batch import Batch
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.types import Types
+from turnback.sinks import FileSink
+
+POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
+
+
+def write(sink, ctx, *rows):
+    writer = sink.writer(ctx)
+    writer.write(Batch(POSTS, list(rows)))
+    return writer.prepare()
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def sink(root):
+    return FileSink(root, "json")
+
+
+@pytest.fixture
+def ctx(committer_ctx, tmp_path):
+    """The context of a job of this name in the usual root."""
+
+    def make(job="likes", jobs="jobs", **changes):
+        place = (tmp_path / jobs / job).as_uri()
+        return committer_ctx(
+            job=job, **{"job_id": f"id of {job}", "job_directory": place} | changes
+        )
+
+    return make
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def seen(root: Path) -> list[int]:
+    return sorted(json.loads(line)["n"] for f in root.glob("*.json") for line in f.open())
+
+
+def test_a_second_job_is_refused_and_writes_nothing(root, sink, ctx):
+    sink.claim(ctx())
+    before = content(root)
+    with pytest.raises(ConfigurationError) as refused:
+        sink.claim(ctx("fork", uid="dashboard"))
+    for told in (
+        "sink 'dashboard' of job 'fork'",
+        str(root),
+        "job 'likes'",
+        ctx().job_directory,
+        "another path",
+        "take_over_sinks=True",
+        "--take-over-sinks",
+    ):
+        assert told in str(refused.value)
+    assert content(root) == before
+
+
+def test_the_same_job_comes_again(sink, ctx):
+    for changes in (
+        {},
+        {"attempt": 9},
+        {"job_id": "after a fresh start"},
+        {"uid": "another sink of it"},
+        {"job": "likes"},
+    ):
+        sink.claim(ctx(**changes))
+
+
+def test_a_job_is_its_place_not_its_name_or_id(tmp_path, sink, ctx):
+    sink.claim(ctx())
+    with pytest.raises(ConfigurationError, match="belongs to job 'likes' in"):
+        sink.claim(ctx(jobs="copied"))
+    # The same directory by another way is the same job.
+    (tmp_path / "jobs" / "likes").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "jobs")
+    sink.claim(ctx(jobs="link"))
+    (tmp_path / "jobs").rename(tmp_path / "moved")
+    (tmp_path / "jobs").symlink_to(tmp_path / "moved")
+    sink.claim(ctx(jobs="moved"))
+
+
+def test_a_job_directory_anywhere(root, sink, ctx):
+    sink.claim(ctx(job_directory="s3://bucket/jobs/likes"))
+    sink.claim(ctx(job_directory="s3://bucket/jobs/likes"))
+    with pytest.raises(ConfigurationError, match="in s3://bucket/jobs/likes,"):
+        sink.claim(ctx(job_directory="s3://other/jobs/likes"))
+
+
+def test_output_from_before_owners_were_recorded_is_the_first_comers(
+    root, sink, ctx, writer_ctx, committer_ctx
+):
+    old = write(sink, writer_ctx(), ("a", 1))
+    sink.committer(committer_ctx()).commit([old])
+    sink.claim(ctx())
+    with pytest.raises(ConfigurationError, match="'likes'"):
+        sink.claim(ctx("fork"))
+
+
+def test_handed_over_the_former_owner_is_refused(root, sink, ctx, writer_ctx):
+    sink.claim(ctx())
+    former = sink.committer(ctx())
+    former.commit([write(sink, writer_ctx(job_id="id of likes"), ("a", 1))])
+    sink.claim(ctx("fork", take_over=True))
+    new = sink.committer(ctx("fork"))
+    new.commit([write(sink, writer_ctx(job="fork", job_id="id of fork"), ("b", 2))])
+    # It went on running,
+    late = write(sink, writer_ctx(job_id="id of likes", epoch=8), ("c", 3))
+    for step in (former.commit, former.recover):
+        with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
+            step([late])
+    # or is started again. What it has prepared it can still roll back.
+    with pytest.raises(ConfigurationError, match="belongs to job 'fork'"):
+        sink.claim(ctx(attempt=4))
+    former.abort([late])
+    assert seen(root) == [1, 2]
+    assert list(root.rglob("*.inprogress")) == []
+    # And back.
+    sink.claim(ctx(attempt=5, take_over=True))
+    sink.claim(ctx(attempt=5))
+
+
+def test_nothing_is_handed_over_that_may_be_promised(root, sink, ctx, writer_ctx):
+    sink.claim(ctx())
+    promised = write(sink, writer_ctx(job_id="id of likes"), ("a", 1))
+    with pytest.raises(ConfigurationError, match=r"1 files .*`turnback transactions commit likes`"):
+        sink.claim(ctx("fork", take_over=True))
+    sink.committer(ctx()).recover([promised])
+    sink.claim(ctx("fork", take_over=True))
+    assert seen(root) == [1]
+
+
+def test_of_two_jobs_that_come_at_once_one_wins(tmp_path, ctx):
+    for n in range(20):
+        sink, outcome = FileSink(tmp_path / f"out{n}"), []
+        start = threading.Barrier(4)
+
+        def come(job, sink=sink, outcome=outcome, start=start):
+            start.wait()
+            try:
+                sink.claim(ctx(job))
+                outcome.append(job)
+            except ConfigurationError:
+                pass
+
+        threads = [threading.Thread(target=come, args=(f"job{i}",)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(outcome) == 1
+
+
+def test_a_directory_that_was_emptied_is_claimed_again(root, sink, ctx, writer_ctx):
+    sink.claim(ctx())
+    (root / ".turnback" / ".owner").unlink()
+    committer = sink.committer(ctx())
+    committer.commit([write(sink, writer_ctx(job_id="id of likes"), ("a", 1))])
+    with pytest.raises(ConfigurationError):
+        sink.claim(ctx("fork"))
+
+
+def test_a_damaged_record_of_the_owner(root, sink, ctx):
+    sink.claim(ctx())
+    (root / ".turnback" / ".owner").write_bytes(b"rubbish")
+    with pytest.raises(ConfigurationError, match=r"cannot be read: .*Remove .*\.owner"):
+        sink.claim(ctx())
+
+
+def test_a_target_that_cannot_be_written(ctx):
+    with pytest.raises(SinkError, match=r"'out' of job 'likes': cannot use /proc/turnback"):
+        FileSink("/proc/turnback").claim(ctx())
+
+
+def test_a_commit_reads_one_file_for_it(root, sink, ctx, writer_ctx, monkeypatch):
+    sink.claim(ctx())
+    committer = sink.committer(ctx())
+    opened = []
+    real = os.open
+    monkeypatch.setattr(
+        os, "open", lambda path, *a, **k: (opened.append(str(path)), real(path, *a, **k))[1]
+    )
+    committer.commit([write(sink, writer_ctx(job_id="id of likes"), ("a", 1))])
+    assert opened.count(".owner") == 1
