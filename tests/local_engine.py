@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +45,17 @@ class FakeFrame:
     @property
     def columns(self) -> list[str]:
         return [name for name, _ in stream_columns(as_type(self.schema))]
+
+    @property
+    def _jdf(self) -> Any:
+        """A query plan that is one stream."""
+        no_children = SimpleNamespace(size=lambda: 0)
+        leaf = SimpleNamespace(
+            nodeName=lambda: "StreamingRelation",
+            children=lambda: no_children,
+            isStreaming=lambda: self.isStreaming,
+        )
+        return SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: leaf))
 
 
 def environment(parallelism: int = 2, **configuration: Any) -> StreamExecutionEnvironment:

@@ -54,10 +54,6 @@ class JobSinks:
             uid: sink.committer(contexts[uid]) for uid, sink in self._sinks.items()
         }
 
-    def recover(self, uid: str, promised: tuple[bytes, ...]) -> None:
-        """Commit what a snapshot has promised for a sink, and roll back all else it was left."""
-        self.committers[uid].recover(promised)
-
     def record(self) -> None:
         """Write down what the sinks are, so that what they prepare can be settled by hand.
 

@@ -237,9 +237,9 @@ class JobRunner:
     def _settle(self, log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
         """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
         manifest = matched.snapshot.manifest if matched is not None else None
-        for uid in sinks.committers:
+        for uid, committer in sinks.committers.items():
             promised = matched.promised(uid) if matched is not None else ()
-            sinks.recover(uid, promised)
+            committer.recover(promised)
             if promised and matched is not None and manifest is not None:
                 done = [was for was, now in matched.sinks.items() if now == uid]
                 log.record_commit(manifest.number, done)
