@@ -5,9 +5,9 @@ from pathlib import Path
 
 from turnback.core.errors import SinkError
 from turnback.sinks.base import CommitterContext
-from turnback.sinks.durable import make_directories, sync_directory
 from turnback.sinks.handle import name_sink
 from turnback.sinks.staged import StagedFile, attempt_directory, sink_directory, task_of
+from turnback.storage.directory import make_directories, sync_directory
 
 
 class FileCommitter:
