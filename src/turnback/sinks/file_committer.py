@@ -5,12 +5,12 @@ from pathlib import Path
 
 from turnback.core.errors import SinkError, StorageError
 from turnback.sinks.base import CommitterContext
-from turnback.sinks.durable import make_directories, sync_directory
 from turnback.sinks.handle import name_sink
 from turnback.sinks.owner import Ownership
 from turnback.sinks.published import PublishRecord
 from turnback.sinks.staged import StagedFile, attempt_directory, sink_directory, task_of
 from turnback.storage.base import TEMPORARY
+from turnback.storage.directory import make_directories, sync_directory
 
 
 class FileCommitter:

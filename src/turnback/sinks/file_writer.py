@@ -9,10 +9,10 @@ import pyarrow as pa
 from turnback.core.batch import Batch
 from turnback.core.errors import SinkError
 from turnback.sinks.base import SinkWriter, WriterContext
-from turnback.sinks.durable import make_directories, sync_upwards
 from turnback.sinks.formats import FORMATS, Encoder
 from turnback.sinks.handle import name_sink
 from turnback.sinks.staged import SUFFIX, StagedFile, attempt_directory, new_name
+from turnback.storage.directory import make_directories, sync_upwards
 
 
 class FileWriter(SinkWriter):

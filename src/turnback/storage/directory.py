@@ -1,4 +1,4 @@
-"""Directories below a root, entered segment by segment without following a link."""
+"""Directories: entered segment by segment without following a link, and there after a power cut."""
 
 import errno
 import os
@@ -11,8 +11,8 @@ from turnback.core.errors import StorageError
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-# Directories whose entry in their parent this process knows to be on disk.
-_durable: set[tuple[str, int]] = set()
+# Directories whose entry in their parent this process knows to be on disk: path and inode.
+_durable: dict[str, int] = {}
 
 
 @contextmanager
@@ -81,8 +81,37 @@ def link_refused(name: str) -> OSError:
     return OSError(errno.ELOOP, "a symbolic link, which is never followed inside a storage", name)
 
 
-def sync_directory(folder: int) -> None:
-    """Make the entries of an open directory durable."""
+def make_directories(path: Path) -> None:
+    """Make a directory and its parents; the names of new ones are durable on return."""
+    if not path.is_dir():
+        _make_directory(path)
+
+
+def sync_upwards(path: Path, top: Path) -> None:
+    """Make the names in a directory and in all above it, up to and with `top`, durable.
+
+    All of them, even those another process made: that may not have come to its own sync yet.
+    """
+    sync_directory(path)
+    while path != top:
+        path = path.parent
+        sync_directory(path)
+
+
+def forget(path: str) -> None:
+    """Take note that the directory of an absolute path is gone; a new one may get its inode."""
+    _durable.pop(path, None)
+
+
+def sync_directory(folder: int | Path) -> None:
+    """Make the entries of a directory durable, which is given open or by its path."""
+    if isinstance(folder, Path):
+        opened = os.open(folder, _FLAGS)
+        try:
+            sync_directory(opened)
+        finally:
+            os.close(opened)
+        return
     try:
         os.fsync(folder)
     except OSError as error:
@@ -100,31 +129,33 @@ def _open_root(root: str, create: bool) -> int:
                 raise StorageError(f"{root} is a link to a directory that is not there") from None
             if not create:
                 raise
-            _make_directories(Path(root))
+            make_directories(Path(root))
             folder = os.open(root, _FLAGS)
     except NotADirectoryError:
         raise StorageError(f"{root} is not a directory; nothing can be stored below it") from None
     if create and _is_new(folder, root):
         # Someone else's parent directory may be closed to us; then it is not ours to sync either.
         with suppress(PermissionError):
-            _sync_path(Path(root).parent)
+            sync_directory(Path(root).parent)
         _remember(folder, root)
     return folder
 
 
-def _make_directories(path: Path) -> None:
+def _make_directory(path: Path) -> None:
+    # Synced also when another process is quicker: that may not have come to its own sync yet.
     try:
         path.mkdir(exist_ok=True)
     except FileNotFoundError:
-        _make_directories(path.parent)
+        _make_directory(path.parent)
         path.mkdir(exist_ok=True)
-    _sync_path(path.parent)
+    sync_directory(path.parent)
 
 
 def _enter_or_create(folder: int, name: str, path: str) -> int:
     try:
         child = enter(folder, name)
     except FileNotFoundError:
+        forget(path)
         with suppress(FileExistsError):
             os.mkdir(name, dir_fd=folder)
         child = enter(folder, name)
@@ -140,18 +171,10 @@ def _enter_or_create(folder: int, name: str, path: str) -> int:
 
 
 def _is_new(folder: int, path: str) -> bool:
-    return (path, os.fstat(folder).st_ino) not in _durable
+    return _durable.get(path) != os.fstat(folder).st_ino
 
 
 def _remember(folder: int, path: str) -> None:
     if len(_durable) > 100_000:
         _durable.clear()
-    _durable.add((path, os.fstat(folder).st_ino))
-
-
-def _sync_path(path: Path) -> None:
-    folder = os.open(path, _FLAGS)
-    try:
-        sync_directory(folder)
-    finally:
-        os.close(folder)
+    _durable[path] = os.fstat(folder).st_ino

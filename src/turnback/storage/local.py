@@ -21,6 +21,7 @@ from turnback.storage.base import TEMPORARY, split_path, split_prefix
 from turnback.storage.directory import (
     descend,
     entry_mode,
+    forget,
     link_refused,
     subdirectory,
     sync_directory,
@@ -120,6 +121,7 @@ class LocalStorage:
                     *parents, name = parents
                     with descend(self._root, parents) as folder:
                         os.rmdir(name, dir_fd=folder)
+                    forget("/".join((self._root, *parents, name)))
 
     def remove_leftovers(self) -> int:
         """Delete the temporary files of writers that were killed, and return how many.

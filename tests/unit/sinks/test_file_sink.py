@@ -4,6 +4,7 @@ import os
 import pickle
 import resource
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -464,6 +465,24 @@ def test_a_failing_sync(tmp_path, writer_ctx, monkeypatch, code):
     with pytest.raises(SinkError, match=os.strerror(code)):
         writer.prepare()
     assert staged(tmp_path) == []
+
+
+def test_a_file_system_that_cannot_sync_directories(
+    tmp_path, writer_ctx, committer_ctx, monkeypatch
+):
+    """Some network file systems refuse, because a name is never waiting to be written there."""
+    real = os.fsync
+
+    def refuse(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    sink = FileSink(tmp_path / "out", "json")
+    transaction = write(sink, writer_ctx(), ("a", 1))
+    sink.committer(committer_ctx()).commit([transaction])
+    assert len(visible(tmp_path / "out", "json")) == 1
 
 
 def test_everything_is_synced_before_and_after(tmp_path, writer_ctx, committer_ctx, monkeypatch):

@@ -100,6 +100,26 @@ def test_a_directory_someone_else_just_made_is_synced_once(root: Path, spy: Spy)
     assert spy.events.count("sync ROOT") == 0
 
 
+def test_a_directory_that_was_removed_and_made_again_is_synced_again(
+    root: Path, spy: Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File systems give a new directory the inode of one that was just removed."""
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda file: os.stat_result((real(file)[0], 4711, *[0] * 8)))
+    storage = LocalStorage(root)
+    storage.put("a/b/c", b"1")
+    storage.delete("a/b/c")
+    assert names(root) == ["warm"]
+    spy.events.clear()
+    storage.put("a/b/c", b"1")
+    assert spy.events[:4] == ["mkdir a", "sync ROOT", "mkdir b", "sync ROOT/a"]
+    storage.delete("a/b/c")
+    (root / "a" / "b").mkdir(parents=True)  # by another process
+    spy.events.clear()
+    storage.put("a/b/c", b"1")
+    assert spy.events[:2] == ["sync ROOT", "sync ROOT/a"]
+
+
 def test_a_new_root_is_synced_with_all_its_parents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,15 +7,19 @@ ones. It is never the truth: the manifest is.
 from __future__ import annotations
 
 import json
+import logging
 import os
-import shutil
+import re
+import secrets
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from turnback.core.errors import CheckpointError
+from turnback.state.lock import DirectoryLock, locked_directory
 
+_LOG = logging.getLogger(__name__)
 _BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 _SEEDED = (0, 1)
@@ -32,7 +36,8 @@ class Scratch:
     def __init__(self, leaves: Sequence[str]) -> None:
         self.leaves = tuple(leaves)
         _sweep()
-        self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        self._lock = _lock_new()
+        self.path = self._lock.directory
 
     def seed(self, offsets: Mapping[str, str | None], logs: Mapping[str, Sequence[str]]) -> None:
         """Make Spark go on from positions.
@@ -81,7 +86,8 @@ class Scratch:
 
     def remove(self) -> None:
         """Throw the directory away."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.remove()
+        self._lock.release()
 
     def _entries_of(self, directory: Path, number: int) -> list[str]:
         plain, compact = directory / str(number), directory / f"{number}.compact"
@@ -102,9 +108,43 @@ class Scratch:
         target.write_text(text)
 
 
+def _lock_new() -> DirectoryLock:
+    """Make a new directory, locked before it exists, so that no other driver sweeps it away."""
+    while True:
+        path = Path(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
+        lock = DirectoryLock.take(path)
+        if lock is not None:
+            path.mkdir(mode=0o700)
+            return lock
+
+
 def _sweep() -> None:
-    """Remove what drivers that were killed on this machine left behind."""
+    """Remove what drivers that were killed on this machine left behind.
+
+    Only what can be locked: containers may share the directory of temporary files, and a driver
+    in another one has no process here.
+    """
+    left: dict[Path, list[Path]] = {}
     for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path("/proc", pid).exists() and Path("/proc").is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+        left.setdefault(locked_directory(path), []).append(path)
+    for directory, entries in sorted(left.items()):
+        try:
+            # The directory of temporary files is open to all users.
+            if any(path.lstat().st_uid != os.getuid() for path in entries):
+                continue
+            if entries == [directory] and not _is_of_an_earlier_boot(directory):
+                continue
+            lock = DirectoryLock.take(directory)
+        except OSError as error:
+            _LOG.debug("%s is left alone: %s", directory, error)
+            continue
+        if lock is not None:
+            lock.remove()
+            lock.release()
+
+
+def _is_of_an_earlier_boot(directory: Path) -> bool:
+    """Whether a directory without a lock, as older versions made them, has surely no driver."""
+    found = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    changed = max(path.lstat().st_mtime for path in (directory, *directory.rglob("*")))
+    return found is not None and changed < int(found[1])
