@@ -128,7 +128,8 @@ class JobDirectory:
         """
         info = self.info()
         if info is None:
-            if self.storage.list("checkpoints"):
+            # Looked at in this order: a driver that starts as well writes the file first.
+            if self.storage.list("checkpoints") and self.info() is None:
                 raise StorageError(
                     f"{self.storage.uri} holds checkpoints but no {JOB}: it is incomplete. "
                     "Restore the file, or give the job another name"
