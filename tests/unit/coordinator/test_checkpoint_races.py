@@ -8,6 +8,7 @@ import pytest
 from coordinator_fakes import HookedStorage, Job, memory, state_file, take_fence
 
 from turnback.coordinator import (
+    CheckpointCoordinator,
     CheckpointLog,
     CheckpointSettings,
     JobDirectory,
@@ -165,6 +166,27 @@ def test_where_to_resume_is_found_while_it_moves_on() -> None:
     assert point is not None
     assert point.manifest is not None
     assert point.manifest.epoch == 3
+
+
+def test_what_an_attempt_starts_from_is_not_swept_when_its_checkpoint_is_gone() -> None:
+    """A predecessor may drop the checkpoint while its successor starts from it."""
+    files = memory()
+    first(files, keep=2)
+    oldest = CheckpointLog(files).scan().manifests[0]
+    log = CheckpointLog(files)
+    fence = take_fence(log, nonce="second")
+    files.delete(slot_path(oldest.number))
+    coordinator = CheckpointCoordinator(
+        fence,
+        log,
+        files,
+        CheckpointSettings(interval_ms=1_000),
+        {},
+        max_parallelism=128,
+        inherited=oldest.files(),
+    ).start(thread=False)
+    coordinator.close()
+    assert set(oldest.files()) <= set(files.list("state"))
 
 
 def test_a_new_job_that_another_driver_creates_meanwhile_is_complete() -> None:
