@@ -62,6 +62,7 @@ class CheckpointCoordinator:
         executor: Makes a lane of a name.
         on_failure: Called once, from any thread, when the job has to fail; it must not block.
         holds: What `hold` keeps; a driver gives the same to all its attempts.
+        inherited: The files that the attempt starts from, of whichever checkpoint they are.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class CheckpointCoordinator:
         executor: Callable[[str], Lane] = ThreadLane,
         on_failure: Callable[[BaseException], None] | None = None,
         holds: Holds | None = None,
+        inherited: Collection[str] = (),
     ) -> None:
         self._job = fence.job
         self._fence = fence
@@ -92,7 +94,7 @@ class CheckpointCoordinator:
         self._failure: BaseException | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
-        self._ledger = Ledger(settings, self._now())
+        self._ledger = Ledger(settings, self._now(), inherited)
         self._holds = holds or Holds()
         self._retention = Retention(log, storage, settings.num_retained, self._holds)
         self._steps = Steps(

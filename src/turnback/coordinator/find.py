@@ -87,7 +87,10 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
     """
     info = directory.info()
     for number in reversed(log.numbers()):
-        slot = log.get(number)
+        try:
+            slot = log.get(number)
+        except CheckpointNotFoundError:
+            return resume_point(log, directory)  # dropped since, so a newer one is there
         if info is None or slot.job_id != info.job_id:
             return None
         if isinstance(slot, Manifest):

@@ -144,10 +144,12 @@ class JobDirectory:
         """
         info = self.info()
         if info is None and self.storage.list("checkpoints"):
-            raise StorageError(
-                f"{self.storage.uri} holds checkpoints but no {JOB}: it is incomplete. "
-                "Restore the file, or give the job another name"
-            )
+            info = self.info()  # a driver that starts at the same time writes this file first
+            if info is None:
+                raise StorageError(
+                    f"{self.storage.uri} holds checkpoints but no {JOB}: it is incomplete. "
+                    "Restore the file, or give the job another name"
+                )
         if info is not None and info.job != self.name:
             raise ConfigurationError(
                 f"{self.storage.uri} belongs to the job {info.job!r}, not to {self.name!r}: give "

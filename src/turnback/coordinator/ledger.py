@@ -1,3 +1,4 @@
+from collections.abc import Collection
 from concurrent.futures import Future
 
 from turnback.coordinator.completed import CompletedCheckpoint
@@ -21,9 +22,12 @@ class Ledger:
     Args:
         settings: When and how checkpoints are taken.
         started: When the attempt started.
+        inherited: The files it started from, which it needs until its first epoch is confirmed.
     """
 
-    def __init__(self, settings: CheckpointSettings, started: int) -> None:
+    def __init__(
+        self, settings: CheckpointSettings, started: int, inherited: Collection[str] = ()
+    ) -> None:
         self._settings = settings
         self._started = started
         self.open = OpenTransactions()
@@ -40,7 +44,7 @@ class Ledger:
         """A durable manifest holds the transactions of all epochs up to this one."""
         self.durable_number = 0
         """The number of that manifest."""
-        self._live: frozenset[str] = frozenset()
+        self._live: frozenset[str] = frozenset(inherited)
         self._held: list[PendingCheckpoint] = []
         self._uncertain: set[str] = set()
         self._covered_epoch = -1

@@ -3,6 +3,10 @@
 Slots are numbered without gaps and written with put-if-absent. A new attempt puts a fence into
 the first free slot, which is the slot its predecessor would write next; fences are never deleted,
 so a predecessor that is still alive can never append again.
+
+Checkpoints are deleted, and their slots are free again. A start that was held up between looking
+and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts
+only if it is the newest slot when it is there.
 """
 
 import re
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from turnback.coordinator.commits import CommitRecords
+from turnback.coordinator.look import Look, Unreadable, read_down
 from turnback.coordinator.manifest import Fence, Manifest, Slot, decode, encode
 from turnback.core.errors import (
     AlreadyExistsError,
@@ -26,9 +31,6 @@ from turnback.storage.base import Storage, claim
 
 DIRECTORY = "checkpoints"
 _SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
-
-
-Unreadable = CorruptFileError | FormatVersionError
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class CheckpointLog:
     def uri(self) -> str:
         """Where the job directory is."""
         return self._storage.uri
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that may append."""
+        return self._own_fence().attempt
 
     @property
     def next_number(self) -> int:
@@ -105,26 +112,21 @@ class CheckpointLog:
             CorruptFileError: A slot above it is damaged. An older checkpoint is never given
                 instead, because sinks may have committed what the damaged one holds.
         """
-        return next(self._newest_first(), None)
+        return next(self._readable(), None)
 
     def find(self, before_ms: int) -> Manifest | None:
         """Return the checkpoint with the highest number created at or before a time."""
-        return next((m for m in self._newest_first() if m.created_ms <= before_ms), None)
+        return next((m for m in self._readable() if m.created_ms <= before_ms), None)
 
     def scan(self) -> Scan:
         """Return all readable checkpoints in order, and what cannot be read."""
         manifests: list[Manifest] = []
         unreadable: dict[int, Unreadable] = {}
-        for number in self._manifest_numbers():
-            try:
-                slot = self.get(number)
-            except CheckpointNotFoundError:
-                continue
-            except (CorruptFileError, FormatVersionError) as error:
-                unreadable[number] = error
-                continue
-            if isinstance(slot, Manifest):
-                manifests.append(slot)
+        for number, found in self._newest_first():
+            if isinstance(found, Manifest):
+                manifests.insert(0, found)
+            else:
+                unreadable[number] = found
         return Scan(tuple(manifests), unreadable)
 
     # -- writing
@@ -157,9 +159,9 @@ class CheckpointLog:
             CorruptFileError: The newest slot is damaged, so the next attempt is not known.
         """
         while True:
-            manifests = self._manifest_numbers()
-            numbers = self.numbers()
-            top = self.get(numbers[-1]) if numbers else None
+            # Both from one look: of what lands after it, the claim below learns.
+            look = self._look()
+            top = look.top
             if after is not None and top is not None and top.attempt != after:
                 self._check_own(top, nonce, after)
             fence = Fence(
@@ -171,16 +173,17 @@ class CheckpointLog:
                 host=host,
                 pid=pid,
                 nonce=nonce,
-                manifests=tuple(manifests),
+                manifests=look.manifests,
             )
             try:
                 claim(self._storage, slot_path(fence.number), encode(fence))
             except AlreadyExistsError:
                 self._explain_lost_start(fence)
                 continue
-            self._fence = fence
-            self._next = fence.number + 1
-            return fence
+            if self._is_in_force(fence):
+                self._fence = fence
+                self._next = fence.number + 1
+                return fence
 
     def append(self, manifest: Manifest) -> tuple[Manifest, ...]:
         """Make a checkpoint durable in the next slot.
@@ -273,36 +276,41 @@ class CheckpointLog:
             self._next += 1
             return tuple(late)
 
-    def _newest_first(self) -> Iterator[Manifest]:
-        for number in reversed(self._manifest_numbers()):
-            try:
-                slot = self.get(number)
-            except CheckpointNotFoundError:
-                continue
-            if isinstance(slot, Manifest):
-                yield slot
+    def _readable(self) -> Iterator[Manifest]:
+        """Give the checkpoints, newest first; raises when it comes to one that is damaged."""
+        for _, found in self._newest_first():
+            if not isinstance(found, Manifest):
+                raise found
+            yield found
 
-    def _manifest_numbers(self) -> list[int]:
-        """Return the slots that hold manifests, or cannot be read, ascending.
+    def _newest_first(self) -> Iterator[tuple[int, Manifest | Unreadable]]:
+        """Give the checkpoints, or why they cannot be read, newest first."""
+        given = False
+        while not given:
+            look = self._look()
+            for number in reversed(look.manifests):
+                try:
+                    slot = look.slots.get(number) or self.get(number)
+                except CheckpointNotFoundError:
+                    if not given:
+                        break  # the newest was dropped since, so a newer one is there: look again
+                except (CorruptFileError, FormatVersionError) as error:
+                    given = True
+                    yield number, error
+                else:
+                    if isinstance(slot, Manifest):
+                        given = True
+                        yield number, slot
+            else:
+                return
 
-        The newest fence knows what is below it, so the cost does not grow with the number of
-        attempts the job has had.
-        """
-        numbers = self.numbers()
-        found: list[int] = []
-        for number in reversed(numbers):
-            try:
-                slot = self.get(number)
-            except CheckpointNotFoundError:
-                continue
-            except (CorruptFileError, FormatVersionError):
-                found.append(number)
-                continue
-            if isinstance(slot, Fence):
-                found.extend(set(slot.manifests).intersection(numbers))
-                break
-            found.append(number)
-        return sorted(found)
+    def _look(self) -> Look:
+        while True:
+            numbers = self.numbers()
+            look = read_down(numbers, self.get)
+            # The newest slot is dropped only after a newer one was written.
+            if not numbers or numbers[-1] in {*look.slots, *look.unreadable}:
+                return look
 
     def _own_fence(self) -> Fence:
         if self._fence is None:
@@ -317,8 +325,27 @@ class CheckpointLog:
                 f"{top.attempt} has taken over at chk-{top.number}. Stop this driver"
             )
 
+    def _is_in_force(self, fence: Fence) -> bool:
+        """Return whether a fence is above everything its predecessors have written.
+
+        Raises:
+            FencedError: Another driver has taken over already.
+        """
+        top = self._look().top
+        if top == fence:
+            return True
+        if top is not None and top.attempt >= fence.attempt:
+            raise FencedError(
+                f"job {fence.job!r}: another driver started at the same moment and won attempt "
+                f"{top.attempt} at chk-{top.number}. This one has written nothing; leave it stopped"
+            )
+        return False
+
     def _explain_lost_start(self, mine: Fence) -> None:
-        taken = self.get(mine.number)
+        try:
+            taken = self.get(mine.number)
+        except CheckpointNotFoundError:
+            return  # a checkpoint, which was dropped since
         if isinstance(taken, Fence):
             raise FencedError(
                 f"job {mine.job!r}: another driver (pid {taken.pid} on {taken.host}) started at "

@@ -45,7 +45,7 @@ class Retention:
         self._retained: dict[int, frozenset[str]] = {}
         self._doomed: set[str] = set()
         self._certain = True
-        self._over = False
+        self._ended: int | None = None
 
     def load(self) -> None:
         """Learn which checkpoints there are."""
@@ -78,7 +78,7 @@ class Retention:
             in_use: Gives the files that the running epoch and pending checkpoints need.
 
         Raises:
-            FencedError: A newer attempt has taken over; nothing was touched.
+            FencedError: A newer attempt has taken over; no file was touched.
         """
         surplus = self.numbers()[: -self._keep]
         with self._lock:
@@ -86,6 +86,9 @@ class Retention:
                 return
         self._log.check_fence()
         self._drop(surplus)
+        # Again, because whoever has taken over since may have started from what was surplus. Later
+        # nobody can: its manifest is gone.
+        self._log.check_fence()
         self._delete_doomed(in_use)
 
     def sweep(self, attempt: int, in_use: Callable[[], Collection[str]]) -> None:
@@ -98,25 +101,29 @@ class Retention:
 
     def end(self) -> tuple[Manifest, ...]:
         """End the attempt; return checkpoints whose outcome was not known, see the log's `end`."""
+        attempt = self._log.attempt
         late = self._log.end()
+        self._ended = attempt
         for manifest in late:
             self.add(manifest)
         return late
 
     def delete_all(self) -> None:
-        """After the end, drop every checkpoint and all state files of the job.
+        """After `end`, drop every checkpoint and all state files of the job.
 
-        What is held goes with `delete_released`.
+        What is held goes with `delete_released`. What an attempt that has started since writes is
+        not touched.
         """
-        self._over = True
+        last = self._ended
+        assert last is not None
         self._drop(self.numbers())
         if self._certain and not self.numbers():
-            self._retire_written(lambda attempt: True)
+            self._retire_written(lambda writer: writer <= last)
         self._delete_doomed(lambda: ())
 
     def delete_released(self) -> None:
         """After `delete_all`, delete what was held then; before, that is left to clean-up."""
-        if self._over:
+        if self._ended is not None:
             self._delete_doomed(lambda: ())
 
     def _retire_written(self, by: Callable[[int], bool]) -> None:

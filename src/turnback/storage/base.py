@@ -3,7 +3,7 @@
 import builtins
 from typing import Protocol
 
-from turnback.core.errors import AlreadyExistsError, StorageError
+from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
 
 TEMPORARY = ".turnback-tmp-"
 """Prefix of files being written. No path may use it, and no listing shows it."""
@@ -80,7 +80,11 @@ def claim(storage: Storage, path: str, data: bytes) -> None:
             # would not: after a failed sync they can be read and still be lost.
             storage.put_if_absent(path, data)
     except AlreadyExistsError:
-        if storage.get(path) != data:
+        try:
+            there = storage.get(path)
+        except NotFoundError:
+            there = None  # whoever wrote it has deleted it since
+        if there != data:
             raise
 
 

@@ -104,3 +104,11 @@ def test_an_unreadable_winner_is_not_taken_for_ours() -> None:
     storage.inner.put("slot", b"ours")
     with pytest.raises(StorageError, match="denied"):
         claim(storage, "slot", b"ours")
+
+
+def test_what_its_writer_has_deleted_since_was_not_ours_either() -> None:
+    storage = FaultyStorage()
+    storage.inner.put("slot", b"theirs")
+    storage.get = lambda path: MemoryStorage(uuid.uuid4().hex).get(path)
+    with pytest.raises(AlreadyExistsError, match="slot"):
+        claim(storage, "slot", b"ours")

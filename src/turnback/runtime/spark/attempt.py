@@ -101,6 +101,7 @@ class Attempt:
             clock=clock,
             on_failure=lambda _: self._wake.set(),
             holds=holds,
+            inherited=snapshot.files() if snapshot else (),
         )
         storage = StorageRef(directory.storage.uri, dict(spec.storage_options), spec.inline)
         self._epochs = Epochs(
