@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from dataclasses import dataclass, replace
 from functools import cache
 from types import TracebackType
@@ -124,8 +123,7 @@ def _tell_why(run: RunDirectory) -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        text = str(error) or "".join(traceback.format_exception_only(error)).strip()
-        run.set_error(RunError(kind.__name__, text))
+        run.set_error(RunError.of(error))
         before(kind, error, trace)
 
     sys.excepthook = hook

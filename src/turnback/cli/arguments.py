@@ -16,6 +16,14 @@ JobArgument = Annotated[
         autocompletion=complete_job,
     ),
 ]
+WholeJobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Its whole name or id, or a job directory.",
+        autocompletion=complete_job,
+    ),
+]
 SnapshotArgument = Annotated[
     str,
     typer.Argument(

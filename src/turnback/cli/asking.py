@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from turnback.cli.arguments import JobArgument
+from turnback.cli.arguments import WholeJobArgument
 from turnback.cli.confirm import YesOption, confirm
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
@@ -47,7 +47,7 @@ SavepointOption = Annotated[
 
 def savepoint(
     cli: Cli,
-    job: JobArgument,
+    job: WholeJobArgument,
     directory: Annotated[
         str | None,
         typer.Argument(
@@ -65,14 +65,14 @@ def savepoint(
     The job goes on meanwhile. Prints where the savepoint is. Ctrl-C ends the waiting, not the
     savepoint.
     """
-    found = cli.job(job)
+    found = cli.job(job, whole=True)
     fields = {"target": _target(found, directory), "label": label, "note": note, "format": format}
     return _ask(cli, found, "savepoint", fields, no_wait, timeout)
 
 
 def stop(
     cli: Cli,
-    job: JobArgument,
+    job: WholeJobArgument,
     savepoint: SavepointOption = None,
     no_savepoint: Annotated[
         bool, flag("--no-savepoint", help="Take none, whatever the configuration says.")
@@ -94,7 +94,7 @@ def stop(
     """
     if savepoint is not None and no_savepoint:
         raise ConfigurationError("--savepoint and --no-savepoint contradict each other")
-    found = cli.job(job)
+    found = cli.job(job, whole=True)
     confirm(cli, f"Stop job {found.name!r}?", yes)
     fields = {
         "target": _target(found, savepoint),
@@ -109,7 +109,7 @@ def stop(
 
 def cancel(
     cli: Cli,
-    job: JobArgument,
+    job: WholeJobArgument,
     savepoint: SavepointOption = None,
     yes: YesOption = False,
     no_wait: NoWaitOption = False,
@@ -120,7 +120,7 @@ def cancel(
     What it has read since its newest checkpoint is read again when it is started again. With -s it
     takes a savepoint first.
     """
-    found = cli.job(job)
+    found = cli.job(job, whole=True)
     confirm(cli, f"Cancel job {found.name!r}?", yes)
     fields = {"target": _target(found, savepoint), "savepoint": savepoint is not None}
     return _ask(cli, found, "cancel", fields, no_wait, timeout)

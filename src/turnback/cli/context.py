@@ -91,21 +91,29 @@ class Cli:
 
         return Jobs(self.root, self.storage_options)
 
-    def job(self, text: str) -> Job:
+    def job(self, text: str, *, whole: bool = False) -> Job:
         """The job with a name, an id, or a prefix of either.
+
+        Args:
+            text: What was written.
+            whole: A prefix is not enough: for what changes or ends a job.
 
         Raises:
             JobNotFoundError: There is none; the message names the nearest.
             AmbiguousJobError: There are several.
         """
-        return self.jobs.find(text)
+        return self.jobs.find(text, whole=whole)
 
-    def snapshot(self, text: str) -> Snapshot:
+    def snapshot(self, text: str, *, whole: bool = False) -> Snapshot:
         """The checkpoint or savepoint that is meant.
+
+        Args:
+            text: What was written.
+            whole: Prefixes of names and ids are not enough: for what deletes it.
 
         Raises:
             CheckpointNotFoundError: There is none.
         """
         from turnback.ops.snapshots import open_snapshot
 
-        return open_snapshot(text, self.jobs, self.storage_options)
+        return open_snapshot(text, self.jobs, self.storage_options, whole=whole)

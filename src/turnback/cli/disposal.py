@@ -20,13 +20,13 @@ def dispose(
 ) -> None:
     """Delete a savepoint for good.
 
-    Checkpoints are refused: their job keeps and deletes them.
+    Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
     from turnback.ops.disposal import dispose as delete
     from turnback.ops.place import shown
     from turnback.ops.snapshots import view
 
-    found = cli.snapshot(snapshot)
+    found = cli.snapshot(snapshot, whole=True)
     seen = view(found)
     name = seen.id if seen.label is None else f"{seen.id} ({seen.label})"
     place = shown(seen.location)

@@ -55,8 +55,13 @@ def script_path(text: str) -> str:
     return str(path.absolute())
 
 
-def snapshot_location(cli: Cli, text: str) -> str:
+def snapshot_location(cli: Cli, text: str, *, whole: bool = False) -> str:
     """A snapshot to start from, written so that it means the same in the driver.
+
+    Args:
+        cli: What the command line says.
+        text: What was written.
+        whole: Names and ids have to be whole, as the snapshot may be deleted.
 
     Raises:
         ConfigurationError: It is empty.
@@ -68,7 +73,7 @@ def snapshot_location(cli: Cli, text: str) -> str:
     if "/" in text or Path(text).is_dir():
         return location(text)
     if "@" in text:
-        return cli.snapshot(text).origin.uri
+        return cli.snapshot(text, whole=whole).origin.uri
     return text
 
 

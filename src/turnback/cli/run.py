@@ -114,7 +114,9 @@ def run(
         arguments=tuple(arguments or ()),
         directory=str(Path.cwd()),
         name=None if name is None else check_job_name(name),
-        start_from=None if start_from is None else snapshot_location(cli, start_from),
+        start_from=None
+        if start_from is None
+        else snapshot_location(cli, start_from, whole=claim_mode == "claim"),
         fresh=fresh,
         allow_non_restored_state=allowed(allow_all, allow),
         renames=renames(rename),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnback.cli.arguments import JobArgument
+from turnback.cli.arguments import JobArgument, WholeJobArgument
 from turnback.cli.confirm import YesOption, confirm
 from turnback.cli.context import Cli
 from turnback.cli.output import Column
@@ -74,7 +74,7 @@ def list_transactions(cli: Cli, job: JobArgument) -> None:
 
 def commit(
     cli: Cli,
-    job: JobArgument,
+    job: WholeJobArgument,
     arguments: ArgumentsArgument = None,
     script: ScriptOption = None,
     force: ForceOption = False,
@@ -84,14 +84,14 @@ def commit(
 
     What was left behind is rolled back.
     """
-    found = cli.job(job)
+    found = cli.job(job, whole=True)
     confirm(cli, f"Commit the promised transactions of job {found.name!r}?", yes)
     _settle(cli, found, "commit", script, arguments or [], force)
 
 
 def abort(
     cli: Cli,
-    job: JobArgument,
+    job: WholeJobArgument,
     arguments: ArgumentsArgument = None,
     script: ScriptOption = None,
     force: ForceOption = False,
@@ -101,7 +101,7 @@ def abort(
 
     The records in these transactions are lost: the job goes on after them.
     """
-    found = cli.job(job)
+    found = cli.job(job, whole=True)
     question = (
         f"Drop the promised transactions of job {found.name!r}? The records in them are lost for "
         "good, as the job goes on after them."

@@ -16,6 +16,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from traceback import format_exception_only
 from typing import Any, TypeVar
 
 import msgspec
@@ -54,6 +55,15 @@ class RunError(msgspec.Struct, frozen=True):
 
     kind: str
     message: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> RunError:
+        """Return what to tell of an error."""
+        kind = type(error)
+        name = kind.__name__
+        if hasattr(errors, name) and not issubclass(kind, TurnbackError):
+            name = f"{kind.__module__}.{name}"  # another package's, which has the same name
+        return cls(name, str(error) or "".join(format_exception_only(error)).strip())
 
     def rebuilt(self) -> TurnbackError | None:
         """Return the error as it was, `None` if it was none of Turnback's."""

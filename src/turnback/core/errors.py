@@ -20,6 +20,7 @@ TurnbackError
 ├── EpochConflictError          two attempts of one task were read; the epoch is replayed
 ├── SinkError
 ├── UserFunctionError           the user's code raised
+├── SparkUnavailableError       Spark's JVM has ended or does not start; a new driver may go on
 ├── JobNotFoundError            no job of this name, id or directory
 ├── AmbiguousJobError           several jobs fit
 ├── JobNotRunningError          no driver serves the job
@@ -107,6 +108,13 @@ class SinkError(TurnbackError):
 
 class UserFunctionError(TurnbackError):
     """The user's code raised."""
+
+
+class SparkUnavailableError(TurnbackError):
+    """Spark's JVM has ended or does not start, or its context was stopped.
+
+    This process can do nothing more for the job; a new one goes on from the latest checkpoint.
+    """
 
 
 class JobNotFoundError(TurnbackError, LookupError):

@@ -9,13 +9,16 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch
 from turnback.coordinator.jobdir import JobDirectory
@@ -24,13 +27,21 @@ from turnback.coordinator.request import RequestKind, RequestState
 from turnback.coordinator.requests import Requests
 from turnback.coordinator.restart import RestartStrategy, restart_from_configuration
 from turnback.coordinator.rundir import RunDirectory, RunEnd, RunError, RunningJob
-from turnback.coordinator.status import JobState
+from turnback.coordinator.status import JobState, Status
 from turnback.core.duration import format_duration
-from turnback.core.errors import StorageError, TurnbackError
+from turnback.core.errors import (
+    CorruptFileError,
+    FormatVersionError,
+    StorageError,
+    TurnbackError,
+)
+from turnback.runtime.verdict import FINAL, REPLACED
 
 T = TypeVar("T")
 _TICK_S = 0.5
 _PATIENCE_S = 600.0
+_DAMAGED = (CorruptFileError, FormatVersionError)
+_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "metrics", "log")
 
 
 class Supervisor:
@@ -45,19 +56,23 @@ class Supervisor:
         self._run = run
         self._launch = launch
         self._child: subprocess.Popen[bytes] | None = None
+        self._job: RunningJob | None = None
+        self._attempt: int | None = None
+        self._no_start: RunError | None = None
         self._strategy: RestartStrategy | None = None
         self._deaths = 0
+        self._complained = False
 
     def supervise(self) -> None:
         """Return when the driver has ended for good."""
         driver = self._adopted() or self._start()
         while True:
-            code = self._await(driver)
+            code = None if driver is None else self._await(driver)
             end = self._is_over(driver, code) or self._wait_to_restart(code)
             if end is not None:
                 self._run.set_end(end)
                 return
-            self._run.forget_error()
+            self._prepare_restart()
             driver = self._start()
 
     # -- the driver
@@ -69,21 +84,27 @@ class Supervisor:
             _say(f"supervisor {os.getpid()} takes over, for driver {driver.pid}")
         return driver
 
-    def _start(self) -> ProcessId:
-        launch = self._launch
-        # Into the file, not through a pipe: a driver must not die of its supervisor's death.
-        with self._run.log.open("ab") as log:
-            self._child = subprocess.Popen(
-                [sys.executable, launch.script, *launch.arguments],
-                cwd=launch.directory,
-                env=os.environ
-                | {LAUNCH_VARIABLE: str(self._run.path / LAUNCH), "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    def _start(self) -> ProcessId | None:
+        """Start a driver; None if the system does not allow it."""
+        launch, self._no_start = self._launch, None
+        try:
+            # Into the file, not through a pipe: a driver must not die of its supervisor's death.
+            with self._run.log.open("ab") as log:
+                self._child = subprocess.Popen(
+                    [sys.executable, launch.script, *launch.arguments],
+                    cwd=launch.directory,
+                    env=os.environ
+                    | {LAUNCH_VARIABLE: str(self._run.path / LAUNCH), "PYTHONUNBUFFERED": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+        except OSError as error:  # no memory for a process, or the working directory is gone
+            no_start = self._no_start = RunError.of(error)
+            _try(lambda: self._run.set_error(no_start))
+            return None
         driver = ProcessId.of(self._child.pid)
-        self._run.set_driver(driver)
+        _try(lambda: self._run.set_driver(driver))
         return driver
 
     def _await(self, driver: ProcessId) -> int | None:
@@ -98,38 +119,82 @@ class Supervisor:
                 time.sleep(_TICK_S)
             else:
                 return None
+            if self._attempt is None:
+                self._learn()
+            self._rotate()
+
+    def _rotate(self) -> None:
+        try:
             rotate(self._run.log, self._launch.log_bytes)
+        except OSError as error:  # it is gone, or the disk is full
+            if not self._complained:
+                _say(f"the log cannot be rotated, trying again: {error}")
+            self._complained = True
+
+    def _learn(self) -> None:
+        """Remember what the driver has told: its files may be gone when they are needed."""
+        job, attempt = _readable(self._run.job), _readable(self._run.running)
+        self._job = self._job if job is None else job
+        self._attempt = self._attempt if attempt is None else attempt
+
+    def _prepare_restart(self) -> None:
+        """Write again what the next driver reads, whatever has become of the files."""
+        attempt = self._attempt
+        _try(lambda: self._run.write(LAUNCH, self._launch))
+        if attempt is not None:
+            _try(lambda: self._run.set_running(attempt))
+        _try(self._run.forget_error)
 
     # -- what follows
 
-    def _is_over(self, driver: ProcessId, code: int | None) -> RunEnd | None:
+    def _is_over(self, driver: ProcessId | None, code: int | None) -> RunEnd | None:
         """Whether the driver has come to its own end, good or bad."""
-        job = self._run.job()
-        if self._run.error() is not None:
+        self._learn()
+        job, error = self._job, self._error()
+        if error is not None and (job is None or self._attempt is None):
             return RunEnd(code, "the program failed")
         if job is None:
             if code:
                 self._run.set_error(RunError("ProcessDied", f"the program {_told(code)}"))
             return RunEnd(code, "the program ended before it ran a job")
-        status = _patiently(_directory(job).status)
+        status = _status(job)
         # An older driver's last words are not this one's.
         if status is not None and status.process == driver and status.state.is_terminal:
             return RunEnd(code, f"the job is {status.state.value}")
-        if code == 0:
-            return RunEnd(code, "the program ended")
-        return None
+        if error is not None:
+            return self._no_restart_mends(job, error, code)
+        return RunEnd(code, "the program ended") if code == 0 else None
+
+    def _no_restart_mends(
+        self, job: RunningJob, error: RunError, code: int | None
+    ) -> RunEnd | None:
+        """Whether a job that has run before is over, because of what its driver ended with."""
+        rebuilt = error.rebuilt()
+        if isinstance(rebuilt, REPLACED):
+            return RunEnd(code, f"another driver has taken over the job: {error.message}")
+        if not isinstance(rebuilt, FINAL):
+            return None
+        reason = f"no restart mends what the driver ended with: {error.message}"
+        _say(reason)
+        _conclude(job, JobState.FAILED, reason)
+        return RunEnd(code, reason)
+
+    def _error(self) -> RunError | None:
+        """What the driver ended with, if it could say so."""
+        try:
+            return self._no_start or self._run.error()
+        except (msgspec.MsgspecError, StorageError) as error:
+            return RunError("StorageError", f"what the driver ended with cannot be read: {error}")
 
     def _wait_to_restart(self, code: int | None) -> RunEnd | None:
         """Wait as the restart strategy says; returns why there is no restart, if so."""
-        job = self._run.job()
+        job, error = self._job, self._error()
         assert job is not None
         self._deaths += 1
-        how = f"the driver {_told(code)}"
-        if self._strategy is None:
-            configured = restart_from_configuration(job.restart)
-            self._strategy = configured.create() if configured is not None else None
-        now = round(time.monotonic() * 1000)
-        delay = self._strategy.on_failure(now) if self._strategy is not None else None
+        how = f"the driver {'could not be started' if self._no_start else _told(code)}"
+        if error is not None:
+            how += f": {error.message}"
+        delay = self._delay(job)
         if delay is None:
             reason = f"{how}, and the restart strategy allows no other start"
             _say(reason)
@@ -139,7 +204,7 @@ class Supervisor:
         _say(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
         until = time.monotonic() + delay / 1000
         while True:
-            if _patiently(lambda: _cancelled(job)):
+            if _cancelled(job):
                 _conclude(job, JobState.CANCELED, None)
                 return RunEnd(code, "the job is CANCELED")
             left = until - time.monotonic()
@@ -147,37 +212,73 @@ class Supervisor:
                 return None
             time.sleep(min(left, _TICK_S))
 
+    def _delay(self, job: RunningJob) -> int | None:
+        if self._strategy is None:
+            configured = restart_from_configuration(job.restart)
+            self._strategy = configured.create() if configured is not None else None
+        now = round(time.monotonic() * 1000)
+        return self._strategy.on_failure(now) if self._strategy is not None else None
+
 
 def _directory(job: RunningJob) -> JobDirectory:
     return JobDirectory.locate(job.root, job.name, job.storage_options)
 
 
+def _status(job: RunningJob) -> Status | None:
+    """What a driver last said; None also if that cannot be read, which is no reason to give up."""
+    try:
+        return _patiently(_directory(job).status)
+    except TurnbackError as error:
+        _say(f"the status of job {job.name!r} cannot be read: {error}")
+        return None
+
+
 def _conclude(job: RunningJob, state: JobState, cause: str | None) -> None:
     """Say in the driver's place that the job has ended."""
-    directory = _directory(job)
-    last = directory.status()
-    kept = {}
-    if last is not None:
-        kept = {
-            "attempt": last.attempt,
-            "epoch": last.epoch,
-            "checkpoint": last.checkpoint,
-            "restarts": last.restarts,
-            "metrics": last.metrics,
-            "log": last.log,
-        }
-    directory.say(state, job.job_id, cause=cause, **kept)
+    last = _status(job)
+    if last is not None and last.state.is_terminal:
+        return  # said by another driver, which has had the job since
+    try:
+        directory = _directory(job)
+        other = None if last is None else _patiently(directory.in_use)
+        if other is not None:
+            _say(f"job {job.name!r} is left alone: it is run by pid {other.process.pid}")
+            return
+        kept = {} if last is None else {name: getattr(last, name) for name in _KEPT}
+        _patiently(lambda: directory.say(state, job.job_id, cause=cause, **kept))
+    except TurnbackError as error:
+        _say(f"that job {job.name!r} is {state.value} cannot be written: {error}")
 
 
 def _cancelled(job: RunningJob) -> bool:
     """Answer a cancel while no driver is there to do so."""
-    requests = Requests(_directory(job).storage)
     found = False
-    for request in requests.open():
-        if request.kind is RequestKind.CANCEL and not request.savepoint:
-            requests.finish(request.id, RequestState.COMPLETED)
-            found = True
+    try:
+        requests = Requests(_directory(job).storage)
+        for request in requests.open():
+            if request.kind is RequestKind.CANCEL and not request.savepoint:
+                requests.finish(request.id, RequestState.COMPLETED)
+                found = True
+    except TurnbackError as error:  # the next driver looks as well
+        _say(f"requests to job {job.name!r} cannot be read: {error}")
     return found
+
+
+def _readable(ask: Callable[[], T | None]) -> T | None:
+    """Read a file of the launch; one that is damaged counts as missing."""
+    try:
+        return ask()
+    except (msgspec.MsgspecError, StorageError) as error:
+        _say(f"a file of this launch cannot be read: {error}")
+        return None
+
+
+def _try(write: Callable[[], None]) -> None:
+    """Write a file of the launch; a full disk is no reason to leave a job without a driver."""
+    try:
+        write()
+    except StorageError as error:
+        _say(f"a file of this launch cannot be written: {error}")
 
 
 def _patiently(ask: Callable[[], T]) -> T:
@@ -187,7 +288,7 @@ def _patiently(ask: Callable[[], T]) -> T:
         try:
             return ask()
         except StorageError as error:
-            if time.monotonic() > until:
+            if isinstance(error, _DAMAGED) or time.monotonic() > until:
                 raise
             _say(f"asking again: {error}")
             time.sleep(10 * _TICK_S)
@@ -200,7 +301,8 @@ def _told(code: int | None) -> str:
 
 
 def _say(what: str) -> None:
-    print(f"turnback: {what}", flush=True)
+    with suppress(OSError):  # the disk that holds the log may be full
+        print(f"turnback: {what}", flush=True)
 
 
 def rotate(log: Path, most: int) -> None:
@@ -222,16 +324,27 @@ def _only_one(path: Path) -> Iterator[bool]:
             yield True
 
 
+def _default_signals() -> None:
+    """Do as if started from a terminal: the program inherits what is ignored here.
+
+    Whoever started this may ignore signals, as `nohup` and many CI runners do.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def main(path: str) -> int:
     """Supervise the launch in a directory, unless somebody does already."""
+    _default_signals()
     run = RunDirectory(path)
     with _only_one(run.path / "supervisor.lock") as mine:
         if not mine or run.end() is not None:
             return 0
         run.set_supervisor(ProcessId.current())
-        launch = run.read(LAUNCH, Launch)
+        launch = _readable(lambda: run.read(LAUNCH, Launch))
         if launch is None:
-            _say(f"{run.path / LAUNCH} is gone")
+            _say(f"{run.path / LAUNCH} is gone or damaged")
             return 1
         try:
             Supervisor(run, launch).supervise()

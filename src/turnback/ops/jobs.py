@@ -82,12 +82,14 @@ class Jobs:
             raise self._missing(name)
         return job
 
-    def find(self, text: str) -> Job:
+    def find(self, text: str, /, *, whole: bool = False) -> Job:
         """Return the job that a person means.
 
         Args:
             text: Its name, its id, the beginning of either if that is enough, or the path or URI
                 of its directory.
+            whole: The beginning is not enough: for what changes or ends a job, where a guess
+                might hit the wrong one.
 
         Raises:
             JobNotFoundError: There is none.
@@ -99,7 +101,7 @@ class Jobs:
         exact = self._exact(text)
         if exact is not None:
             return exact
-        return self._at(text) if "/" in text else self._beginning(text)
+        return self._at(text) if "/" in text else self._beginning(text, whole)
 
     def savepoints(self) -> builtins.list[SavepointRow]:
         """Return the savepoints of all jobs, newest first by their clocks."""
@@ -127,7 +129,7 @@ class Jobs:
         # Asked for first, because a link is no folder and what it leads to is not ours to read.
         return self._in(segment) if segment in self._storage.folders() else None
 
-    def _beginning(self, text: str) -> Job:
+    def _beginning(self, text: str, whole: bool) -> Job:
         jobs = self.all()
         ids = [(job, _id(job)) for job in jobs]
         for job, id_ in ids:
@@ -136,11 +138,17 @@ class Jobs:
         by_name = [job for job in jobs if job.name.startswith(text)]
         by_id = [j for j, id_ in ids if id_ and len(text) >= _SHORTEST_ID and id_.startswith(text)]
         for fitting in (by_name, by_id):
-            if len(fitting) == 1:
+            if len(fitting) == 1 and not whole:
                 return fitting[0]
+            if len(fitting) == 1:
+                raise JobNotFoundError(
+                    f"there is no job {text!r} in {self.root}. If you mean {fitting[0].name!r}, "
+                    "write its whole name or id: what changes a job takes no beginning of it"
+                )
             if fitting:
                 names = ", ".join(repr(job.name) for job in fitting)
-                raise AmbiguousJobError(f"{text!r} may be {names}: write more of the name")
+                more = "the whole" if whole else "more of the"
+                raise AmbiguousJobError(f"{text!r} may be {names}: write {more} name")
         raise self._missing(text)
 
     def _in(self, segment: str) -> Job | None:

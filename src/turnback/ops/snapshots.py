@@ -55,14 +55,20 @@ class FoundJob(Protocol):
 class JobFinder(Protocol):
     """All jobs, as far as their snapshots are concerned."""
 
-    def find(self, text: str, /) -> FoundJob:
-        """Find a job by what people call it."""
+    def find(self, text: str, /, *, whole: bool = False) -> FoundJob:
+        """Find a job by what people call it; `whole`: not by the beginning of that."""
 
     def savepoints(self) -> list[SavepointRow]:
         """Savepoints of all jobs."""
 
 
-def open_snapshot(text: str, jobs: JobFinder, options: Mapping[str, str] | None = None) -> Snapshot:
+def open_snapshot(
+    text: str,
+    jobs: JobFinder,
+    options: Mapping[str, str] | None = None,
+    *,
+    whole: bool = False,
+) -> Snapshot:
     """Find the snapshot that is meant on a command line.
 
     Args:
@@ -70,6 +76,7 @@ def open_snapshot(text: str, jobs: JobFinder, options: Mapping[str, str] | None 
             id of a savepoint, or ``JOB@`` with what `find_snapshot` takes.
         jobs: The jobs that are known.
         options: Credentials and endpoints of object stores.
+        whole: Names and ids have to be whole: for what deletes the snapshot.
 
     Raises:
         CheckpointNotFoundError: There is none; the message says what there is.
@@ -91,7 +98,7 @@ def open_snapshot(text: str, jobs: JobFinder, options: Mapping[str, str] | None 
             if "@" not in given:
                 raise
     if "@" in given:
-        return _of_some_job(given, jobs, known)
+        return _of_some_job(given, jobs, known, whole)
     for row in jobs.savepoints():
         if row.id == given:
             return load_savepoint(row.path, known)
@@ -99,7 +106,11 @@ def open_snapshot(text: str, jobs: JobFinder, options: Mapping[str, str] | None 
 
 
 def find_snapshot(
-    directory: JobDirectory, text: str, options: Mapping[str, str] | None = None
+    directory: JobDirectory,
+    text: str,
+    options: Mapping[str, str] | None = None,
+    *,
+    whole: bool = False,
 ) -> Snapshot:
     """Find a checkpoint or savepoint of one job. A path is never followed.
 
@@ -108,6 +119,7 @@ def find_snapshot(
         text: "latest" or a time, for the newest checkpoint or savepoint at all or before that
             time; "chk-7" or "7"; the id of a savepoint, or the beginning of it; its label.
         options: Credentials and endpoints of object stores.
+        whole: The beginning of an id is not enough.
 
     Raises:
         CheckpointNotFoundError: There is none; the message says what there is.
@@ -120,7 +132,7 @@ def find_snapshot(
     if _CHECKPOINT.fullmatch(given):
         return snapshot_of_job(given, job)  # no need to read about all savepoints
     entries = SavepointCatalog(directory.storage).list()
-    saved = _savepoint(given, entries, directory.name)
+    saved = _savepoint(given, entries, directory.name, whole)
     if saved is not None:
         return load_savepoint(saved.path, job.options)
     if "/" in given:
@@ -213,7 +225,7 @@ def _text(text: str) -> str:
     return text.strip()
 
 
-def _of_some_job(given: str, jobs: JobFinder, options: dict[str, str]) -> Snapshot:
+def _of_some_job(given: str, jobs: JobFinder, options: dict[str, str], whole: bool) -> Snapshot:
     """Jobs and labels may have an @ in their names: whatever is a job stands before it."""
     failure: JobNotFoundError | None = None
     at = len(given)
@@ -221,11 +233,11 @@ def _of_some_job(given: str, jobs: JobFinder, options: dict[str, str]) -> Snapsh
         name, what = given[:at].strip(), given[at + 1 :].strip()
         if name and what:
             try:
-                job = jobs.find(name)
+                job = jobs.find(name, whole=whole)
             except JobNotFoundError as error:
                 failure = failure or error
             else:
-                return find_snapshot(job.directory, what, options)
+                return find_snapshot(job.directory, what, options, whole=whole)
     raise failure or ConfigurationError(f"{given!r} names no snapshot: {_FORMS}")
 
 
@@ -242,7 +254,9 @@ def _unknown(given: str, jobs: JobFinder) -> CheckpointNotFoundError:
     return CheckpointNotFoundError(f"{given!r} is no snapshot: {hint}")
 
 
-def _savepoint(given: str, entries: list[SavepointEntry], job: str) -> SavepointEntry | None:
+def _savepoint(
+    given: str, entries: list[SavepointEntry], job: str, whole: bool
+) -> SavepointEntry | None:
     for entry in entries:
         if entry.id == given:
             return entry
@@ -253,6 +267,10 @@ def _savepoint(given: str, entries: list[SavepointEntry], job: str) -> Savepoint
         raise ConfigurationError(
             f"{given!r} fits {len(found)} savepoints of job {job!r}: "
             f"{', '.join(entry.id for entry in found)}. Name one by its whole id"
+        )
+    if whole and found and not labelled:
+        raise CheckpointNotFoundError(
+            f"job {job!r} has no savepoint {given!r}. If you mean {found[0].id}, write its whole id"
         )
     return found[0] if found else None
 

@@ -12,18 +12,21 @@ from turnback.core.errors import (
     JobFailedError,
     JobInUseError,
     PlanError,
+    SparkUnavailableError,
     TurnbackError,
 )
+
+REPLACED = (FencedError, JobInUseError)
+"""Errors that say that another driver has the job."""
 
 FINAL = (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
-    FencedError,
     FormatVersionError,
     IncompatibleStateError,
-    JobInUseError,
     PlanError,
+    *REPLACED,
 )
 """Errors that no restart mends."""
 
@@ -45,3 +48,26 @@ def final_error(job: str, restarts: int, cause: BaseException) -> BaseException:
     error = JobFailedError(f"job {job!r} failed{times}: {told(cause)}")
     error.__cause__ = cause if not isinstance(cause, TurnbackError) else None
     return error
+
+
+def lost_error(
+    job: str, fate: str, cause: BaseException, *, supervised: bool
+) -> SparkUnavailableError:
+    """What whoever started the job is told when Spark's JVM is gone.
+
+    Args:
+        job: Name of the job.
+        fate: What happened to the JVM, as `lost_jvm` says.
+        cause: What the attempt failed with.
+        supervised: Whether somebody starts the driver again.
+    """
+    next_step = (
+        "Its supervisor starts it again as the restart strategy says."
+        if supervised
+        else "Start the program again, and the job goes on from its latest checkpoint; "
+        "`turnback run` does so by itself."
+    )
+    return SparkUnavailableError(
+        f"job {job!r} has lost Spark, and this driver cannot go on without it: {fate}. {next_step} "
+        f"(The attempt ended with {told(cause)})"
+    )

@@ -180,3 +180,14 @@ def test_status_shows_what_is_being_done(shell, job):
     (request,) = json.loads(shell("status", "orders", "--json").out)["requests"]
     assert request["state"] == "WAITING"
     assert request["id"] in shell("status", "orders").out
+
+
+@pytest.mark.parametrize("verb", ["savepoint", "stop", "cancel"])
+def test_the_beginning_of_a_name_is_not_enough_to_change_a_job(shell, job, verb):
+    yes = () if verb == "savepoint" else ("--yes",)
+    done = shell(verb, "ord", "--no-wait", *yes)
+    assert done.code == ExitCode.NOT_FOUND
+    assert "If you mean 'orders', write its whole name" in done.err
+    assert Requests(job.storage).open() == []
+    assert shell("status", "ord").code == 0
+    assert shell(verb, job.info.job_id, "--no-wait", *yes).code == 0

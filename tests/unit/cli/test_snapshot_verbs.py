@@ -121,6 +121,13 @@ def test_dispose_asks(shell, job, tmp_path):
     assert (tmp_path / "sp" / "one" / "_metadata.json").exists()
 
 
+def test_dispose_needs_the_whole_name(shell, job, tmp_path):
+    done = shell("dispose", "ord@before", "--yes")
+    assert done.code == ExitCode.NOT_FOUND
+    assert "If you mean 'orders', write its whole name" in done.err
+    assert (tmp_path / "sp" / "one" / "_metadata.json").exists()
+
+
 def test_dispose_refuses_checkpoints(shell, job):
     done = shell("dispose", "orders@chk-3", "--yes")
     assert done.code == ExitCode.USAGE
@@ -173,6 +180,13 @@ def test_transactions_are_settled_only_after_a_question(shell, job, action):
     before = job.storage.list("checkpoints")
     assert shell("transactions", action, "orders").code == ExitCode.DECLINED
     assert job.storage.list("checkpoints") == before
+
+
+@pytest.mark.parametrize("action", ["commit", "abort"])
+def test_transactions_of_a_job_are_settled_by_its_whole_name(shell, job, action):
+    done = shell("transactions", action, "ord", "--yes")
+    assert done.code == ExitCode.NOT_FOUND
+    assert "If you mean 'orders', write its whole name" in done.err
 
 
 @pytest.mark.parametrize("action", ["commit", "abort"])

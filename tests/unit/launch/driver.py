@@ -1,4 +1,7 @@
-"""Plays the driver of a job for a supervisor, without Spark: python driver.py ROOT HOW"""
+"""Plays the driver of a job for a supervisor, without Spark.
+
+python driver.py ROOT HOW [DELAY [RESTARTS]]
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,30 @@ import sys
 import time
 
 from turnback.api.launched import launched
-from turnback.coordinator import JobDirectory, JobState, RunningJob
+from turnback.coordinator import JobDirectory, JobState, RunError, RunningJob
+from turnback.core.errors import ConfigurationError, JobInUseError
 
 ROOT, HOW = sys.argv[1:3]
+DELAY, RESTARTS = (*sys.argv[3:], *("50 ms", "1")[len(sys.argv) - 3 :])
 RESTART = {
     "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": "1",
-    "restart-strategy.fixed-delay.delay": sys.argv[3] if len(sys.argv) > 3 else "50 ms",
+    "restart-strategy.fixed-delay.attempts": RESTARTS,
+    "restart-strategy.fixed-delay.delay": DELAY,
+}
+
+
+class ForeignError(Exception):
+    """Of another package, which calls it by the name of one of ours."""
+
+
+ForeignError.__name__ = "ConfigurationError"
+
+START_ERRORS: dict[str, Exception] = {
+    "no start": RuntimeError("no start this time"),
+    "no start ever": RuntimeError("no start at all"),
+    "wrong": ConfigurationError("there is a typo in a setting"),
+    "foreign": ForeignError("not one of ours"),
+    "taken": JobInUseError("job 'job' is already RUNNING as pid 1"),
 }
 
 
@@ -30,6 +50,10 @@ def main() -> None:
         raise RuntimeError("this script is broken")
     if HOW == "dies before its job":
         os.kill(os.getpid(), signal.SIGKILL)
+    # "dies once, then WHAT": it dies when its job runs, and then a start fails, or all of them do
+    then = HOW.partition(", then ")[2]
+    if then in START_ERRORS and (life == 2 or (life > 2 and then == "no start ever")):
+        raise START_ERRORS[then]
     directory = JobDirectory.locate(ROOT, "job")
     info = directory.open()
     restart = {} if HOW == "no restart" else RESTART
@@ -49,8 +73,14 @@ def main() -> None:
     directory.say(JobState.RUNNING, info.job_id, attempt=life, checkpoint=7)
     run.set_running(life)
     print(f"life {life}", flush=True)
-    if HOW in ("dies", "no restart") or (HOW == "dies once" and first):
+    if HOW in ("dies", "no restart") or (HOW.startswith("dies once") and first):
         os.kill(os.getpid(), signal.SIGKILL)
+    if HOW == "loses Spark once and ends well" and first:
+        run.set_error(RunError("SparkUnavailableError", "Spark's JVM is gone"))
+        return
+    if HOW == "tells its signals":
+        ignored = [s.name for s in signal.Signals if signal.getsignal(s) is signal.SIG_IGN]
+        print(f"ignored: {ignored}", flush=True)
     if HOW == "waits":
         time.sleep(60)
     directory.say(JobState.FINISHED, info.job_id)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from turnback.config.launch import Launch
-from turnback.coordinator import RunDirectory
+from turnback.coordinator import ProcessId, RunDirectory
 from turnback.launch.runs import Runs
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -26,17 +26,22 @@ class Launches:
         run.start_supervisor()
         return run
 
-    def prepare(self, how: str, *more: str) -> RunDirectory:
-        launch = Launch(script=str(DRIVER), arguments=(str(self.root), how, *more))
+    def prepare(self, how: str, *more: str, directory: str = ".") -> RunDirectory:
+        launch = Launch(
+            script=str(DRIVER), arguments=(str(self.root), how, *more), directory=directory
+        )
         run = self.runs.create(launch)
         self.started.append(run)
         return run
 
+    def kill(self, process: ProcessId | None) -> None:
+        if process is not None and process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         for run in self.started:
             for process in (run.supervisor(), run.driver()):
-                if process is not None and process.is_alive():
-                    os.kill(process.pid, signal.SIGKILL)
+                self.kill(process)
 
 
 def until(what: Callable[[], object], seconds: float = 30) -> None:

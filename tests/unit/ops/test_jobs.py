@@ -145,6 +145,22 @@ def test_a_beginning_of_several_is_ambiguous(root: str) -> None:
         Jobs(root).get("word-")
 
 
+def test_what_changes_a_job_needs_its_whole_name_or_id(root: str) -> None:
+    driver = Driver(root, "diskfull")
+    Driver(root, "likes")
+    jobs = Jobs(root)
+    id_ = driver.info.job_id
+    for text in ("diskfull", id_, f"{root}/diskfull"):
+        assert jobs.find(text, whole=True).name == "diskfull"
+    for text in ("d", "diskful", id_[:8], id_[:-1]):
+        with pytest.raises(JobNotFoundError, match="If you mean 'diskfull', write its whole name"):
+            jobs.find(text, whole=True)
+    Driver(root, "disk")
+    with pytest.raises(AmbiguousJobError, match="write the whole name"):
+        jobs.find("dis", whole=True)
+    assert jobs.find("disk", whole=True).name == "disk"
+
+
 def test_a_typo_suggests_the_nearest_name(root: str) -> None:
     Driver(root, "WordCount")
     Driver(root, "likes")

@@ -32,7 +32,7 @@ class KnownJobs:
     def __init__(self, *jobs):
         self.jobs = {job.name: job for job in jobs}
 
-    def find(self, text):
+    def find(self, text, *, whole=False):
         if text not in self.jobs:
             raise JobNotFoundError(f"there is no job {text!r}")
         return self.jobs[text]
@@ -83,6 +83,13 @@ def found(job, text):
 )
 def test_snapshots_of_a_job(job, text, id):
     assert found(job, text) == id
+
+
+def test_what_deletes_a_savepoint_needs_its_whole_id(job):
+    for text in ("abcd1234", "monday"):
+        assert find_snapshot(job.directory, text, whole=True).metadata.id == "abcd1234"
+    with pytest.raises(CheckpointNotFoundError, match="If you mean abcd1234, write its whole id"):
+        find_snapshot(job.directory, "abcd", whole=True)
 
 
 def test_a_savepoint_newer_than_all_checkpoints_is_the_latest(job, tmp_path):

@@ -27,6 +27,7 @@ from turnback.runtime.jobsinks import JobSinks
 from turnback.runtime.meter import Meter
 from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epochs import Epochs
+from turnback.runtime.spark.java import unless_jvm_lost
 from turnback.runtime.spark.localfiles import cheap_local_files
 from turnback.runtime.spark.scratch import Scratch
 from turnback.runtime.spark.sources import leaf_names, united
@@ -185,7 +186,8 @@ class Attempt:
         try:
             self._await(query)
         finally:
-            query.stop()
+            with unless_jvm_lost("stopping the query"):
+                query.stop()
 
     def _await(self, query: StreamingQuery) -> None:
         """Wait for the end of the query; whatever failed first is what is raised."""

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
+from turnback.runtime.spark.java import unless_jvm_lost
+
 _CHEAP = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."
@@ -29,8 +31,9 @@ def cheap_local_files(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
+        with unless_jvm_lost("settings of the session"):
+            for key, old in before.items():
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)

@@ -24,11 +24,12 @@ from turnback.coordinator import (
     Request,
     RequestKind,
     Restarting,
+    RunError,
     RunningJob,
     resume_point,
 )
 from turnback.core import Clock, SystemClock
-from turnback.core.errors import FencedError, JobInUseError, TurnbackError
+from turnback.core.errors import StorageError, TurnbackError
 from turnback.planner import Plan
 from turnback.runtime.describe import describe
 from turnback.runtime.heartbeat import Heartbeat
@@ -38,10 +39,11 @@ from turnback.runtime.localstores import LocalStores, StoreOwner, remove_others
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
 from turnback.runtime.spark.attempt import Attempt
+from turnback.runtime.spark.java import lost_jvm
 from turnback.runtime.spark.service import Service
 from turnback.runtime.spark.starter import Matched, Starter
 from turnback.runtime.storageref import StorageRef, storage_of
-from turnback.runtime.verdict import FINAL, final_error, told
+from turnback.runtime.verdict import FINAL, REPLACED, final_error, lost_error, told
 from turnback.savepoint import Origin, SavepointDirectory
 from turnback.storage import LocalStorage
 
@@ -80,6 +82,7 @@ class JobRunner:
         self._failed_checkpoints = 0
         self._last_words: dict[str, Any] = {}
         self._fenced: int | None = None
+        self._is_lost = False
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
         self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
@@ -90,6 +93,7 @@ class JobRunner:
 
         Raises:
             JobFailedError: It failed for good; the cause is chained and told.
+            SparkUnavailableError: Spark's JVM is gone; another driver can go on with the job.
         """
         self._directory.require_free()
         self._accepted = self._accept()
@@ -106,6 +110,11 @@ class JobRunner:
                 history, cause = self._live(info)
                 if cause is None:
                     return self._ended(info, history)
+                if not isinstance(cause, REPLACED) and (fate := lost_jvm(self._spark)):
+                    # No attempt of this process can work any more, whatever the strategy allows.
+                    if self._cancelled.is_set():
+                        return self._ended(info, history)
+                    raise self._lost(info, history, cause, fate)
                 delay = None if isinstance(cause, FINAL) else strategy.on_failure(self._now())
                 if delay is None or self._cancelled.is_set():
                     raise self._failed(info, history, cause)
@@ -356,9 +365,27 @@ class JobRunner:
         why = told(cause)
         if history is not None:
             history.record(JobEnded(JobState.FAILED.value, why))
-        if not isinstance(cause, FencedError | JobInUseError):
+        if not isinstance(cause, REPLACED):
             self._say(JobState.FAILED, info, cause=why, **self._last_words)
         return final_error(info.job, self._restarts, cause)
+
+    def _lost(
+        self, info: JobInfo, history: History | None, cause: BaseException, fate: str
+    ) -> BaseException:
+        """End this driver, but not its job: the next driver goes on with it."""
+        self._is_lost = True
+        run = self._spec.run
+        error = lost_error(info.job, fate, cause, supervised=run is not None)
+        try:
+            if run is not None:
+                # The program may catch the error and end well; the job has not.
+                run.set_error(RunError.of(error))
+                if history is not None:
+                    history.record(Restarting(str(error), 0))
+            self._say(JobState.RESTARTING, info, cause=str(error))
+        except StorageError as e:
+            _LOG.warning("job %r: that its driver ends is not recorded: %s", info.job, e)
+        return error
 
     def _say(self, state: JobState, info: JobInfo, **fields: object) -> None:
         self._directory.say(state, info.job_id, **fields)
@@ -369,7 +396,7 @@ class JobRunner:
         try:
             yield
         finally:
-            self._service.close(give_up=self._cancelled.is_set())
+            self._service.close(give_up=self._cancelled.is_set(), leave_open=self._is_lost)
 
     def _vitals(self) -> dict[str, Any]:
         """What the status says of the running attempt."""

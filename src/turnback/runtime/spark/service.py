@@ -26,6 +26,7 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.runtime.spark.attempt import Attempt
+from turnback.runtime.spark.java import lost_jvm
 from turnback.runtime.spark.savepoints import Savepoints
 from turnback.runtime.storageref import StorageRef
 from turnback.savepoint import Origin
@@ -76,6 +77,7 @@ class Service:
         job: Job,
         clock: Clock,
     ) -> None:
+        self._spark = spark
         self._settings = settings
         self._job = job
         self._clock = clock
@@ -162,11 +164,12 @@ class Service:
             if over:
                 raise JobFailedError(f"job {self._name!r} ended before it answered")
 
-    def close(self, *, give_up: bool) -> None:
-        """The job has ended: answer what is still open.
+    def close(self, *, give_up: bool, leave_open: bool = False) -> None:
+        """The driver ends: answer what is still open.
 
         Args:
             give_up: Do not wait for a savepoint that is being written.
+            leave_open: The job goes on in another driver, which answers.
         """
         self._ended.set()
         self._poked.set()
@@ -175,6 +178,8 @@ class Service:
         self._thread.join()
         if self._busy is not None:
             self._busy[1].join()
+        if leave_open:
+            return
         try:
             for request in self._requests.open():
                 self._fail(request, "the job has ended")
@@ -239,7 +244,12 @@ class Service:
         except FencedError as e:  # whoever has taken over answers
             _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
-            self._fail(request, _told(e))
+            fate = lost_jvm(self._spark)
+            if fate is None:
+                self._fail(request, _told(e))
+            else:  # this driver ends, and the next one answers
+                kind = request.kind.value
+                _LOG.warning("job %r: %s request is left open: %s", self._name, kind, fate)
         else:
             self._answer(request, RequestState.COMPLETED, path=path, checkpoint=checkpoint)
         self._poked.set()  # the next one may be waiting

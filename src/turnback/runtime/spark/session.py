@@ -4,10 +4,14 @@ import os
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from turnback.core.errors import SparkUnavailableError
 from turnback.runtime.spark.java import check_java
 
+_JVM_ENDED = "JAVA_GATEWAY_EXITED"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -18,6 +22,10 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         master: Spark's master; by default the option ``spark.master``, else what spark-submit
             says, else all cores of this machine.
         **options: Further Spark settings; dots may be written as double underscores.
+
+    Raises:
+        ConfigurationError: There is no Java that Spark could run on.
+        SparkUnavailableError: Spark's JVM ended while it was started.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -33,7 +41,15 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (Py4JNetworkError, OSError, PySparkRuntimeError) as error:
+        if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:
+            raise
+        raise SparkUnavailableError(
+            f"Spark's JVM ended while it was started: {error} What it printed before says more; "
+            f"the usual reason is memory."
+        ) from error
 
 
 def _default_master() -> str | None:
