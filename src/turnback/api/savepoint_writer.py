@@ -268,7 +268,8 @@ class SavepointWriter:
         place = SavepointDirectory(storage)
         id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
         place.begin(id)
-        savepointer = Savepointer(self._session(), target, self._max_parallelism, epoch)
+        groups = self._max_parallelism
+        savepointer = Savepointer(self._session(), target, groups, epoch, place.writer)
         try:
             place.complete(self._metadata(id, savepointer, label, note))
         except Exception:

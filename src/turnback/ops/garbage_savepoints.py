@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from turnback.coordinator.catalog import SavepointCatalog
@@ -44,10 +44,11 @@ def partial_savepoints(
     for folder in storage.folders():
         place = shown(storage.uri).rstrip("/") + f"/{folder}"
         files = storage.sizes(folder)
-        if f"{folder}/{WRITING}" not in files or f"{folder}/{METADATA}" in files:
+        marks = _marks(folder, files)
+        if not marks or f"{folder}/{METADATA}" in files:
             continue
         try:
-            owner = _owner(_id(storage, folder), jobs)
+            owner = _owner(_id(storage, marks[0]), jobs)
         except StillNeededError as error:
             skipped.append(Skipped(path=place, reason=str(error)))
             continue
@@ -65,7 +66,7 @@ def partial_savepoints(
 
 
 def remove_partial(garbage: Garbage, jobs: Sequence[Job], options: Mapping[str, str]) -> None:
-    """Delete a partial savepoint, the mark that it is one last.
+    """Delete a partial savepoint, the marks that it is one last.
 
     Raises:
         StillNeededError: It is complete, or somebody may complete it.
@@ -75,11 +76,15 @@ def remove_partial(garbage: Garbage, jobs: Sequence[Job], options: Mapping[str, 
     files = storage.list(folder)
     if f"{folder}/{METADATA}" in files:
         raise StillNeededError(f"{garbage.path} is a complete savepoint")
-    _owner(_id(storage, folder), jobs)
+    marks = _marks(folder, files)
+    if not marks:
+        raise StillNeededError(f"{garbage.path} is being completed or removed right now")
+    _owner(_id(storage, marks[0]), jobs)
     for path in files:
         if path.split("/")[1] in _OURS:
             storage.delete(path)
-    storage.delete(f"{folder}/{WRITING}")
+    for mark in marks:
+        storage.delete(mark)
     inside = open_storage(garbage.path, options)
     if isinstance(inside, LocalStorage):
         inside.remove_leftovers()
@@ -142,11 +147,17 @@ def _is_gone(path: str, options: Mapping[str, str] | None) -> bool:
     return not place.startswith("/") or Path(place).parent.is_dir()
 
 
-def _id(storage: Storage, folder: str) -> str:
+def _marks(folder: str, files: Iterable[str]) -> list[str]:
+    """Return the marks of all who began to write a savepoint; they all began the same one."""
+    mark = f"{folder}/{WRITING}"
+    return [path for path in files if path == mark or path.startswith(f"{mark}-")]
+
+
+def _id(storage: Storage, path: str) -> str:
     try:
-        mark = storage.get(f"{folder}/{WRITING}")
+        mark = storage.get(path)
     except NotFoundError:
-        raise StillNeededError(f"{folder} is being completed or removed right now") from None
+        raise StillNeededError(f"{path} is being completed or removed right now") from None
     return mark.split(b" ")[0].decode("ascii", "replace")
 
 

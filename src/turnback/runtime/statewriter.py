@@ -17,7 +17,14 @@ from turnback.runtime.snapshot import StoredRows
 from turnback.runtime.spans import Span
 from turnback.runtime.statereader import Batches
 from turnback.runtime.storageref import StorageRef, storage_of
-from turnback.savepoint import ROWS, StatePart, StateTable, state_directory, write_parts
+from turnback.savepoint import (
+    ROWS,
+    StatePart,
+    StateTable,
+    file_name,
+    state_directory,
+    write_parts,
+)
 from turnback.state import StateSchema
 from turnback.storage import check
 
@@ -89,10 +96,12 @@ class StateWriter:
     Attributes:
         state: What the state is.
         target: The savepoint they go to.
+        writer: Who writes it, see `file_name`.
     """
 
     state: StateSchema
     target: StorageRef
+    writer: str = ""
 
     @property
     def schema(self) -> pa.Schema:
@@ -101,7 +110,8 @@ class StateWriter:
 
     def __call__(self, batches: Batches) -> Batches:
         """Write; the files are durable when their records come out."""
-        parts = write_parts(storage_of(self.target), self.state, self._typed(batches))
+        storage = storage_of(self.target)
+        parts = write_parts(storage, self.state, self._typed(batches), self.writer)
         records = [msgspec.json.encode(part) for part in parts]
         yield pa.record_batch([pa.array(records, pa.binary())], schema=PARTS)
 
@@ -146,18 +156,21 @@ class PartCopier:
         part: The file.
         source: Where it is.
         target: The savepoint it goes to.
+        writer: Who writes it, see `file_name`.
     """
 
     state: StateSchema
     part: StatePart
     source: StorageRef
     target: StorageRef
+    writer: str = ""
 
     def run(self) -> tuple[StatePart, ...]:
         """Copy; the file is durable when this returns."""
         data = storage_of(self.source).get(self.part.path)
         check(data, self.part.length, self.part.digest, f"{self.source.uri}/{self.part.path}")
-        path = f"{state_directory(self.state)}/{uuid.uuid4().hex}.parquet"
+        name = file_name(self.writer, f"{uuid.uuid4().hex}.parquet")
+        path = f"{state_directory(self.state)}/{name}"
         storage_of(self.target).put(path, data)
         return (msgspec.structs.replace(self.part, path=path),)
 
@@ -171,16 +184,19 @@ class SpanCopier:
         stored: The state as it is.
         span: First and last key group.
         target: The savepoint they go to.
+        writer: Who writes it, see `file_name`.
     """
 
     state: StateSchema
     stored: StoredRows
     span: Span
     target: StorageRef
+    writer: str = ""
 
     def run(self) -> tuple[StatePart, ...]:
         """Write; the files are durable when this returns."""
-        return write_parts(storage_of(self.target), self.state, self.stored.typed(*self.span))
+        rows = self.stored.typed(*self.span)
+        return write_parts(storage_of(self.target), self.state, rows, self.writer)
 
 
 def _title(state: StateSchema) -> str:

@@ -26,6 +26,7 @@ from .metadata import (
     SavedState,
     SavepointMetadata,
     StatePart,
+    file_name,
 )
 from .parts import PartsWriter, read_parts, state_directory, write_parts
 from .preflight import (
@@ -75,6 +76,7 @@ __all__ = [
     "check_state",
     "claim",
     "evolve_state",
+    "file_name",
     "known_states",
     "present",
     "program_of",

@@ -39,6 +39,16 @@ _STRANGE = re.compile(r"[\x00-\x1f\x7f\\]")
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
+def file_name(writer: str, name: str) -> str:
+    """Return what a writer calls a file, so that no other takes it for its own.
+
+    Args:
+        writer: Who writes, see `SavepointDirectory.writer`; '' if nobody else can.
+        name: Tells the file apart from others of this writer.
+    """
+    return f"{writer}-{name}" if writer else name
+
+
 class StatePart(msgspec.Struct, frozen=True):
     """One Parquet file of a state.
 

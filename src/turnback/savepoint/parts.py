@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from turnback.core.errors import CorruptFileError
 from turnback.core.ids import path_segment
-from turnback.savepoint.metadata import STATE, StatePart
+from turnback.savepoint.metadata import STATE, StatePart, file_name
 from turnback.savepoint.pieces import pieces
 from turnback.state.schema import StateSchema
 from turnback.storage.base import Storage
@@ -28,13 +28,13 @@ def state_directory(schema: StateSchema) -> str:
 
 
 def write_parts(
-    storage: Storage, schema: StateSchema, tables: Iterable[pa.Table]
+    storage: Storage, schema: StateSchema, tables: Iterable[pa.Table], writer: str = ""
 ) -> tuple[StatePart, ...]:
     """Write a state whose tables come one after the other, see `PartsWriter`."""
-    writer = PartsWriter(storage, schema)
+    parts = PartsWriter(storage, schema, writer=writer)
     for table in tables:
-        writer.add(table)
-    return writer.finish()
+        parts.add(table)
+    return parts.finish()
 
 
 class PartsWriter:
@@ -48,6 +48,7 @@ class PartsWriter:
         schema: The state.
         part_bytes: A file is closed once it is this large.
         new_name: Makes names that are never made again, by anyone.
+        writer: Who writes, see `file_name`.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class PartsWriter:
         schema: StateSchema,
         part_bytes: int = PART_BYTES,
         new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+        writer: str = "",
     ) -> None:
         self._storage = storage
         self._directory = state_directory(schema)
         self._part_bytes = part_bytes
         self._new_name = new_name
+        self._writer = writer
         self._part: _Part | None = None
         self._parts: list[StatePart] = []
         self._held: list[pa.Table] = []
@@ -93,8 +96,8 @@ class PartsWriter:
         group = pa.concat_tables(self._held)
         self._held, self._rows, self._bytes = [], 0, 0
         if self._part is None:
-            path = f"{self._directory}/{self._new_name()}.parquet"
-            self._part = _Part(path, group.schema)
+            name = file_name(self._writer, f"{self._new_name()}.parquet")
+            self._part = _Part(f"{self._directory}/{name}", group.schema)
         self._part.add(group)
         if self._part.size >= self._part_bytes:
             self._close_part()

@@ -15,6 +15,7 @@ from turnback.coordinator.verify import verify
 from turnback.core.errors import ConfigurationError, StillNeededError
 from turnback.ops.garbage import GarbageKind, find_garbage, remove, scan
 from turnback.ops.jobs import Jobs
+from turnback.savepoint import SavepointDirectory, file_name
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import open_storage
 
@@ -251,6 +252,22 @@ def test_a_savepoint_that_was_given_up_is_removed(root: str, tmp_path: Path) -> 
     remove(garbage)
     assert storage.list() == ["good/_metadata.json", "savepoint-1/notes.txt"]
     assert find_garbage(Jobs(root), place) == []
+
+
+def test_one_that_several_drivers_began_goes_with_all_their_marks(
+    root: str, tmp_path: Path
+) -> None:
+    driver = Driver(root).say(JobState.FAILED)
+    place = "memory://sp-" + root[9:] if root.startswith("memory") else str(tmp_path / "sp")
+    id_ = asked(driver, RequestState.FAILED)
+    first, second = (SavepointDirectory(open_storage(f"{place}/one")) for _ in range(2))
+    first.begin(id_)
+    second.begin(id_)
+    first.abandon()  # the second one's mark is left, and tells enough
+    second.storage.put(f"state/count/{file_name(second.writer, 'a.parquet')}", b"half")
+    (garbage,) = find_garbage(Jobs(root), place)
+    remove(garbage)
+    assert second.storage.list() == []
 
 
 @pytest.mark.parametrize("case", ["open", "live", "supervised", "elsewhere", "unknown", "damaged"])

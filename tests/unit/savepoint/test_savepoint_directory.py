@@ -10,11 +10,11 @@ from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
-    FencedError,
     NotFoundError,
+    StillNeededError,
     StorageError,
 )
-from turnback.savepoint import SavedState, SavepointDirectory, StatePart
+from turnback.savepoint import SavedState, SavepointDirectory, StatePart, file_name
 from turnback.storage import LocalStorage, MemoryStorage
 from turnback.storage.digest import digest
 
@@ -233,13 +233,24 @@ class TestWriting:
             directory.begin("1")
         assert directory.storage.list() == ["state/mine"]
 
-    def test_one_begun_by_a_driver_that_died_is_begun_anew(self, directory):
-        directory.begin("1")
-        directory.storage.put("state/half", b"x")
+    def test_one_begun_by_a_driver_that_died_is_begun_anew(self, directory, storage):
+        directory.begin(METADATA.id)
+        half = f"state/{file_name(directory.writer, 'half')}"
+        storage.put(half, b"x")
         with pytest.raises(ConfigurationError, match="not empty"):
-            directory.begin("2")
-        assert directory.begin("1") is None
-        assert directory.storage.list() == ["_writing"]
+            SavepointDirectory(storage).begin("2")
+        successor = SavepointDirectory(storage)
+        assert successor.begin(METADATA.id) is None
+        assert half in storage.list()  # whoever wrote it may be alive, and about to complete it
+        successor.complete(METADATA)
+        assert storage.list() == ["_metadata.json"]
+
+    def test_one_begun_before_names_told_writers_apart(self, directory, storage):
+        storage.put("_writing", f"{METADATA.id} {'0' * 32}".encode())
+        storage.put("state/half", b"x")
+        assert directory.begin(METADATA.id) is None
+        directory.complete(replace(METADATA, states=(), sources={}))
+        assert storage.list() == ["_metadata.json"]
 
     def test_one_completed_by_a_driver_that_died_is_found(self, directory):
         directory.begin(METADATA.id)
@@ -250,34 +261,57 @@ class TestWriting:
 
     def test_giving_up_leaves_nothing(self, directory):
         directory.begin("1")
-        directory.storage.put("state/half", b"x")
+        directory.storage.put(f"state/{file_name(directory.writer, 'half')}", b"x")
         directory.abandon()
         assert directory.storage.list() == []
 
     def test_files_of_tasks_that_were_tried_twice_are_swept(self, directory):
-        directory.begin("1")
-        for path in [*METADATA.files(), "state/op/state/tried-before.parquet"]:
+        directory.begin(METADATA.id)
+        tried = f"state/op/state/{file_name(directory.writer, 'tried-before.parquet')}"
+        for path in [*METADATA.files(), tried]:
             directory.storage.put(path, b"x")
         directory.complete(METADATA)
         assert set(directory.storage.list()) == {*METADATA.files(), "_metadata.json"}
 
-    def test_a_driver_that_was_taken_for_dead_can_neither_complete_nor_delete(
-        self, directory, storage
-    ):
-        directory.begin("1")
-        directory.storage.put("state/half", b"x")
+    def test_a_driver_that_was_taken_for_dead_spoils_nothing(self, directory, storage):
+        directory.begin(METADATA.id)
+        storage.put(f"state/{file_name(directory.writer, 'old')}", b"x")
         successor = SavepointDirectory(storage)
-        successor.begin("1")
-        storage.put("state/new", b"x")
-        with pytest.raises(FencedError, match="begun this savepoint anew"):
-            directory.complete(METADATA)
+        successor.begin(METADATA.id)
+        new = f"state/{file_name(successor.writer, 'new')}"
+        storage.put(new, b"x")
         directory.abandon()
-        assert sorted(storage.list()) == ["_writing", "state/new"]
+        assert new in storage.list()
         successor.complete(METADATA)
-        with pytest.raises(FencedError):
-            directory.complete(METADATA)
-        directory.abandon()
+        assert directory.complete(replace(METADATA, epoch=3)) == METADATA
         assert successor.load() == METADATA
+
+    def test_what_may_be_complete_is_not_deleted(self, directory, storage, monkeypatch):
+        """The storage does not say whether the metadata was written."""
+
+        def lost(self, path, data):
+            raise StorageError("no answer")
+
+        directory.begin(METADATA.id)
+        part = f"state/op/state/{file_name(directory.writer, 'part')}"
+        storage.put(part, b"x")
+        state = SavedState(state_schema(), 1, (StatePart(part, 1, digest(b"x"), 1, 0, 0),))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(storage), "put_if_absent", lost)
+            with pytest.raises(StorageError, match="no answer"):
+                directory.complete(replace(METADATA, states=(state,), sources={}))
+        directory.abandon()
+        assert part in storage.list()
+
+    def test_one_that_another_driver_is_still_writing_is_not_deleted(self, directory, storage):
+        directory.begin(METADATA.id)
+        other = SavepointDirectory(storage)
+        other.begin(METADATA.id)
+        storage.put(f"{PART}", b"x")
+        other.write_metadata(METADATA)
+        with pytest.raises(StillNeededError, match="may still be writing"):
+            other.delete()
+        assert other.load() == METADATA
 
 
 def test_a_directory_with_links_in_it_is_no_savepoint(tmp_path):

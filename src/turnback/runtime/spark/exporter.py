@@ -22,6 +22,7 @@ from turnback.savepoint import (
     SavepointMetadata,
     StateId,
     StatePart,
+    file_name,
 )
 from turnback.state import StateFile, StateSchema
 from turnback.storage import Storage, check
@@ -44,6 +45,7 @@ class ExportOrder:
     Attributes:
         id: Unique.
         target: The directory.
+        writer: Who writes into it, see `file_name`.
         format: What its files are.
         trigger: Who or what asked for it.
         label: What the user calls it.
@@ -55,6 +57,7 @@ class ExportOrder:
 
     id: str
     target: StorageRef
+    writer: str
     format: SavepointFormat
     trigger: str
     label: str | None
@@ -95,11 +98,11 @@ class Exporter:
         states = [SavedState(schema) for schema in manifest.schemas]
         files: tuple[StateFile, ...] = ()
         if native:
-            copies = copy_tasks(manifest, self._storage, order.target)
+            copies = copy_tasks(manifest, self._storage, order.target, order.writer)
             copied = self._few_by_few(manifest, copies, _size_of_copies, on_progress)
             files = tuple(file for some in copied for file in some)
         else:
-            tasks = export_tasks(manifest, self._storage, order.target)
+            tasks = export_tasks(manifest, self._storage, order.target, order.writer)
             written = self._few_by_few(manifest, tasks, _size_of_parts, on_progress)
             states = self._gathered(manifest, written)
         target = storage_of(order.target)
@@ -117,7 +120,9 @@ class Exporter:
             label=order.label,
             note=order.note,
             max_parallelism=manifest.max_parallelism,
-            sources={leaf: self._copied(p, target) for leaf, p in manifest.sources.items()},
+            sources={
+                leaf: self._copied(p, target, order.writer) for leaf, p in manifest.sources.items()
+            },
             operators=manifest.operators,
             states=tuple(states),
             watermarks=(
@@ -162,13 +167,13 @@ class Exporter:
             for schema in manifest.schemas
         ]
 
-    def _copied(self, position: SourcePosition, target: Storage) -> SourcePosition:
+    def _copied(self, position: SourcePosition, target: Storage, writer: str) -> SourcePosition:
         """A source's position, with the files of its log in the savepoint."""
         log: list[LogFile] = []
         for entry in position.log:
             data = storage_of(self._storage).get(entry.path)
             check(data, entry.length, entry.digest, entry.path)
-            path = f"{SOURCES}/{entry.name}"
+            path = f"{SOURCES}/{file_name(writer, entry.name)}"
             target.put(path, data)
             log.append(msgspec.structs.replace(entry, path=path))
         return SourcePosition(position.offset, tuple(log))

@@ -25,6 +25,7 @@ from turnback.savepoint import (
     SOURCES,
     SavedState,
     StatePart,
+    file_name,
 )
 from turnback.state import StateSchema
 from turnback.storage import check
@@ -83,15 +84,22 @@ class Savepointer:
         target: The savepoint.
         max_parallelism: Number of key groups.
         epoch: The last epoch in it.
+        writer: Who writes it, see `file_name`.
     """
 
     def __init__(
-        self, spark: SparkSession, target: StorageRef, max_parallelism: int, epoch: int
+        self,
+        spark: SparkSession,
+        target: StorageRef,
+        max_parallelism: int,
+        epoch: int,
+        writer: str,
     ) -> None:
         self._spark = spark
         self._target = target
         self._max_parallelism = max_parallelism
         self._epoch = epoch
+        self._writer = writer
 
     def state(self, schema: StateSchema, content: Kept | Given) -> SavedState:
         """Write a state; its files are durable when this returns."""
@@ -106,12 +114,12 @@ class Savepointer:
         return {leaf: self._source(position) for leaf, position in positions.items()}
 
     def _copied(self, schema: StateSchema, kept: Kept) -> tuple[StatePart, ...]:
-        stored, target = kept.stored, self._target
+        stored, target, writer = kept.stored, self._target, self._writer
         tasks: list[Task[tuple[StatePart, ...]]] = [
-            PartCopier(schema, part, stored.storage, target) for part in stored.parts
+            PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
         ]
         for span in reading_spans(stored, kept.max_parallelism) if stored.files else ():
-            tasks.append(SpanCopier(schema, stored, span, target))
+            tasks.append(SpanCopier(schema, stored, span, target, writer))
         results = run_tasks(self._spark, _what("copy", schema), tasks)
         return tuple(part for parts in results for part in parts)
 
@@ -126,7 +134,7 @@ class Savepointer:
         partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
         rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
         with plain_errors(), described(self._spark, _what("write", schema)):
-            records = through(rows, StateWriter(schema, self._target)).collect()
+            records = through(rows, StateWriter(schema, self._target, self._writer)).collect()
         return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
 
     def _source(self, source: Position) -> SourcePosition:
@@ -135,7 +143,7 @@ class Savepointer:
             assert source.storage is not None
             data = storage_of(source.storage).get(entry.path)
             check(data, entry.length, entry.digest, f"{source.storage.uri}/{entry.path}")
-            path = f"{SOURCES}/{uuid.uuid4().hex}"
+            path = f"{SOURCES}/{file_name(self._writer, uuid.uuid4().hex)}"
             storage_of(self._target).put(path, data)
             log.append(msgspec.structs.replace(entry, path=path))
         return SourcePosition(source.position.offset, tuple(log))

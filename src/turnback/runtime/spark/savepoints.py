@@ -71,8 +71,8 @@ class Savepoints:
         metadata = directory.begin(request.id)
         if metadata is None:  # else a driver has written it, and died before it could say so
             try:
-                metadata = self._export(request, manifest, target, origin)
-                directory.complete(metadata)
+                written = self._export(request, manifest, target, directory.writer, origin)
+                metadata = directory.complete(written)
             except Exception:
                 directory.abandon()
                 raise
@@ -91,7 +91,12 @@ class Savepoints:
         return max((e.created_ms for e in self._catalog.list() if e.scheduled), default=default)
 
     def _export(
-        self, request: Request, manifest: Manifest, target: StorageRef, origin: Origin | None
+        self,
+        request: Request,
+        manifest: Manifest,
+        target: StorageRef,
+        writer: str,
+        origin: Origin | None,
     ) -> SavepointMetadata:
         started = self._clock.now_ms()
 
@@ -101,6 +106,7 @@ class Savepoints:
         order = ExportOrder(
             id=request.id,
             target=target,
+            writer=writer,
             format=request.type,
             trigger=f"{request.kind.value} ({request.origin.value})",
             label=request.label,
