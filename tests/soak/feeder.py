@@ -16,8 +16,8 @@ import random
 import time
 from pathlib import Path
 
-GROUPS = 8
-_ACCOUNTS_PER_GROUP = 12
+GROUPS = 16
+_ACCOUNTS_PER_GROUP = 6
 _REGIONS = ("east", "far north", "north", "south", "west", "\u00fcbersee")
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("log", type=Path)
     parser.add_argument("stop", type=Path)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--interval", type=float, default=0.4)
+    parser.add_argument("--interval", type=float, default=0.5)
     args = parser.parse_args()
     feeder, parent = Feeder(args.directory, args.log, args.seed), os.getppid()
     while not args.stop.exists() and os.getppid() == parent:

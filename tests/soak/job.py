@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("events")
     parser.add_argument("out")
-    parser.add_argument("--files", type=int, default=8, help="input files per epoch")
+    parser.add_argument("--files", type=int, default=16, help="input files per epoch")
     parser.add_argument("--bounded", action="store_true", help="end with the input")
     args = parser.parse_args()
 

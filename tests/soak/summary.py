@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Summary:
 
     def to_json(self) -> str:
         """Return it for programs."""
-        return json.dumps({**asdict(self), "all_kills": self.kills.total()}, indent=2)
+        return json.dumps({**vars(self), "all_kills": self.kills.total()}, indent=2)
 
     def to_markdown(self) -> str:
         """Return it for people."""

@@ -16,6 +16,7 @@ from soak.feeder import GROUPS, Feeder
 from soak.plan import Kind, Step, Victim, plan
 from soak.reader import Reader
 from soak.replay import Fed
+from soak.summary import Summary
 from soak.verify import verify_output, verify_savepoint
 
 FILES = 40
@@ -218,6 +219,14 @@ def test_a_reader_sees_a_number_that_comes_again_and_a_file_that_goes(job: Job) 
     again.unlink()
     reader._look("accounts")
     assert reader.problem is not None
+
+
+def test_the_summary_is_json_and_markdown() -> None:
+    summary = Summary(7, violations=["after 3 s: stands still"])
+    summary.kills[Victim.JVM] += 2
+    assert json.loads(summary.to_json())["kills"] == {"jvm": 2}
+    assert "| kills | 2 (jvm 2) |" in summary.to_markdown()
+    assert "- after 3 s: stands still" in summary.to_markdown()
 
 
 def steps(seed: int, count: int, *without: Victim) -> list[Step]:
