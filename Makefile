@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench docs env clean
+.PHONY: demo test check soak bench docs env clean
 
 env: $(STAMP)
 
@@ -29,7 +29,14 @@ check: env
 test: check
 	@sh tests/services/install.sh
 	$(BIN)/python -m pytest -q -n 2 -m slow tests/unit
-	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs tests/browser tests/stories
+	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs tests/browser tests/stories tests/soak
+
+# Kills processes of a job at random: make soak MINUTES=30 SEED=7 (the seed repeats another run)
+MINUTES ?= 30
+SEED ?=
+
+soak: env
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report .cache/soak
 
 bench: env
 	sh benchmarks/setup_flink.sh

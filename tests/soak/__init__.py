@@ -1,0 +1,1 @@
+"""A job under load whose processes are killed at random, and a check of everything it wrote."""

@@ -1,0 +1,91 @@
+"""`python -m soak`: kill the processes of a job for some minutes, and see whether it minds."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from services.java import java_options
+from soak.feeder import Feeder
+from soak.harness import Soak
+from soak.place import Place
+from soak.plan import Victim
+from soak.summary import Summary
+
+
+def soak(
+    minutes: float,
+    seed: int | None = None,
+    without: tuple[Victim, ...] = (),
+    *,
+    report: Path | None = None,
+    keep: bool = False,
+) -> Summary:
+    """Run a soak in a directory of its own, which is kept if something was wrong.
+
+    Args:
+        minutes: How long processes are killed.
+        seed: From which everything follows; a new one if there is none.
+        without: Processes that are not killed.
+        report: Directory for the summary as JSON and Markdown.
+        keep: Keep the directory in any case.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="turnback-soak-"))
+    place = Place(directory / "soak", java_options(lambda options: _warm_up(directory, options)))
+    chosen = secrets.randbelow(1_000_000) if seed is None else seed
+    summary = Soak(place, chosen, without, lambda text: print(text, flush=True)).run(minutes)
+    print(f"\n{summary.to_markdown()}", flush=True)
+    if report is not None:
+        report.mkdir(parents=True, exist_ok=True)
+        (report / "soak.json").write_text(summary.to_json() + "\n")
+        (report / "soak.md").write_text(summary.to_markdown())
+    if summary.violations or keep:
+        print(f"everything is kept in {directory}", flush=True)
+    else:
+        shutil.rmtree(directory)
+    return summary
+
+
+def _warm_up(directory: Path, options: str) -> None:
+    """Run the job once over a little input, so that Java can write its archive."""
+    place = Place(directory / "warm-up", options)
+    Feeder(place.events, place.fed, seed=1).feed()
+    try:
+        place.run_bounded()
+        end = time.monotonic() + 30
+        while place.processes() and time.monotonic() < end:
+            time.sleep(0.2)
+    finally:
+        place.kill_all()
+
+
+def main() -> int:
+    """Exit with 0 if there was no violation."""
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--seed", type=int, help="repeat the records and the plan of another run")
+    parser.add_argument(
+        "--without",
+        type=Victim,
+        choices=list(Victim),
+        action="append",
+        default=[],
+        help="never kill these processes; may be repeated",
+    )
+    parser.add_argument("--report", type=Path, help="directory for the summary")
+    parser.add_argument("--keep", action="store_true", help="keep the directory of the run")
+    args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that all is cleaned up
+    without = tuple(args.without)
+    summary = soak(args.minutes, args.seed, without, report=args.report, keep=args.keep)
+    return 1 if summary.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

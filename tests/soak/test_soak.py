@@ -1,0 +1,19 @@
+"""Two minutes of what `make soak` does for half an hour."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from soak.__main__ import soak
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1200)
+def test_nothing_is_lost_or_doubled_whatever_is_killed() -> None:
+    seed = os.environ.get("SEED")
+    summary = soak(minutes=2, seed=int(seed) if seed else None)
+    assert summary.violations == []
+    assert summary.kills.total() >= 4
+    assert summary.records_fed > 0
