@@ -17,14 +17,15 @@ ArgumentsArgument = Annotated[
 ]
 AllowAllOption = Annotated[
     bool,
-    flag("-n", "--allow-non-restored-state", help="Drop all state that no operator claims."),
+    flag("-n", "--allow-non-restored-state", help="Drop all that the program has no place for."),
 ]
 AllowOption = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
         metavar="STATE",
-        help="Drop this state if no operator claims it: UID or UID/STATE; may be repeated.",
+        help="Drop this if the program has no place for it: UID/STATE, or all state, the position "
+        "or the promised output of a UID; may be repeated.",
     ),
 ]
 RenameOption = Annotated[
