@@ -114,6 +114,7 @@ def run(
         claim_mode=claim_mode,
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
+        root=cli.root,
         settings=_settings(cli, parallelism),
         log_bytes=cli.configuration.value("run.log.max-size"),
     )

@@ -40,6 +40,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         claim_mode: Whose the snapshot is from then on; None for what the code says.
         fork: The snapshot may be another job's.
         allow_pickled_state: Read pickled objects in the snapshot.
+        root: Where `turnback run` looks for jobs; the program may name another place.
         settings: Configuration keys and values.
         log_bytes: How large the driver's log may grow before it is begun anew.
     """
@@ -56,6 +57,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     claim_mode: str | None = None
     fork: bool = False
     allow_pickled_state: bool = False
+    root: str | None = None
     settings: dict[str, str] = {}
     log_bytes: int = 64 << 20
 

@@ -27,7 +27,8 @@ class Launches:
         return run
 
     def prepare(self, how: str, *more: str) -> RunDirectory:
-        launch = Launch(script=str(DRIVER), arguments=(str(self.root), how, *more))
+        arguments = (str(self.root), how, *more)
+        launch = Launch(script=str(DRIVER), arguments=arguments, root=str(self.root))
         run = self.runs.create(launch)
         self.started.append(run)
         return run

@@ -67,6 +67,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
         claim_mode="claim",
         fork=True,
         allow_pickled_state=True,
+        root=str(tmp_path / "jobs"),
         settings={
             "log.format": "json",
             "run.log.max-size": "2 mb",
