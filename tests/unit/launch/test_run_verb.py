@@ -69,6 +69,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
         fork=True,
         allow_pickled_state=True,
         take_over_sinks=True,
+        root=str(tmp_path / "jobs"),
         settings={
             "log.format": "json",
             "run.log.max-size": "2 mb",
