@@ -40,7 +40,12 @@ class LevelTask:
         """Run the epoch's share of this partition."""
         context = TaskContext.get()
         assert context is not None
-        name = TaskName(context.partitionId(), context.taskAttemptId())
+        name = TaskName(
+            context.partitionId(),
+            context.taskAttemptId(),
+            context.stageId(),
+            context.attemptNumber(),
+        )
         partition = -1 if self.shared else name.partition
         key = (self.order.job_id, self.order.attempt, self.level, partition)
         try:
