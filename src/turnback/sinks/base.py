@@ -85,6 +85,17 @@ class Committer(Protocol):
         that dead attempts of this job prepared or began.
         """
 
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Roll back what tasks of this attempt have prepared or begun, except for `known`.
+
+        Spark may run a task more than once, and an epoch may be replayed; only one result counts,
+        and what the others have prepared would stay, with its locks, until the job is started
+        again. Called between two epochs, after such an epoch and before a replay, with all
+        transactions that wait for their commit. What newer attempts have prepared must stay: a
+        driver that was replaced may not know it yet. Optional: a committer without this method
+        leaves everything to `recover`.
+        """
+
 
 class SinkWriter(ABC):
     """Writes the elements of one task and epoch, in the task.
