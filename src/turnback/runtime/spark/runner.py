@@ -34,7 +34,7 @@ from turnback.planner import Plan
 from turnback.runtime.describe import describe
 from turnback.runtime.heartbeat import Heartbeat
 from turnback.runtime.job import ClaimMode, EpochStats, JobReport, JobSpec
-from turnback.runtime.jobsinks import JobSinks
+from turnback.runtime.jobsinks import JobSinks, claim_targets
 from turnback.runtime.localstores import LocalStores, StoreOwner, remove_others
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
@@ -76,7 +76,6 @@ class JobRunner:
         self._attempts: set[int] = set()
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
-        self._take_over_sinks = spec.take_over_sinks
         self.origin: Origin | None = None
         self._restarts = 0
         self._failed_checkpoints = 0
@@ -163,18 +162,20 @@ class JobRunner:
         """Find what the job starts from, and refuse what does not fit.
 
         Nothing has been written yet: a start that is refused leaves no trace, neither a new job
-        nor another status of one that was stopped.
+        nor another status of one that was stopped. Targets of sinks are claimed last.
         """
-        info = self._directory.check_owner()
-        if self._spec.fresh:
-            return None
+        info, matched = self._directory.check_owner(), None
         try:
-            return self._match(CheckpointLog(self._directory.storage), info)
+            if not self._spec.fresh:
+                matched = self._match(CheckpointLog(self._directory.storage), info)
+            job_id = info.job_id if info else ""
+            take_over = self._spec.take_over_sinks  # said once: a restart takes nothing back
+            claim_targets(self._plan, self._directory, job_id, take_over=take_over)
         except FINAL:
             raise
         except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
             _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
-            return None
+        return matched
 
     # -- one attempt
 
@@ -187,8 +188,7 @@ class JobRunner:
             fence = self._fence(log, info)
             history = History(self._directory.storage, fence.attempt, self._clock)
             matched = self._match(log, info)
-            sinks = JobSinks(self._plan, fence, self._directory, take_over=self._take_over_sinks)
-            self._take_over_sinks = False  # said once: a restart takes nothing back
+            sinks = JobSinks(self._plan, fence, self._directory)
             self._settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self._service.save_before_upgrade(matched.own)
