@@ -90,19 +90,23 @@ class Ownership:
             ConfigurationError: Another job has taken it over.
             SinkError: It cannot be read or written.
         """
-        if self._ctx.job_directory is not None and self._recorded() is None:
+        if self._ctx.job_directory is None:
+            return
+        owner = self._recorded()
+        if owner is None:
             with self._failures(), suppress(AlreadyExistsError):
                 claim(self._storage, _PATH, self._data())
-        owner = self._other()
-        if owner is not None:
+            owner = self._recorded()
+        if owner is not None and self._is_other(owner):
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
         """The other job that the directory belongs to, if it is another's."""
-        mine, owner = self._ctx.job_directory, self._recorded()
-        if mine is None or owner is None or _place(owner.directory) == _place(mine):
-            return None
-        return owner
+        owner = self._recorded() if self._ctx.job_directory is not None else None
+        return owner if owner is not None and self._is_other(owner) else None
+
+    def _is_other(self, owner: Owner) -> bool:
+        return _place(owner.directory) != _place(self._ctx.job_directory or "")
 
     def _recorded(self) -> Owner | None:
         with self._failures():
