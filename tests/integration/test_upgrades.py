@@ -287,6 +287,6 @@ def test_a_fork_that_writes_where_the_original_does_leaves_no_trace(jobs: Jobs) 
     stream = counts(jobs, "count", Count(), env)
     stream.sink_to(jobs.sink("out-fork")).uid("own")
     stream.sink_to(jobs.sink("out-count")).uid("out-0")
-    with pytest.raises(ConfigurationError, match="out-count belongs to job 'job' in .*/jobs/job"):
+    with pytest.raises(ConfigurationError, match=r"out-count belongs to job 'job' in .*/jobs/job"):
         env.execute("fork", bounded=True, **start)
     assert files(jobs.directory) == before
