@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch
+from turnback.coordinator.catalog import SavepointCatalog
 from turnback.coordinator.jobdir import JobDirectory
+from turnback.coordinator.outcomes import answer_ended
 from turnback.coordinator.process import ProcessId
-from turnback.coordinator.request import RequestKind, RequestState
+from turnback.coordinator.request import RequestKind
 from turnback.coordinator.requests import Requests
 from turnback.coordinator.restart import RestartStrategy, restart_from_configuration
 from turnback.coordinator.rundir import RunDirectory, RunEnd, RunError, RunningJob
@@ -114,6 +116,7 @@ class Supervisor:
         status = _patiently(_directory(job).status)
         # An older driver's last words are not this one's.
         if status is not None and status.process == driver and status.state.is_terminal:
+            _patiently(lambda: _answer(job, status.state))
             return RunEnd(code, f"the job is {status.state.value}")
         if code == 0:
             return RunEnd(code, "the program ended")
@@ -134,6 +137,7 @@ class Supervisor:
             reason = f"{how}, and the restart strategy allows no other start"
             _say(reason)
             _conclude(job, JobState.FAILED, reason)
+            _patiently(lambda: _answer(job, JobState.FAILED))
             self._run.set_error(RunError("JobFailedError", f"job {job.name!r} failed: {reason}"))
             return RunEnd(code, reason)
         _say(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
@@ -141,6 +145,7 @@ class Supervisor:
         while True:
             if _patiently(lambda: _cancelled(job)):
                 _conclude(job, JobState.CANCELED, None)
+                _patiently(lambda: _answer(job, JobState.CANCELED))
                 return RunEnd(code, "the job is CANCELED")
             left = until - time.monotonic()
             if left <= 0:
@@ -170,14 +175,17 @@ def _conclude(job: RunningJob, state: JobState, cause: str | None) -> None:
 
 
 def _cancelled(job: RunningJob) -> bool:
-    """Answer a cancel while no driver is there to do so."""
-    requests = Requests(_directory(job).storage)
-    found = False
-    for request in requests.open():
-        if request.kind is RequestKind.CANCEL and not request.savepoint:
-            requests.finish(request.id, RequestState.COMPLETED)
-            found = True
-    return found
+    """Whether the job is to be cancelled, while no driver is there to do so."""
+    return any(
+        request.kind is RequestKind.CANCEL and not request.savepoint
+        for request in Requests(_directory(job).storage).open()
+    )
+
+
+def _answer(job: RunningJob, state: JobState) -> None:
+    """Answer what the driver has left open, after the job has ended."""
+    storage = _directory(job).storage
+    answer_ended(Requests(storage), SavepointCatalog(storage), state)
 
 
 def _patiently(ask: Callable[[], T]) -> T:

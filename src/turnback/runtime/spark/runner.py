@@ -155,6 +155,7 @@ class JobRunner:
             log = CheckpointLog(self._directory.storage)
             self._say(JobState.CREATED, info)
             fence = self._fence(log, info)
+            self._service.took_over(fence.attempt)
             reach("after-fence")
             history = History(self._directory.storage, fence.attempt, self._clock)
             origin, known = self._origin(log)
@@ -177,6 +178,7 @@ class JobRunner:
                 lambda: self._is_running(info, fence.attempt),
                 self._holds,
             )
+            self._service.begins(self._attempt)
             if self._cancelled.is_set():
                 self._attempt.stop()
             self._attempt.run()
@@ -318,7 +320,11 @@ class JobRunner:
 
     @contextmanager
     def _served(self, info: JobInfo) -> Iterator[None]:
-        self._service.start(info.created_ms, resumed=self._spec.resumed)
+        self._service.start(
+            info.created_ms,
+            resumed=self._spec.resumed,
+            supervised=self._spec.run is not None,
+        )
         try:
             yield
         finally:
