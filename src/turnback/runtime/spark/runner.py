@@ -81,7 +81,6 @@ class JobRunner:
         self._failed_checkpoints = 0
         self._last_words: dict[str, Any] = {}
         self._fenced: int | None = None
-        self._is_lost = False
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
         self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
@@ -186,6 +185,7 @@ class JobRunner:
             log = CheckpointLog(self._directory.storage)
             self._say(JobState.CREATED, info)
             fence = self._fence(log, info)
+            self._service.took_over(fence.attempt)
             history = History(self._directory.storage, fence.attempt, self._clock)
             matched = self._match(log, info)
             sinks = JobSinks(self._plan, fence, self._directory)
@@ -209,6 +209,7 @@ class JobRunner:
                 lambda: self._is_running(info, fence.attempt),
                 self._holds,
             )
+            self._service.begins(self._attempt)
             if self._cancelled.is_set():
                 self._attempt.stop()
             self._attempt.run()
@@ -373,7 +374,6 @@ class JobRunner:
         self, info: JobInfo, history: History | None, cause: BaseException, fate: str
     ) -> BaseException:
         """End this driver, but not its job: the next driver goes on with it."""
-        self._is_lost = True
         run = self._spec.run
         error = lost_error(info.job, fate, cause, supervised=run is not None)
         try:
@@ -392,11 +392,15 @@ class JobRunner:
 
     @contextmanager
     def _served(self, info: JobInfo) -> Iterator[None]:
-        self._service.start(info.created_ms, resumed=self._spec.resumed)
+        self._service.start(
+            info.created_ms,
+            resumed=self._spec.resumed,
+            supervised=self._spec.run is not None,
+        )
         try:
             yield
         finally:
-            self._service.close(give_up=self._cancelled.is_set(), leave_open=self._is_lost)
+            self._service.close(give_up=self._cancelled.is_set())
 
     def _vitals(self) -> dict[str, Any]:
         """What the status says of the running attempt."""
