@@ -99,6 +99,14 @@ POINTS: dict[str, tuple[Point, ...]] = {
             "runtime.spark.savepoints:Savepoints.take",
         ),
     ),
+    # a stop, or a cancel with savepoint
+    "before-decision": (Point("coordinator.decisions:Decisions.add", "before"),),
+    "after-decision": (Point("coordinator.decisions:Decisions.add", "after"),),
+    "before-answer": (
+        Point(
+            "coordinator.requests:Requests.finish", "before", "runtime.spark.service:Service.close"
+        ),
+    ),
 }
 
 

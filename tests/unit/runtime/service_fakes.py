@@ -367,3 +367,4 @@ def hurry(monkeypatch: Any) -> None:
     """Let services look for requests all the time."""
     monkeypatch.setattr(service_module, "_POLL_S", 0.01)
     monkeypatch.setattr(service_module, "_WAIT_S", 0.005)
+    monkeypatch.setattr(service_module, "lost_jvm", lambda spark: None)

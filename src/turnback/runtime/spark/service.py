@@ -32,8 +32,8 @@ from turnback.core.errors import (
 )
 from turnback.runtime.ownership import Ownership
 from turnback.runtime.spark.attempt import Attempt
-from turnback.runtime.spark.java import lost_jvm
 from turnback.runtime.spark.ending import AttemptOverError, Ending
+from turnback.runtime.spark.java import lost_jvm
 from turnback.runtime.spark.savepoints import Savepoints
 from turnback.runtime.storageref import StorageRef
 from turnback.savepoint import Origin
@@ -294,8 +294,8 @@ class Service:
             if ends:
                 self._ending.resume()
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
-            lost = lost_jvm(self._spark)
-            if lost is not None and self._supervised:  # this driver ends, and the next one answers
+            lost = lost_jvm(self._spark) if self._supervised else None
+            if lost is not None:  # this driver ends, and the next one answers
                 kind = request.kind.value
                 _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
             # Unless that is durable, the job still ends where it was decided, and does not go on.
