@@ -196,7 +196,7 @@ class Supervisor:
         self._deaths += 1
         how = f"the driver {'could not be started' if self._no_start else _told(code)}"
         if error is not None:
-            how += f": {error.message}"
+            how += f": {error.message.rstrip('.')}"
         delay = self._delay(job)
         if delay is None:
             reason = f"{how}, and the restart strategy allows no other start"
