@@ -19,7 +19,7 @@ class Locking(RecordingCommitter):
         super().__init__()
         self.prepared: dict[bytes, str] = {}
         self.known: list[tuple[bytes, ...]] = []
-        self.gate = threading.Event()
+        self.committing, self.gate = threading.Event(), threading.Event()
         self.gate.set()
 
     def prepare(self, transaction: bytes, row: str) -> None:
@@ -28,7 +28,8 @@ class Locking(RecordingCommitter):
         self.prepared[transaction] = row
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        assert self.gate.wait(10)
+        self.committing.set()
+        assert self.gate.wait(60)
         super().commit(transactions)
         for transaction in transactions:
             self.prepared.pop(transaction, None)
@@ -81,13 +82,14 @@ def test_it_is_not_done_while_the_sink_commits(sink) -> None:
     job.epoch(1)
     sink.gate.clear()
     job.checkpoint()
+    assert sink.committing.wait(60)
     done: list[bool] = []
     waits = threading.Thread(target=lambda: done.append(job.coordinator.discard_others()))
     waits.start()
     waits.join(0.2)
     assert (done, sink.known) == ([], [])
     sink.gate.set()
-    waits.join(10)
+    waits.join(60)
     assert (done, sink.known) == ([True], [()])
     job.coordinator.close()
 
