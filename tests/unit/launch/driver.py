@@ -8,7 +8,7 @@ import sys
 import time
 
 from turnback.api.launched import launched
-from turnback.coordinator import JobDirectory, JobState, RunningJob
+from turnback.coordinator import JobDirectory, JobState, RequestKind, Requests, RunningJob
 
 ROOT, HOW = sys.argv[1:3]
 RESTART = {
@@ -53,7 +53,11 @@ def main() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if HOW == "waits":
         time.sleep(60)
+    if HOW == "ends without an answer":
+        Requests(directory.storage).submit(RequestKind.STOP)
     directory.say(JobState.FINISHED, info.job_id)
+    if HOW == "ends without an answer":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 main()
