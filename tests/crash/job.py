@@ -11,6 +11,7 @@ a reader of the output can name every gap and every duplicate:
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from turnback import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from turnback.api import environment as environment_module
 from turnback.runtime.spark import spark_session
 
 SCHEMA = "key string, seq bigint, team string"
@@ -122,6 +124,8 @@ def main() -> int:
         wait_for(Path(args.gate))
     start = args.start_from
     start = int(start) if start and start.isdigit() else start
+    if args.resumed:
+        be_resumed()
     client = env.execute_async("crash", bounded=True, start_from=start)
     try:
         client.result()
@@ -147,6 +151,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sinks", type=int, choices=(1, 2), default=2)
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--start-from")
+    parser.add_argument("--resumed", action="store_true", help="as started by a supervisor")
     parser.add_argument("--kill-driver", action="store_true", help="also from points in tasks")
     parser.add_argument("--gate", help="start the job when this file is there")
     parser.add_argument("--at", default=":-1", help="the element at which there is trouble")
@@ -178,6 +183,16 @@ def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     if args.sinks > 1:
         tally = numbered.key_by("team").process(Tally(trouble["tally"]), TALLY).uid("tally")
         tally.sink_to(FileSink(Path(args.output) / "tally", "json")).uid("to-tally")
+
+
+def be_resumed() -> None:
+    """Let the job go on as one whose driver died and was started again by its supervisor."""
+    real = environment_module.job_spec
+
+    def job_spec(*args, **more):
+        return dataclasses.replace(real(*args, **more), resumed=True)
+
+    environment_module.job_spec = job_spec
 
 
 def wait_for(gate: Path) -> None:

@@ -2,11 +2,13 @@
 
 import json
 import signal
+import threading
 import time
 
 import pytest
 
 from turnback.cli.exit import ExitCode
+from turnback.coordinator.catalog import SavepointCatalog, SavepointEntry
 from turnback.coordinator.request import RequestKind, RequestState
 from turnback.coordinator.requests import Requests
 from turnback.coordinator.status import JobState
@@ -95,6 +97,7 @@ def test_a_job_that_is_over_cannot_be_asked(shell, state):
 
 def test_waiting_ends_when_the_driver_is_gone(shell, job, monkeypatch):
     monkeypatch.setattr("turnback.cli.waiting._LIFE_S", 0.0)
+    monkeypatch.setattr("turnback.cli.waiting._LAST_WORDS_S", 0.0)
     monkeypatch.setattr("turnback.ops.job.Job.ask", lambda self, *a, **k: _ask_and_die(self, job))
     done = shell("savepoint", "orders")
     assert done.code == ExitCode.FAILED
@@ -191,3 +194,37 @@ def test_the_beginning_of_a_name_is_not_enough_to_change_a_job(shell, job, verb)
     assert Requests(job.storage).open() == []
     assert shell("status", "ord").code == 0
     assert shell(verb, job.info.job_id, "--no-wait", *yes).code == 0
+
+
+def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so(
+    shell, job, tmp_path, monkeypatch
+):
+    def ask(self, *args, **more):
+        request = Requests(job.storage).submit(RequestKind.STOP, savepoint=True)
+        entry = SavepointEntry(
+            id=request.id, path=str(tmp_path / "sp"), created_ms=0, checkpoint=1, epoch=1
+        )
+        SavepointCatalog(job.storage).add(entry)
+        job.directory.say(JobState.FINISHED, job.info.job_id)
+        return self.request(request.id)
+
+    monkeypatch.setattr("turnback.ops.job.Job.ask", ask)
+    done = shell("stop", "orders", "--yes")
+    assert (done.code, done.lines) == (0, [str(tmp_path / "sp")])
+
+
+def test_a_driver_has_some_time_to_answer_after_its_job_has_ended(shell, job, monkeypatch):
+    """The process is alive, the job is over: the answer comes in a moment."""
+    monkeypatch.setattr("turnback.cli.waiting._LIFE_S", 0.0)
+    requests = Requests(job.storage)
+
+    def ask(self, *args, **more):
+        request = requests.submit(RequestKind.SAVEPOINT)
+        job.directory.say(JobState.FINISHED, job.info.job_id)
+        late = threading.Timer(1.0, lambda: requests.finish(request.id, COMPLETED, path="/sp"))
+        late.start()
+        return self.request(request.id)
+
+    monkeypatch.setattr("turnback.ops.job.Job.ask", ask)
+    done = shell("savepoint", "orders")
+    assert (done.code, done.lines) == (0, ["/sp"])

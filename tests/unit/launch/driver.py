@@ -11,7 +11,14 @@ import sys
 import time
 
 from turnback.api.launched import launched
-from turnback.coordinator import JobDirectory, JobState, RunError, RunningJob
+from turnback.coordinator import (
+    JobDirectory,
+    JobState,
+    RequestKind,
+    Requests,
+    RunError,
+    RunningJob,
+)
 from turnback.core.errors import ConfigurationError, JobInUseError
 
 ROOT, HOW = sys.argv[1:3]
@@ -83,7 +90,11 @@ def main() -> None:
         print(f"ignored: {ignored}", flush=True)
     if HOW == "waits":
         time.sleep(60)
+    if HOW == "ends without an answer":
+        Requests(directory.storage).submit(RequestKind.STOP)
     directory.say(JobState.FINISHED, info.job_id)
+    if HOW == "ends without an answer":
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 main()

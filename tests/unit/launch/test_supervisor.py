@@ -91,6 +91,16 @@ def test_a_cancel_that_comes_while_no_driver_lives_is_honoured(launches: Launche
     assert run.running() == 1
 
 
+def test_what_a_driver_could_not_answer_any_more_is_answered_by_its_supervisor(
+    launches: Launches,
+) -> None:
+    ended(launches.start("ends without an answer"))
+    requests = Requests(JobDirectory.locate(launches.root, "job").storage)
+    (asked,) = requests.ids()
+    assert requests.result(asked).state is RequestState.COMPLETED
+    assert state(launches) is JobState.FINISHED
+
+
 def test_a_second_supervisor_leaves_the_first_alone(launches: Launches) -> None:
     run = launches.start("waits")
     until(lambda: run.running() == 1)

@@ -178,3 +178,24 @@ def test_a_snapshot_by_name_and_never_by_path(driver: Driver, tmp_path: Path) ->
 def test_an_attempt_started_event_without_snapshot_is_no_restore(driver: Driver) -> None:
     driver.attempt().happens(AttemptStarted(None))
     assert seen(driver).checkpoints().restored == 0
+
+
+def test_a_driver_that_died_after_its_job_had_ended_leaves_no_doubt(
+    driver: Driver, tmp_path: Path
+) -> None:
+    """Whoever waits gets the answer that the driver could not give any more."""
+    driver.say(JobState.RUNNING)
+    job = seen(driver)
+    stop = job.ask(RequestKind.STOP, savepoint=True)
+    lost = job.ask(RequestKind.CANCEL, savepoint=True)
+    plain = job.ask(RequestKind.CANCEL)
+    driver.savepoint(tmp_path / "sp", stop.id)
+    assert job.request(stop.id).state == "WAITING"
+    driver.say(JobState.FINISHED)
+    done = job.request(stop.id)
+    assert (done.state, done.path) == ("COMPLETED", str(tmp_path / "sp"))
+    assert job.request(plain.id).state == "COMPLETED"
+    assert job.request(lost.id).state == "WAITING"  # its driver may be about to answer
+    assert driver.requests.result(stop.id) is None  # looking is not serving
+    (driver.path / "status.json").write_bytes(b"{")
+    assert job.request(stop.id).state == "WAITING"
