@@ -1,12 +1,17 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from crash.place import Place, write_input
 from services.java import java_options
 
-MakePlace = Callable[[int], Place]
+
+class MakePlace(Protocol):
+    """Makes the place of a job with so many input files; see `write_input`."""
+
+    def __call__(self, files: int, apart: int = 1) -> Place: ...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -17,25 +22,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Inputs by number of files, each written once."""
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], Path]:
+    """Inputs by number of files and how far apart keys are, each written once."""
     base = tmp_path_factory.mktemp("inputs")
 
-    def make(files: int) -> Path:
-        directory = base / str(files)
+    def make(files: int, apart: int) -> Path:
+        directory = base / f"{files}-{apart}"
         if not directory.exists():
-            write_input(directory, files)
+            write_input(directory, files, apart=apart)
         return directory
 
     return make
 
 
 @pytest.fixture(scope="session")
-def java(inputs: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
+def java(inputs: Callable[[int, int], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
     """Options for Java; to find them, the job may have to run once, without any fault."""
 
     def run(options: str) -> None:
-        job = Place(tmp_path_factory.mktemp("java"), inputs(10))
+        job = Place(tmp_path_factory.mktemp("java"), inputs(10, 1))
         driver = job.start(JDK_JAVA_OPTIONS=options)
         try:
             driver.until(lambda: driver.process.poll() is not None, "end")
@@ -49,14 +54,14 @@ def java(inputs: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def place(
-    tmp_path: Path, inputs: Callable[[int], Path], java: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, inputs: Callable[[int, int], Path], java: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakePlace]:
-    """Makes the place of a job with so many epochs; all its drivers are gone afterwards."""
+    """Makes the place of a job; all its drivers are gone afterwards."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", java)
     made: list[Place] = []
 
-    def make(epochs: int) -> Place:
-        made.append(Place(tmp_path, inputs(epochs)))
+    def make(files: int, apart: int = 1) -> Place:
+        made.append(Place(tmp_path, inputs(files, apart)))
         return made[-1]
 
     yield make

@@ -148,6 +148,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--backend", default="rocksdb")
     parser.add_argument("--interval", type=int, default=10, help="of checkpoints, in ms")
     parser.add_argument("--retain", type=int, default=1)
+    parser.add_argument("--files", type=int, default=1, help="how many make an epoch")
     parser.add_argument("--sinks", type=int, choices=(1, 2), default=2)
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--start-from")
@@ -177,7 +178,9 @@ def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     key, _, seq = args.at.rpartition(":")
     trouble = dict.fromkeys(("sequence", "tally"))
     trouble[args.where] = Trouble(key, int(seq), args.slow, args.fail)
-    events = env.from_files(args.input, "json", SCHEMA, uid="events", max_files_per_epoch=1)
+    events = env.from_files(
+        args.input, "json", SCHEMA, uid="events", max_files_per_epoch=args.files
+    )
     numbered = events.key_by("key").process(Sequence(trouble["sequence"]), SEQUENCE).uid("sequence")
     numbered.sink_to(FileSink(Path(args.output) / "sequence", "parquet")).uid("to-sequence")
     if args.sinks > 1:

@@ -26,8 +26,19 @@ _NAME = re.compile(r"part-(\d+)-")
 KEYS, TEAMS = 30, 5
 
 
-def write_input(directory: Path, files: int, rows: int = 40, seed: int = 1) -> None:
-    """Write files of elements that are numbered within their key, one file per epoch."""
+def write_input(
+    directory: Path, files: int, rows: int = 40, seed: int = 1, *, apart: int = 1
+) -> None:
+    """Write files of elements that are numbered within their key.
+
+    Args:
+        directory: Where to.
+        files: How many.
+        rows: Of each.
+        seed: Decides the keys.
+        apart: A key comes in one of so many files only. As many files can make an epoch: in which
+            order an epoch reads its files is nobody's promise.
+    """
     print(f"input: {files} files of {rows} rows, seed {seed}")
     directory.mkdir(parents=True)
     choose = random.Random(seed)
@@ -35,7 +46,7 @@ def write_input(directory: Path, files: int, rows: int = 40, seed: int = 1) -> N
     for file in range(files):
         lines = []
         for _ in range(rows):
-            key = choose.randrange(KEYS)
+            key = choose.randrange(file % apart, KEYS, apart)
             element = {"key": f"k{key:02d}", "seq": numbers[key], "team": f"t{key % TEAMS}"}
             numbers[key] += 1
             lines.append(json.dumps(element) + "\n")

@@ -1,5 +1,6 @@
 """Kill -9 of the driver at each step of the protocol: faults 1 to 7."""
 
+import math
 import signal
 
 import pytest
@@ -35,9 +36,10 @@ def finish(job: Place, driver: Driver) -> None:
 def test_fault_1_before_all_state_files_are_durable(place: MakePlace) -> None:
     job = place(6)
     successor = job.start(ahead=True)
-    kill(job, "before-state-file:7")
+    kill(job, "before-last-state-file:3")
     safe = job.latest()
     orphans = job.orphans()
+    assert [file for file in orphans if file.startswith("state/")]
     unconfirmed = {s: after_epoch(job.staged(s), safe.epoch) for s in SINKS}
     assert all(after_epoch(job.visible(s), safe.epoch) == set() for s in SINKS)
     finish(job, successor)
@@ -99,10 +101,27 @@ def test_fault_6_during_compaction(place: MakePlace) -> None:
     successor = job.start("--retain", "2", ahead=True)
     kill(job, "during-merge", "--retain", "2")
     assert len(job.retained()) == 2
-    assert not any("merged" in file for file in job.latest().files())
+    assert not any("-merged-" in file for file in job.latest().files())
     half_done = job.orphans()
+    assert [file for file in half_done if "-merged-" in file]
     finish(job, successor)
     assert job.job_files().isdisjoint(half_done)
+
+
+@pytest.mark.parametrize("point", ["after-merged-manifest", "before-merged-files-go"])
+def test_fault_6_after_compaction(place: MakePlace, point: str) -> None:
+    """A checkpoint has the merged file; the files it replaces are still there, or going."""
+    job = place(13)
+    successor = job.start(ahead=True)
+    kill(job, point)
+    needed = set(job.latest().files())
+    assert [file for file in needed if "-merged-" in file]
+    replaced = {file for file in job.job_files() - needed if file.startswith("state/")}
+    assert replaced
+    still_referenced = replaced - job.orphans()
+    assert bool(still_referenced) == (point == "after-merged-manifest")
+    finish(job, successor)
+    assert job.job_files().isdisjoint(replaced)
 
 
 def test_fault_6_during_clean_up(place: MakePlace) -> None:
@@ -128,6 +147,22 @@ def go_back(job: Place, checkpoint: Manifest) -> Driver:
         for name in after_epoch(job.visible(sink), checkpoint.epoch):
             (job.output / sink / name).unlink()
     return job.start("--start-from", str(checkpoint.number))
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1)])
+def test_a_replay_with_other_batches_writes_the_same(
+    place: MakePlace, before: int, after: int
+) -> None:
+    """What a function does with an element does not depend on which others come with it."""
+    files = 12
+    job = place(files, apart=3)
+    slow = ("--interval", "2000")  # so that several epochs are replayed
+    successor = job.start(*slow, "--files", str(after), ahead=True)
+    kill(job, "before-manifest:2", *slow, "--files", str(before))
+    left = files - job.latest().epoch * before
+    assert left > 0
+    finish(job, successor)
+    assert len(successor.report["epochs"]) == math.ceil(left / after)
 
 
 def test_fault_7_three_times_during_recovery(place: MakePlace) -> None:

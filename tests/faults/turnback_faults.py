@@ -14,6 +14,7 @@ inherit both the variables and the path:
 """
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -37,11 +38,12 @@ class Point:
     """Where a process is when it reaches a named point.
 
     Attributes:
-        method: As "module:Class.method", the module below `turnback`.
+        method: As "module:Class.method", the module below `turnback`; or "module:function", the
+            module being the one that calls the function.
         when: Right before or after a call of the method; or between two calls, which is before
             each but the first within one run of `during`.
         during: Another method: only calls count that are made while it runs, by the same thread.
-        only: Whether a call counts, by its arguments without `self`.
+        only: Whether a call counts, by its arguments; without `self`.
     """
 
     method: str
@@ -59,6 +61,10 @@ def _is_state_file(arguments: Arguments) -> bool:
     return bool(arguments[0].startswith("state/"))
 
 
+def _is_of_second_level(arguments: Arguments) -> bool:
+    return re.match(r"state/\d+/1-", arguments[0]) is not None
+
+
 def _holds_merged_file(arguments: Arguments) -> bool:
     return any("-merged-" in path for path in arguments[0].files())
 
@@ -71,6 +77,10 @@ _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.de
 POINTS: dict[str, tuple[Point, ...]] = {
     # a checkpoint
     "before-state-file": (Point(_PUT, "before", "runtime.localstate:LocalState.snapshot"),),
+    # those of the first keyed level are durable then
+    "before-last-state-file": (
+        Point(_PUT, "before", "runtime.localstate:LocalState.snapshot", _is_of_second_level),
+    ),
     "before-manifest": (Point(_APPEND, "before"),),
     "after-manifest": (Point(_APPEND, "after"),),
     "between-sink-commits": (
@@ -79,7 +89,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "after-sink-commit": (Point(_COMMIT_SINKS, "after"),),
     # what is done beside checkpoints
     "during-cleanup": (Point(_DELETE, "before", _CLEAN),),
-    "during-merge": (Point(_PUT, "before", "runtime.spark.merger:MergeTask.run"),),
+    "during-merge": (Point(_PUT, "after", "runtime.spark.merger:MergeTask.run"),),
     "after-merged-manifest": (Point(_APPEND, "after", only=_holds_merged_file),),
     "before-merged-files-go": (Point(_DELETE, "before", _CLEAN, only=_is_state_file),),
     # a start
@@ -176,18 +186,18 @@ def _changes(point: Point, reach: Callable[[], None]) -> Iterator[tuple[str, Cha
             return True
         return runs.count() > (1 if point.when == "between" else 0)
 
-    def inner(method: Callable[..., Any], self: Any, *arguments: Any, **named: Any) -> Any:
-        due = counts(arguments)
+    def inner(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        due = counts(arguments[1:] if "." in point.method else arguments)
         if due and point.when != "after":
             reach()
-        result = method(self, *arguments, **named)
+        result = method(*arguments, **named)
         if due and point.when == "after":
             reach()
         return result
 
-    def outer(method: Callable[..., Any], self: Any, *arguments: Any, **named: Any) -> Any:
+    def outer(method: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         with runs.entered():
-            return method(self, *arguments, **named)
+            return method(*arguments, **named)
 
     yield _wrapping(point.method, inner)
     if point.during is not None:
@@ -202,17 +212,19 @@ def _commit_first(method: Callable[..., Any], self: Any, pending: Any) -> Any:
 def _wrapping(method: str, wrapper: Callable[..., Any]) -> tuple[str, Change]:
     """The module of a method, and the change that puts a wrapper around the method."""
     module, _, qualified = method.partition(":")
-    owner, _, name = qualified.partition(".")
+    *classes, name = qualified.split(".")
 
     def change(loaded: ModuleType) -> None:
-        cls = getattr(loaded, owner)
-        original = getattr(cls, name)
+        owner: Any = loaded
+        for each in classes:
+            owner = getattr(owner, each)
+        original = getattr(owner, name)
 
         @wraps(original)
         def wrapped(*arguments: Any, **named: Any) -> Any:
             return wrapper(original, *arguments, **named)
 
-        setattr(cls, name, wrapped)
+        setattr(owner, name, wrapped)
 
     return f"turnback.{module}", change
 

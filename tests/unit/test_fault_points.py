@@ -13,8 +13,10 @@ METHODS = sorted({m for points in POINTS.values() for point in points for m in p
 @pytest.mark.parametrize("method", [*METHODS, "coordinator.pipeline:Pipeline._persist"])
 def test_the_method_is_there(method: str) -> None:
     module, _, qualified = method.partition(":")
-    owner, _, name = qualified.partition(".")
-    assert callable(vars(getattr(import_module(f"turnback.{module}"), owner))[name])
+    found = import_module(f"turnback.{module}")
+    for name in qualified.split("."):
+        found = vars(found)[name]
+    assert callable(found)
 
 
 def test_an_unknown_point_is_refused() -> None:

@@ -105,6 +105,14 @@ class CheckpointLog:
         """Return all slots in order, fences included."""
         return [self.get(number) for number in self.numbers()]
 
+    def newest(self) -> Slot | None:
+        """Return the newest slot, fences included; `None` if there is none.
+
+        Raises:
+            CorruptFileError: It is damaged.
+        """
+        return self._look().top
+
     def latest(self) -> Manifest | None:
         """Return the newest checkpoint, `None` if there is none.
 
@@ -331,7 +339,7 @@ class CheckpointLog:
         Raises:
             FencedError: Another driver has taken over already.
         """
-        top = self._look().top
+        top = self.newest()
         if top == fence:
             return True
         if top is not None and top.attempt >= fence.attempt:
