@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from coordinator_fakes import memory, take_fence
-from turnback.runtime.ownership import Ownership
 
 from interleaving import InterleavedStorage, Interleaving, replayable, seeds
 from turnback.coordinator import CheckpointLog, JobDirectory, RequestKind, Requests, RequestState
 from turnback.core.errors import FencedError
+from turnback.runtime.tenure import Tenure
 
 ORDERS = 300
 POLLS = 6
@@ -34,10 +34,10 @@ class Recording(InterleavedStorage):
 def drive(storage: InterleavedStorage, name: str) -> None:
     """Take the job over, and answer what is asked until somebody else has."""
     directory = JobDirectory(storage, "job")
-    ownership = Ownership(directory)
-    requests = Requests(storage, answering=ownership.check)
+    tenure = Tenure(directory)
+    requests = Requests(storage, answering=tenure.check)
     try:
-        ownership.take(take_fence(CheckpointLog(storage), nonce=name).attempt)
+        tenure.take(take_fence(CheckpointLog(storage), nonce=name).attempt)
         for _ in range(POLLS):
             for request in requests.open():
                 requests.finish(request.id, RequestState.COMPLETED, path=name)

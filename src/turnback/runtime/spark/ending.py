@@ -52,7 +52,7 @@ class Ending:
         directory: The job directory.
         requests: The requests of the job.
         cancel: Cancels the job.
-        own_attempt: See `Ownership.check`.
+        own_attempt: See `Tenure.check`.
     """
 
     def __init__(

@@ -30,12 +30,12 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
-from turnback.runtime.ownership import Ownership
 from turnback.runtime.spark.attempt import Attempt
 from turnback.runtime.spark.ending import AttemptOverError, Ending
 from turnback.runtime.spark.java import lost_jvm
 from turnback.runtime.spark.savepoints import Savepoints
 from turnback.runtime.storageref import StorageRef
+from turnback.runtime.tenure import Tenure
 from turnback.savepoint import Origin
 
 _LOG = logging.getLogger(__name__)
@@ -92,10 +92,10 @@ class Service:
         self._job = job
         self._clock = clock
         self._name = directory.name
-        self._ownership = Ownership(directory)
+        self._tenure = Tenure(directory)
         self._catalog = SavepointCatalog(directory.storage)
-        self._requests = Requests(directory.storage, clock, self._ownership.check)
-        self._ending = Ending(directory, self._requests, job.cancel, self._ownership.check)
+        self._requests = Requests(directory.storage, clock, self._tenure.check)
+        self._ending = Ending(directory, self._requests, job.cancel, self._tenure.check)
         self._savepoints = Savepoints(spark, directory, storage, settings, self._requests, clock)
         self._own: set[str] = set()
         self._answers = 0
@@ -129,8 +129,8 @@ class Service:
     def took_over(self, attempt: int) -> None:
         """A fence was taken: from now on requests are answered here, and nowhere else."""
         with self._lock:
-            first = not self._ownership.is_taken
-            self._ownership.take(attempt)
+            first = not self._tenure.is_taken
+            self._tenure.take(attempt)
             try:
                 if first and not self._resumed:
                     own = frozenset(self._own)
@@ -174,7 +174,7 @@ class Service:
         self._thread.join()
         if self._busy is not None:
             self._busy[1].join()
-        if not self._ownership.is_taken:
+        if not self._tenure.is_taken:
             return
         try:
             state = self._end_state()
@@ -237,16 +237,16 @@ class Service:
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
 
     def _poll(self) -> None:
-        if not self._ownership.is_taken:
+        if not self._tenure.is_taken:
             return
         if self._busy is not None and not self._busy[1].is_alive():
             self._busy = None
         for request in self._requests.open():
             if request.kind is RequestKind.CANCEL and not request.savepoint:
-                self._ownership.check()
+                self._tenure.check()
                 self._job.cancel()  # answered when that is done
             elif self._busy is None and self._is_next(request):
-                self._ownership.check()
+                self._tenure.check()
                 thread = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
                 )

@@ -4,7 +4,7 @@ from turnback.coordinator import CheckpointLog, JobDirectory
 from turnback.core.errors import FencedError
 
 
-class Ownership:
+class Tenure:
     """Tells whether the job is still this driver's, for whatever no fence protects by itself.
 
     Args:
@@ -32,10 +32,9 @@ class Ownership:
             FencedError: There is none yet, or a newer one has taken over.
             StorageError: It cannot be told.
         """
-        numbers = self._log.numbers()
-        if self._attempt is None or not numbers:
+        newest = self._log.newest()
+        if self._attempt is None or newest is None:
             raise FencedError(f"job {self._name!r}: this driver has not taken it over yet")
-        newest = self._log.get(numbers[-1])
         if newest.attempt > self._attempt:
             raise FencedError(
                 f"job {self._name!r}: attempt {newest.attempt} has taken over from attempt "
