@@ -16,7 +16,7 @@ from soak.replay import Fed
 from soak.summary import Summary
 from soak.verify import verify_output, verify_savepoint
 
-_PROGRESS_S = 90.0
+_PROGRESS_S = 120.0
 _LOST_S = 6.0
 _APPEARS_S = 3.0
 _SAVEPOINT_S = 150.0
