@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,11 @@ import pytest
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+# `nohup make test &` and many CI runners start the tests with Ctrl-C ignored. Child processes
+# inherit that, and those that a test presses Ctrl-C for would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -87,6 +87,8 @@ class Place:
         other = Place(self.base / name, self.inputs)
         shutil.copytree(self.job, other.job)
         shutil.copytree(self.output, other.output)
+        for owner in other.output.rglob(".turnback/.owner"):
+            owner.unlink()  # it names this place, and the copy is to be nobody's
         self.clones.append(other)
         return other
 

@@ -275,3 +275,18 @@ def test_a_refused_start_changes_nothing(jobs: Jobs) -> None:
         env.execute("jbo", bounded=True, start_from=jobs.directory / "nowhere")
     assert not jobs.path("jbo").exists()
     assert files(jobs.root) == before
+
+
+def test_a_fork_that_writes_where_the_original_does_leaves_no_trace(jobs: Jobs) -> None:
+    feed(jobs, "aa")
+    run(jobs)
+    (newest,) = jobs.checkpoints()
+    start = {"start_from": jobs.path() / "checkpoints" / f"{newest.name}.json", "fork": True}
+    before = files(jobs.directory)
+    env = jobs.env()
+    stream = counts(jobs, "count", Count(), env)
+    stream.sink_to(jobs.sink("out-fork")).uid("own")
+    stream.sink_to(jobs.sink("out-count")).uid("out-0")
+    with pytest.raises(ConfigurationError, match=r"out-count belongs to job 'job' in .*/jobs/job"):
+        env.execute("fork", bounded=True, **start)
+    assert files(jobs.directory) == before

@@ -113,15 +113,14 @@ def test_the_job_goes_on_with_a_new_driver_and_nothing_is_lost_or_doubled(place:
 
 
 def test_a_jvm_that_dies_again_while_the_job_is_restarted_does_not_end_it(place: Place) -> None:
-    deaths, programs = place.directory / "deaths", place.directory / "bin"
+    deaths, program = place.directory / "deaths", place.directory / "java" / "bin" / "java"
     deaths.mkdir()
-    programs.mkdir()
+    program.parent.mkdir(parents=True)
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
-    programs.joinpath("java").write_text(JAVA.format(deaths=deaths, java=java))
-    programs.joinpath("java").chmod(0o755)
-    place.environment.pop("JAVA_HOME", None)
-    place.environment["PATH"] = f"{programs}:{os.environ['PATH']}"
+    program.write_text(JAVA.format(deaths=deaths, java=java))
+    program.chmod(0o755)
+    place.environment["JAVA_HOME"] = str(program.parents[1])
     place.feed()
     job = place.run()
     place.await_complete()

@@ -70,7 +70,7 @@ class JobClient:
         Takes a savepoint if ``state.savepoints.dir`` is set, unless ``savepoints.on-stop`` is off.
 
         Returns:
-            Where the savepoint is, if there is one, once the job can be started again.
+            Where the savepoint is, if there is one, once the job has ended.
         """
         return self._ask(RequestKind.STOP, None, None, savepoint=self._runner.saves_on_stop)
 
@@ -85,7 +85,7 @@ class JobClient:
     ) -> Future[str | None]:
         """Let the running epoch be the last, take a savepoint of it, and end the job.
 
-        If the savepoint cannot be taken the job goes on.
+        Done when the job has ended. If the savepoint cannot be taken the job goes on.
 
         Args:
             advance_to_end_of_event_time: Say in the savepoint that event time has come to its end:
@@ -113,7 +113,11 @@ class JobClient:
         label: str | None = None,
         note: str | None = None,
     ) -> Future[str | None]:
-        """Take a savepoint, then cancel; what is processed in between is not in it."""
+        """Let the running epoch be the last, take a savepoint of it, and cancel the job.
+
+        Differs from `stop_with_savepoint` in the state the job ends in, and in what becomes of its
+        checkpoints. If the savepoint cannot be taken the job goes on.
+        """
         return self._ask(
             RequestKind.CANCEL,
             savepoint_directory,

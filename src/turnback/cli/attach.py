@@ -70,10 +70,14 @@ class Attached:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Cancel the job when somebody wants this program to end; kill it the second time."""
+        """Cancel the job when somebody wants this program to end; kill it the second time.
+
+        What was ignored from the beginning stays so: `nohup` is meant to outlive the terminal.
+        """
         before = {
             number: signal.signal(number, self._interrupted)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN
         }
         try:
             yield

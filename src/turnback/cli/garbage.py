@@ -14,7 +14,7 @@ from turnback.cli.verb import Panel, Verb, flag
 from turnback.core.errors import StillNeededError, StorageError
 
 if TYPE_CHECKING:
-    from turnback.launch.runs import Runs
+    from turnback.launch.runs import Over, Runs
     from turnback.ops.garbage import Findings, Garbage
 
 
@@ -26,15 +26,22 @@ def gc(
     """Remove what nothing needs any more.
 
     Files that no checkpoint references, files that were being written when a process died,
-    savepoints that were given up, records of savepoints that are gone, and what launches that are
-    over have left on this machine, their logs too. Jobs that run, or may run, are left alone.
+    savepoints that were given up, records of savepoints that are gone; and on this machine local
+    stores that jobs do not use any more, and what launches that are over have left, their logs
+    too. Only jobs below the root, and launches of such jobs, are looked at; a launch that never
+    came to a job belongs to the root it was started with. Jobs that run, or may run, are left
+    alone.
     """
     from turnback.launch.runs import Runs
     from turnback.ops.garbage import scan
 
     runs = Runs(cli.runs_dir)
-    directory = cli.configuration.value("state.savepoints.dir")
-    found = scan(cli.jobs, directory, runs.over())
+    savepoints_dir = cli.configuration.value("state.savepoints.dir")
+    local_dir = cli.configuration.value("state.backend.local-dir")
+    local_dirs = [local_dir] if local_dir is not None else []
+    over = runs.over(cli.jobs.root)
+    found = scan(cli.jobs, savepoints_dir, over.paths, local_dirs)
+    found = _with_unclear(found, runs, over)
     if not cli.json:
         _show(cli, found)
     left: list[str] = []
@@ -45,6 +52,18 @@ def gc(
         about = {"garbage": found.garbage, "skipped": found.skipped}
         cli.out.document(about | {"removed": not dry_run, "left": left})
     return ExitCode.FAILED if left else None
+
+
+def _with_unclear(found: Findings, runs: Runs, over: Over) -> Findings:
+    """Add the launches of which nobody can tell whose they are."""
+    from turnback.ops.garbage import Findings, Skipped
+
+    if not over.unclear:
+        return found
+    names = ", ".join(path.name for path in over.unclear)
+    reason = f"nothing tells which root these launches belong to, so remove them by hand: {names}"
+    skipped = Skipped(path=str(runs.root), reason=reason)
+    return Findings(garbage=found.garbage, skipped=(*found.skipped, skipped))
 
 
 def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:

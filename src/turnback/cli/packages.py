@@ -22,7 +22,7 @@ def look_at_python() -> Finding:
 
 def look_at_java() -> Finding:
     """The Java that Spark would use."""
-    from turnback.core.errors import ConfigurationError
+    from turnback.core.errors import ConfigurationError, SparkUnavailableError
 
     try:
         from turnback.runtime.spark.java import check_java
@@ -30,7 +30,7 @@ def look_at_java() -> Finding:
         return Finding("java", "ok", f"Java {check_java()}")
     except ImportError as error:
         return Finding("java", "fail", f"not looked at: {error}", "install pyspark first")
-    except (ConfigurationError, OSError) as error:
+    except (ConfigurationError, SparkUnavailableError, OSError) as error:
         return Finding("java", "fail", str(error), "see https://adoptium.net")
 
 

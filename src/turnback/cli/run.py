@@ -124,6 +124,7 @@ def run(
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
         take_over_sinks=take_over_sinks,
+        root=cli.root,
         settings=_settings(cli, parallelism),
         log_bytes=cli.configuration.value("run.log.max-size"),
     )

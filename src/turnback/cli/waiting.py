@@ -31,6 +31,8 @@ _ENDED = frozenset({"COMPLETED", "FAILED"})
 _GONE = frozenset({"LOST", "FAILED", "FINISHED", "CANCELED"})
 _POLL_S = 0.2
 _LIFE_S = 2.0
+_LAST_WORDS_S = 30.0
+"""How long a driver may take to answer after it has said that its job has ended."""
 
 
 class Waiting:
@@ -46,6 +48,7 @@ class Waiting:
         self._cli = cli
         self._job = job
         self._clock = clock or SystemClock()
+        self._ended: float | None = None
 
     def until_done(self, asked: RequestRow, limit_ms: int | None) -> RequestRow:
         """Wait, with a progress bar if a person watches.
@@ -86,9 +89,16 @@ class Waiting:
         return ExitCode.INTERRUPTED
 
     def _require_life(self, asked: RequestRow) -> None:
-        state = self._job.summary().state
+        summary = self._job.summary()
+        state, driver = summary.state, summary.driver
         if state not in _GONE or self._job.request(asked.id).state in _ENDED:
             return
+        if state != "LOST" and driver is not None and driver.alive is not False:
+            # The job has ended, its driver perhaps not: answering is the last that it does.
+            now = self._clock.monotonic()
+            self._ended = now if self._ended is None else self._ended
+            if now - self._ended < _LAST_WORDS_S:
+                return
         raise RequestFailedError(
             f"the driver of job {self._job.name!r} is gone ({state}) and has left {_name(asked)} "
             f"unanswered. {self._look()}"

@@ -41,6 +41,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         fork: The snapshot may be another job's.
         allow_pickled_state: Read pickled objects in the snapshot.
         take_over_sinks: Targets of sinks that belong to other jobs become this job's.
+        root: Where `turnback run` looks for jobs; the program may name another place.
         settings: Configuration keys and values.
         log_bytes: How large the driver's log may grow before it is begun anew.
     """
@@ -58,6 +59,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     fork: bool = False
     allow_pickled_state: bool = False
     take_over_sinks: bool = False
+    root: str | None = None
     settings: dict[str, str] = {}
     log_bytes: int = 64 << 20
 

@@ -12,6 +12,7 @@ from turnback.coordinator.config import (
 )
 from turnback.coordinator.coordinator import CheckpointCoordinator
 from turnback.coordinator.cut import EpochCut
+from turnback.coordinator.decisions import Decision, Decisions
 from turnback.coordinator.event import (
     AttemptStarted,
     CheckpointDone,
@@ -34,6 +35,7 @@ from turnback.coordinator.manifest import (
     OperatorInfo,
     SourcePosition,
 )
+from turnback.coordinator.outcomes import answer_ended, answer_leftovers, outcome, recorded
 from turnback.coordinator.process import ProcessId
 from turnback.coordinator.program import JobProgram, ProgramOperator, ProgramSetting
 from turnback.coordinator.request import (
@@ -78,6 +80,8 @@ __all__ = [
     "CheckpointingMode",
     "Committer",
     "CompletedCheckpoint",
+    "Decision",
+    "Decisions",
     "EpochCut",
     "Event",
     "ExternalizedCheckpointRetention",
@@ -126,8 +130,12 @@ __all__ = [
     "Status",
     "ThreadLane",
     "UnderWay",
+    "answer_ended",
+    "answer_leftovers",
     "choose_restart",
+    "outcome",
     "read_history",
+    "recorded",
     "resolve",
     "resume_point",
     "slot_path",

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Committer(Protocol):
@@ -23,4 +23,16 @@ class Committer(Protocol):
         """Commit `pending` and roll back everything else dead attempts of this job left behind.
 
         Called once at the start of an attempt, before its first epoch.
+        """
+
+
+@runtime_checkable
+class DiscardsOthers(Protocol):
+    """A committer that can find transactions that nobody will ever commit, and roll them back."""
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Roll back what tasks of this attempt have begun or prepared, except for `known`.
+
+        Called between two epochs, so that whatever is open and not known is of a task attempt
+        whose output did not count.
         """

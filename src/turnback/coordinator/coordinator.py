@@ -177,6 +177,18 @@ class CheckpointCoordinator:
             except TimeoutError:
                 raise report.commit_timeout(self._job, cut.epoch, self._settings) from None
 
+    def discard_others(self) -> bool:
+        """Roll back what tasks have prepared and nobody will commit; only between two epochs.
+
+        Returns:
+            Whether it was done; False if it has to be tried again after the next epoch.
+
+        Raises:
+            FencedError: A newer attempt has taken over.
+            SinkError: A sink did not come to an end with it.
+        """
+        return self._pipeline.discard_others(self._settings.timeout_ms / 1000)
+
     def offer(self, cut: EpochCut) -> None:
         """Take what the attempt starts from for its newest epoch, as long as there is none.
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from functools import partial
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from turnback.coordinator.manifest import Manifest
 from turnback.coordinator.pending import PendingCheckpoint
 from turnback.coordinator.retention import Retention
 from turnback.coordinator.steps import Steps
-from turnback.core.errors import FencedError
+from turnback.core.errors import FencedError, SinkError, StorageError
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,6 +121,50 @@ class Pipeline:
             with self._lock:
                 left = self._ledger.open.upto(epoch)
             self._steps.record_commit(number, left)
+
+    def discard_others(self, timeout_s: float) -> bool:
+        """Roll back what no open transaction is of, after the commits so far, and wait for it.
+
+        No epoch may be running: what its tasks prepare is not open yet.
+
+        Args:
+            timeout_s: How long to wait, first for the commits and then for the sinks.
+
+        Returns:
+            Whether it was done; False if the commits or the storage took too long.
+
+        Raises:
+            FencedError: A newer attempt has taken over.
+            SinkError: A sink took too long.
+        """
+        if not self._steps.can_discard:
+            return True
+        done: Future[None] = Future()
+
+        def job() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # nobody waits any more, and an epoch may be running
+            try:
+                # A replaced driver would roll back what its successor has prepared.
+                self._steps.check_fence()
+                with self._lock:
+                    known = self._ledger.open.upto(sys.maxsize)
+                self._steps.discard_others(known)
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 (raised by the caller)
+                done.set_exception(error)
+
+        self._commit_lane.submit(job)
+        try:
+            if not wait((done,), timeout_s).done and not done.cancel():
+                wait((done,), timeout_s)
+            if not done.done():
+                raise SinkError(f"a sink has not rolled back what tasks left in {timeout_s:g} s")
+            done.result()
+        except (CancelledError, StorageError) as error:
+            _LOG.warning("what tasks left prepared is rolled back later: %s", error or "busy")
+            return False
+        return True
 
     def submit_clean(self) -> None:
         """Delete what is not needed any more, after the commits so far."""

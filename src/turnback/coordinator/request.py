@@ -97,7 +97,7 @@ class RequestResult(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint: Number of the checkpoint it was written from.
         error: Why it failed.
         ended_ms: When, by the driver's clock.
-        attempt: Of the driver that ended it.
+        attempt: Of the driver that ended it; `None` if it was ended in the driver's place.
     """
 
     id: str

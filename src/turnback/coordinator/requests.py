@@ -3,6 +3,8 @@
 ops/<id>.json           what is asked for; written once
 ops/<id>.progress.json  how far it has got; rewritten
 ops/<id>.result.json    how it ended; written once, the first writer wins
+
+Besides there are the files of `Decisions`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from turnback.coordinator.decisions import decided
 from turnback.coordinator.document import check_id, decode_document, encode_document, is_id
 from turnback.coordinator.request import (
     Progress,
@@ -38,6 +41,7 @@ _LOG = logging.getLogger(__name__)
 DIRECTORY = "ops"
 FORMAT = 1
 _REQUEST, _RESULT, _PROGRESS = "request", "request-result", "request-progress"
+_DECISION = "decision"
 _SUFFIX = {_REQUEST: "", _RESULT: ".result", _PROGRESS: ".progress"}
 _FILE = re.compile(rf"{DIRECTORY}/([^/.]+)(\.result|\.progress)?\.json")
 _MAX_MS = 10**13 - 1
@@ -53,11 +57,19 @@ class Requests:
     Args:
         storage: The job directory.
         clock: Where time comes from.
+        answering: For a driver: called after a request was read and before its result is written;
+            returns the driver's attempt, or raises `FencedError` if that was replaced.
     """
 
-    def __init__(self, storage: Storage, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock | None = None,
+        answering: Callable[[], int] | None = None,
+    ) -> None:
         self._storage = storage
         self._clock = clock or SystemClock()
+        self._answering = answering
         self._lock = threading.Lock()
         self._last_ms = -1
         self._ended = 0
@@ -218,6 +230,7 @@ class Requests:
 
         Raises:
             CorruptFileError: There is a result already, and it is damaged.
+            FencedError: This driver was replaced; whoever has done that answers.
             StorageError: It is not known whether the result was written; finish again.
         """
         mine = RequestResult(
@@ -227,7 +240,7 @@ class Requests:
             path=path,
             checkpoint=checkpoint,
             error=error,
-            attempt=attempt,
+            attempt=self._answering() if self._answering is not None else attempt,
         )
         try:
             claim(self._storage, _path(_RESULT, id_), _sealed(_RESULT, mine))
@@ -250,11 +263,14 @@ class Requests:
         """
         kinds = self._files()
         requests, ended = set(kinds[_REQUEST]), set(kinds[_RESULT])
+        surplus = len(ended) - max(keep, 0)
+        old = sorted(ended, key=self._age)[:surplus] if surplus > 0 else []
+        for path in kinds[_DECISION]:
+            if (id_ := decided(path)) in old or id_ not in requests | ended:
+                self._storage.delete(path)
         for id_ in set(kinds[_PROGRESS]) - requests - ended:
             self._storage.delete(_path(_PROGRESS, id_))
-        if len(ended) <= keep:
-            return
-        for id_ in sorted(ended, key=self._age)[: len(ended) - max(keep, 0)]:
+        for id_ in old:
             for kind in (_PROGRESS, _REQUEST, _RESULT):
                 self._storage.delete(_path(kind, id_))
             with self._lock:
@@ -305,12 +321,15 @@ class Requests:
         return -1, result.ended_ms if result is not None else -1, id_
 
     def _files(self) -> dict[str, list[str]]:
-        kinds: dict[str, list[str]] = {kind: [] for kind in _SUFFIX}
+        """The ids of all files by their kind; the paths of decisions, several for one request."""
+        kinds: dict[str, list[str]] = {kind: [] for kind in (*_SUFFIX, _DECISION)}
         by_suffix = {suffix: kind for kind, suffix in _SUFFIX.items()}
         for path in self._storage.list(DIRECTORY):
             match = _FILE.fullmatch(path)
             if match is not None and is_id(match[1]):
                 kinds[by_suffix[match[2] or ""]].append(match[1])
+            elif decided(path) is not None:
+                kinds[_DECISION].append(path)
             else:
                 self._complain(f"{self._storage.uri}/{path} is no request and is ignored")
         return kinds

@@ -1,6 +1,7 @@
 """Where a driver that `turnback run` started meets its supervisor: files on their own machine.
 
 launch.json      what was asked for
+launcher.json    the process that asked, which starts the supervisor
 supervisor.json  the process that starts the driver again when it dies
 driver.json      the driver
 job.json         which job it runs, and how it is to be restarted
@@ -102,6 +103,14 @@ class RunDirectory:
         return self.path / LOG
 
     # -- who is who
+
+    def set_launcher(self, process: ProcessId) -> None:
+        """Say which process starts the supervisor."""
+        self._write("launcher.json", process)
+
+    def launcher(self) -> ProcessId | None:
+        """Return the process that starts the supervisor, or has done so."""
+        return self._read("launcher.json", ProcessId)
 
     def set_supervisor(self, process: ProcessId) -> None:
         """Say which process supervises."""

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from turnback.coordinator.committer import Committer
+from turnback.coordinator.committer import Committer, DiscardsOthers
 from turnback.coordinator.log import CheckpointLog
 from turnback.coordinator.manifest import Fence, Manifest
 from turnback.coordinator.pending import PendingCheckpoint
@@ -121,3 +121,21 @@ class Steps:
                 self._committers[uid].abort(handles)
             except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
                 _LOG.warning("sink %r could not roll back: %s", uid, error)
+
+    @property
+    def can_discard(self) -> bool:
+        """Whether `discard_others` does anything."""
+        return any(isinstance(one, DiscardsOthers) for one in self._committers.values())
+
+    def discard_others(self, known: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Between epochs, roll back what nobody will commit. What fails is left to the next start.
+
+        Args:
+            known: What waits for its commit, by sink uid.
+        """
+        for uid, committer in self._committers.items():
+            if isinstance(committer, DiscardsOthers):
+                try:
+                    committer.discard_others(known.get(uid, ()))
+                except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
+                    _LOG.warning("sink %r could not roll back what tasks left: %s", uid, error)

@@ -4,10 +4,30 @@ import secrets
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
 
 from turnback.config.launch import LAUNCH, Launch
+from turnback.coordinator.process import ProcessId
 from turnback.coordinator.rundir import RunDirectory
 from turnback.core.errors import ConfigurationError
+from turnback.ops.place import is_below, resolved
+
+_ROOT = "state.checkpoints.dir"
+
+
+class Over(NamedTuple):
+    """Directories of launches whose processes are all gone, oldest first.
+
+    Attributes:
+        paths: Those that belong to a root.
+        unclear: Those that may belong to any: they never came to a job, and do not say where
+            they would have looked for it.
+    """
+
+    paths: list[Path]
+    unclear: list[Path]
 
 
 class Runs:
@@ -37,14 +57,30 @@ class Runs:
                 "write to"
             ) from error
         run = RunDirectory(path)
+        run.set_launcher(ProcessId.current())
         run.write(LAUNCH, launch)
         return run
 
-    def over(self) -> list[Path]:
-        """Return the directories of launches whose processes are all gone, oldest first."""
-        if not self.root.is_dir():
-            return []
-        return [path for path in sorted(self.root.iterdir()) if self._is_over(path)]
+    def over(self, root: str) -> Over:
+        """Return the launches that are over and belong to a root.
+
+        A launch belongs to the root of the job it ran; one that never came to a job, to the root
+        that it was started with.
+
+        Args:
+            root: The directory of all jobs.
+        """
+        found = Over([], [])
+        entries = sorted(self.root.iterdir()) if self.root.is_dir() else []
+        for path in entries:
+            if not self._is_over(path):
+                continue
+            belongs = _belongs(RunDirectory(path), root)
+            if belongs is None:
+                found.unclear.append(path)
+            elif belongs:
+                found.paths.append(path)
+        return found
 
     def remove(self, path: Path) -> None:
         """Remove the directory of a launch that is over.
@@ -60,5 +96,48 @@ class Runs:
         if path.is_symlink() or not (path / LAUNCH).is_file():
             return False
         run = RunDirectory(path)
-        processes = (run.supervisor(), run.driver())
-        return all(process is None or not process.is_alive() for process in processes)
+        try:
+            # Until there is a supervisor, whoever launched it is about to start one.
+            processes = (run.supervisor() or run.launcher(), run.driver())
+            ended = run.end() is not None
+        except msgspec.MsgspecError:
+            return False
+        return all(process is None or _is_gone(process, ended) for process in processes)
+
+
+def _belongs(run: RunDirectory, root: str) -> bool | None:
+    """Return whether a launch belongs to a root, None if nobody can tell."""
+    try:
+        job, launch = run.job(), run.read(LAUNCH, Launch)
+    except msgspec.MsgspecError:
+        return None
+    if job is not None:
+        return is_below(job.directory, root)
+    if launch is None:
+        return None
+    given = launch.root or launch.settings.get(_ROOT)
+    if given is None:
+        return None
+    if "://" not in given:
+        given = str(Path(launch.directory, Path(given).expanduser()))
+    return resolved(given) == resolved(root)
+
+
+def _is_gone(process: ProcessId, ended: bool) -> bool:
+    """Return whether a process is gone, as far as that can be told from here.
+
+    Args:
+        process: A process of a launch.
+        ended: The launch says that it is over.
+    """
+    here = ProcessId.current()
+    if process.is_local() or here.machine is None:
+        return not process.is_alive()
+    if process.host == here.host and _boot(process) != _boot(here):
+        return True
+    # On a machine or in a container that shares this directory.
+    return ended
+
+
+def _boot(process: ProcessId) -> str:
+    return (process.machine or "").partition(" pid:[")[0]

@@ -21,9 +21,11 @@ from typing import TypeVar
 import msgspec
 
 from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch
+from turnback.coordinator.catalog import SavepointCatalog
 from turnback.coordinator.jobdir import JobDirectory
+from turnback.coordinator.outcomes import answer_ended
 from turnback.coordinator.process import ProcessId
-from turnback.coordinator.request import RequestKind, RequestState
+from turnback.coordinator.request import RequestKind
 from turnback.coordinator.requests import Requests
 from turnback.coordinator.restart import RestartStrategy, restart_from_configuration
 from turnback.coordinator.rundir import RunDirectory, RunEnd, RunError, RunningJob
@@ -160,6 +162,7 @@ class Supervisor:
         status = _status(job)
         # An older driver's last words are not this one's.
         if status is not None and status.process == driver and status.state.is_terminal:
+            _answer(job, status.state)
             return RunEnd(code, f"the job is {status.state.value}")
         if error is not None:
             return self._no_restart_mends(job, error, code)
@@ -199,6 +202,7 @@ class Supervisor:
             reason = f"{how}, and the restart strategy allows no other start"
             _say(reason)
             _conclude(job, JobState.FAILED, reason)
+            _patiently(lambda: _answer(job, JobState.FAILED))
             self._run.set_error(RunError("JobFailedError", f"job {job.name!r} failed: {reason}"))
             return RunEnd(code, reason)
         _say(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
@@ -206,6 +210,7 @@ class Supervisor:
         while True:
             if _cancelled(job):
                 _conclude(job, JobState.CANCELED, None)
+                _answer(job, JobState.CANCELED)
                 return RunEnd(code, "the job is CANCELED")
             left = until - time.monotonic()
             if left <= 0:
@@ -251,17 +256,22 @@ def _conclude(job: RunningJob, state: JobState, cause: str | None) -> None:
 
 
 def _cancelled(job: RunningJob) -> bool:
-    """Answer a cancel while no driver is there to do so."""
-    found = False
+    """Whether the job is to be cancelled, while no driver is there to do so."""
     try:
-        requests = Requests(_directory(job).storage)
-        for request in requests.open():
-            if request.kind is RequestKind.CANCEL and not request.savepoint:
-                requests.finish(request.id, RequestState.COMPLETED)
-                found = True
+        requests = Requests(_directory(job).storage).open()
     except TurnbackError as error:  # the next driver looks as well
         _say(f"requests to job {job.name!r} cannot be read: {error}")
-    return found
+        return False
+    return any(r.kind is RequestKind.CANCEL and not r.savepoint for r in requests)
+
+
+def _answer(job: RunningJob, state: JobState) -> None:
+    """Answer what the driver has left open, after the job has ended."""
+    storage = _directory(job).storage
+    try:
+        _patiently(lambda: answer_ended(Requests(storage), SavepointCatalog(storage), state))
+    except TurnbackError as error:  # whoever waits sees that the job has ended
+        _say(f"requests to job {job.name!r} are left without an answer: {error}")
 
 
 def _readable(ask: Callable[[], T | None]) -> T | None:

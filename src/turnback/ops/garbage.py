@@ -26,6 +26,7 @@ from turnback.ops.garbage_savepoints import (
     remove_record,
     stale_records,
 )
+from turnback.ops.garbage_stores import remove_unused_stores, unused_stores
 from turnback.ops.job import Job
 from turnback.ops.jobs import Jobs
 from turnback.ops.model import View
@@ -57,14 +58,19 @@ def find_garbage(
 
 
 def scan(
-    jobs: Jobs, savepoints_dir: str | None = None, runs: Iterable[Path] | None = None
+    jobs: Jobs,
+    savepoints_dir: str | None = None,
+    runs: Iterable[Path] | None = None,
+    local_dirs: Iterable[str] | None = None,
 ) -> Findings:
     """Look for what nothing needs. Nothing is changed, and no clock decides.
 
     Args:
         jobs: The jobs; those that may be running are left alone.
         savepoints_dir: Where savepoints are written to, to find those that were given up.
-        runs: Directories of launches that are over.
+        runs: Directories of launches of jobs below this root that are over.
+        local_dirs: Where local stores are on this machine, besides its default places and those
+            the jobs name; None to look for none.
 
     Raises:
         StorageError: The root does not answer; a job or a savepoint directory that does not is
@@ -91,6 +97,10 @@ def scan(
             skipped.append(Skipped(path=path, reason=str(error), job=job.name))
     if savepoints_dir is not None:
         found, left = _partial(savepoints_dir, every, jobs)
+        garbage += found
+        skipped += left
+    if local_dirs is not None:
+        found, left = unused_stores(every, jobs.root, local_dirs)
         garbage += found
         skipped += left
     garbage += _runs(runs or (), every, jobs.root)
@@ -121,6 +131,9 @@ def remove(
     jobs = Jobs(garbage.root, options)
     if garbage.kind is GarbageKind.SAVEPOINT:
         remove_partial(garbage, jobs.all(), jobs.options)
+        return
+    if garbage.kind is GarbageKind.STORES:
+        remove_unused_stores(garbage, jobs.all())
         return
     job = _owner(jobs, garbage)
     if garbage.kind is GarbageKind.FILES:

@@ -18,6 +18,8 @@ class GarbageKind(StrEnum):
     """A savepoint that was begun and will never be complete."""
     RECORD = "savepoint record"
     """The job's record of a savepoint that is gone."""
+    STORES = "local stores"
+    """Caches of state on this machine, of a job that does not use them any more."""
     RUN = "run directory"
     """What a launch that is over has left on this machine."""
 

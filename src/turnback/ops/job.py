@@ -36,7 +36,7 @@ from turnback.ops.model import (
     SavepointRow,
 )
 from turnback.ops.place import is_directory_of, last_segment, shown
-from turnback.ops.requests import request_row, request_rows
+from turnback.ops.requests import ended_row, request_row, request_rows
 from turnback.ops.savepoints import savepoint_rows
 from turnback.ops.summary import operators, state_names, summarise, unreadable
 
@@ -189,10 +189,22 @@ class Job:
     def request(self, id: str) -> RequestRow:
         """Return one of the requests.
 
+        One that its job has fulfilled by ending is done, also if the driver died before it could
+        say so.
+
         Raises:
             NotFoundError: There is none of this id.
         """
-        return request_row(self._requests, id)
+        row = request_row(self._requests, id)
+        if row.state in ("COMPLETED", "FAILED"):
+            return row
+        try:
+            status = self.directory.status()
+            if status is None or not status.state.is_terminal:
+                return row
+            return ended_row(row, self._requests, status.state, self.directory.storage)
+        except (CorruptFileError, FormatVersionError):
+            return row  # what the job says of itself is another matter
 
     def ask(
         self,

@@ -1,5 +1,6 @@
 """Locations as people write them, and whether two of them are the same."""
 
+from pathlib import Path
 from urllib.parse import unquote
 
 from turnback.core.errors import ConfigurationError
@@ -22,6 +23,18 @@ def plain(location: str) -> str:
     if text.lower().startswith("s3a://"):
         text = f"s3://{text[6:]}"
     return text.rstrip("/") or text
+
+
+def resolved(location: str) -> str:
+    """Return where a location really is: an absolute path without links, or a URI."""
+    text = plain(location)
+    return text if "://" in text else str(Path(text).expanduser().resolve())
+
+
+def is_below(directory: str, root: str) -> bool:
+    """Return whether the directory of a job is below a root, however both are written."""
+    parent = resolved(directory).rpartition("/")[0]
+    return (parent or "/") == resolved(root)
 
 
 def is_directory_of(segment: str, job: str) -> bool:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from turnback.coordinator.request import Request, RequestResult
+import msgspec
+
+from turnback.coordinator.catalog import SavepointCatalog
+from turnback.coordinator.outcomes import outcome
+from turnback.coordinator.request import Request, RequestResult, RequestState
 from turnback.coordinator.requests import Requests
+from turnback.coordinator.status import JobState
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -12,6 +17,7 @@ from turnback.core.errors import (
 )
 from turnback.ops.model import RequestRow
 from turnback.ops.place import shown
+from turnback.storage.base import Storage
 
 
 def request_rows(requests: Requests) -> list[RequestRow]:
@@ -45,6 +51,26 @@ def request_row(requests: Requests, id_: str) -> RequestRow:
             f"there is no request {id_}: it was never made, or it ended long ago and is forgotten"
         )
     return _row(requests, id_, request, result)
+
+
+def ended_row(row: RequestRow, requests: Requests, job: JobState, storage: Storage) -> RequestRow:
+    """Return a request without result, as it is now that its job has ended.
+
+    Args:
+        row: The request.
+        requests: The requests of the job.
+        job: How it has ended.
+        storage: The job directory.
+    """
+    request = requests.get(row.id)
+    # The driver may have answered between the two looks.
+    if request is None or requests.result(row.id) is not None:
+        return request_row(requests, row.id)
+    found = outcome(request, job, SavepointCatalog(storage))
+    if found.state is not RequestState.COMPLETED:
+        return row
+    path = shown(found.path) if found.path is not None else None
+    return msgspec.structs.replace(row, state=found.state.value, path=path)
 
 
 def _row(

@@ -134,7 +134,7 @@ def settle(
     }
     log.check_fence()
     if action is Action.COMMIT:
-        _tell(job, committers, lambda uid, one: one.recover(pending.get(uid, ())), _AGAIN)
+        _tell(job, committers, lambda uid, one: _commit(log, manifest, uid, one), _AGAIN)
         _record(log, manifest)
     else:
         _record(log, manifest)
@@ -269,6 +269,13 @@ def _tell(
             for uid, error in failed
         )
         raise SinkError(f"job {job.name!r}: {told}. {then}") from failed[0][1]
+
+
+def _commit(log: CheckpointLog, manifest: Manifest | None, uid: str, committer: Committer) -> None:
+    promised = manifest.transactions.get(uid, ()) if manifest is not None else ()
+    committer.recover(promised)
+    if manifest is not None and promised:
+        log.record_commit(manifest.number, [uid])
 
 
 def _drop(committer: Committer, transactions: tuple[bytes, ...]) -> None:

@@ -12,10 +12,19 @@ from turnback.state import StateFile, StateSchema
 
 
 class TaskName(msgspec.Struct, frozen=True, array_like=True):
-    """One attempt of one task; `attempt` is unique within a Spark application."""
+    """One attempt of one task.
+
+    Attributes:
+        partition: Index of the task.
+        attempt: Spark's number of this attempt, unique within a Spark application.
+        stage: Spark's number of the stage it belongs to.
+        tries: How often Spark had tried this task before, in the same run of the stage.
+    """
 
     partition: int
     attempt: int
+    stage: int = 0
+    tries: int = 0
 
 
 class TaskAck(msgspec.Struct, frozen=True):

@@ -85,6 +85,17 @@ class Committer(Protocol):
         that dead attempts of this job prepared or began.
         """
 
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Roll back what tasks of this attempt have prepared or begun, except for `known`.
+
+        Spark may run a task more than once, and an epoch may be replayed; only one result counts,
+        and what the others have prepared would stay, with its locks, until the job is started
+        again. Called between two epochs, after such an epoch and before a replay, with all
+        transactions that wait for their commit. What newer attempts have prepared must stay: a
+        driver that was replaced may not know it yet. Optional: a committer without this method
+        leaves everything to `recover`.
+        """
+
 
 class SinkWriter(ABC):
     """Writes the elements of one task and epoch, in the task.
@@ -125,6 +136,17 @@ class Sink(ABC):
     def writer(self, ctx: WriterContext) -> SinkWriter:
         """Start the output of one task and epoch. Called in the task, once per attempt of it."""
 
+    def check_claim(self, ctx: CommitterContext) -> None:
+        """Refuse a target that `claim` would refuse, and write nothing; nothing by default.
+
+        Called on the driver before the job starts, for all sinks before the first `claim`.
+
+        Raises:
+            ConfigurationError: The target is another job's.
+            SinkError: The target cannot be reached.
+        """
+        return
+
     def claim(self, ctx: CommitterContext) -> None:
         """Make the target this job's, or refuse to write to another job's; nothing by default.
 
@@ -132,9 +154,9 @@ class Sink(ABC):
         readers. A sink that can tell records the owner at its target, where jobs in other roots see
         it as well: `ctx.job_directory` if nobody is recorded, or if `ctx.take_over` is set.
 
-        Called on the driver at the start of each attempt, for all sinks before the first
-        `committer` is made. Also called for a target that is this job's already, and after a
-        restart (then never with `take_over`); not called when transactions are settled by hand.
+        Called on the driver before the job starts (then `ctx.attempt` is 0, and `ctx.job_id` is
+        empty for a new job), and again at the start of each attempt, never with `take_over`,
+        before the first `committer` is made. Not called when transactions are settled by hand.
         Check ownership in `Committer.commit` too: the job may go on while another takes over.
 
         Raises:

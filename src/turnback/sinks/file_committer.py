@@ -66,6 +66,15 @@ class FileCommitter:
                 elif path.name.isdecimal() and int(path.name) < self._ctx.attempt:
                     _remove_directory(path)
 
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Remove the files of this attempt that are in none of the transactions."""
+        kept = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
+        home = attempt_directory(self._root, self._ctx)
+        with self._failures("clean", home):
+            for path in list(home.iterdir()):
+                if path not in kept and task_of(path.name) is not None:
+                    path.unlink(missing_ok=True)
+
     def _is_waiting(self, file: StagedFile) -> bool:
         """Return whether a file is to be published; False if that has been done."""
         staged, final = self._locate(file), self._root / file.final

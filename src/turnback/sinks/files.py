@@ -69,6 +69,11 @@ class FileSink(Sink):
         """Write one hidden file."""
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
 
+    def check_claim(self, ctx: CommitterContext) -> None:
+        """Refuse a directory that is another job's."""
+        _check_directory(self.path)
+        Ownership(self.path, ctx).check_claim()
+
     def claim(self, ctx: CommitterContext) -> None:
         """Record the job as the owner of the directory, or refuse another job's directory."""
         _check_directory(self.path)

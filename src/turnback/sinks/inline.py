@@ -137,6 +137,9 @@ class InlineCommitter:
         """Commit `pending`; dead attempts leave nothing else."""
         self.commit(pending)
 
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Nothing to undo."""
+
     def _decode(self, transaction: bytes) -> InlineOutput:
         return inline_output(self._sink.kind, transaction, self._name)
 

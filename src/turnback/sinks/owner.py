@@ -56,12 +56,12 @@ class Ownership:
         self._name = name_sink(ctx.job, ctx.uid)
         self._storage = LocalStorage(root)
 
-    def claim(self) -> None:
-        """Make the directory this job's, if it is nobody's or is to be taken over.
+    def check_claim(self) -> None:
+        """Make sure that `claim` may be called; writes nothing.
 
         Raises:
-            ConfigurationError: It is another job's; nothing was written.
-            SinkError: It cannot be read or written.
+            ConfigurationError: The directory is another job's, and cannot be taken over.
+            SinkError: It cannot be read.
         """
         owner = self._other()
         if owner is None:
@@ -69,36 +69,51 @@ class Ownership:
         if not self._ctx.take_over:
             raise self._refused(owner)
         self._refuse_unsettled(owner)
-        with self._failures():
-            self._storage.put(_PATH, self._data())
+
+    def claim(self) -> None:
+        """Make the directory this job's, if it is nobody's or is to be taken over.
+
+        Raises:
+            ConfigurationError: It is another job's; nothing was written.
+            SinkError: It cannot be read or written.
+        """
+        self.check_claim()
+        if self._ctx.take_over and self._other() is not None:
+            with self._failures():
+                self._storage.put(_PATH, self._data())
+        self.check()
 
     def check(self) -> None:
-        """Make sure that the directory is still this job's.
+        """Make sure that the directory is still this job's; what is nobody's becomes this job's.
 
         Raises:
             ConfigurationError: Another job has taken it over.
             SinkError: It cannot be read or written.
         """
-        owner = self._other()
-        if owner is not None:
+        if self._ctx.job_directory is None:
+            return
+        owner = self._recorded()
+        if owner is None:
+            with self._failures(), suppress(AlreadyExistsError):
+                claim(self._storage, _PATH, self._data())
+            owner = self._recorded()
+        if owner is not None and self._is_other(owner):
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
-        """The other job that the directory belongs to; what is nobody's becomes this job's."""
-        mine = self._ctx.job_directory
-        if mine is None:
-            return None
-        with self._failures():
-            owner = self._decode(self._get_or_put())
-        return None if _place(owner.directory) == _place(mine) else owner
+        """The other job that the directory belongs to, if it is another's."""
+        owner = self._recorded() if self._ctx.job_directory is not None else None
+        return owner if owner is not None and self._is_other(owner) else None
 
-    def _get_or_put(self) -> bytes:
-        try:
-            return self._storage.get(_PATH)
-        except NotFoundError:
-            with suppress(AlreadyExistsError):
-                claim(self._storage, _PATH, self._data())
-            return self._storage.get(_PATH)
+    def _is_other(self, owner: Owner) -> bool:
+        return _place(owner.directory) != _place(self._ctx.job_directory or "")
+
+    def _recorded(self) -> Owner | None:
+        with self._failures():
+            try:
+                return self._decode(self._storage.get(_PATH))
+            except NotFoundError:
+                return None
 
     def _decode(self, data: bytes) -> Owner:
         path = self._root / _PATH
@@ -133,9 +148,9 @@ class Ownership:
     def _refuse_unsettled(self, owner: Owner) -> None:
         """Hand nothing over while the owner has files there that a checkpoint may promise."""
         home = self._root / HIDDEN / path_segment(owner.job)
-        mine = home / path_segment(self._ctx.job_id)
+        mine = home / path_segment(self._ctx.job_id) if self._ctx.job_id else None
         with self._failures():
-            staged = [p for p in home.rglob(f"*{SUFFIX}") if not p.is_relative_to(mine)]
+            staged = [p for p in home.rglob(f"*{SUFFIX}") if mine not in p.parents]
         if staged:
             raise ConfigurationError(
                 f"{self._name}: {self._root} cannot be taken over from job {owner.job!r} in "

@@ -27,7 +27,11 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
     4. on the driver, when the checkpoint is complete, `commit`.
 
     After a failure the driver calls `recover_and_commit` for every transaction in the restored
-    checkpoint and `recover_and_abort` for everything else that `dangling` finds.
+    checkpoint and `recover_and_abort` for everything else that `dangling` finds. The latter also
+    happens between two epochs, if Spark has run a task more than once or the epoch is replayed.
+
+    A target belongs to one job: override `claim` to record its owner there, and check it in
+    `commit`, or a job and its fork will both write to it.
 
     What is *not* guaranteed: that `abort` runs (the process may be killed at any point), that
     `commit` runs once, that it runs in the process that began the transaction or even on the same
@@ -51,7 +55,9 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         """Start a transaction nobody else has.
 
         Called in the task, once per attempt of the task and epoch, at the first element. Make its
-        name unique with the context's attempt, epoch, partition and task attempt id.
+        name unique with the context's attempt, epoch, partition and task attempt id. If what is
+        prepared holds locks, roll back other task attempts of the same attempt, epoch and
+        partition here: Spark runs a task again at once when its executor has died.
         """
 
     @abstractmethod
@@ -105,16 +111,21 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
     def recover_and_abort(self, txn: T) -> None:
         """Roll back a transaction that `dangling` found; calls `abort`.
 
-        Called on the driver at the start of an attempt, after all `recover_and_commit`.
+        Called on the driver: at the start of an attempt, after all `recover_and_commit`, and
+        between two epochs.
         """
         self.abort(txn)
 
     def dangling(self, ctx: CommitterContext) -> Iterable[T]:
-        """Find what dead attempts of this job's sink left behind, prepared or open; none here.
+        """Find what this job's sink has prepared or open, whoever wrote it; none here.
 
-        Called on the driver at the start of an attempt, after all `recover_and_commit`. It has to
-        leave the transactions of other jobs and sinks alone. Those just committed are skipped if
-        they are listed again and compare equal.
+        Called on the driver at the start of an attempt, after all `recover_and_commit`; and between
+        two epochs if tasks whose output did not count may have left something. What waits for its
+        commit is to be listed as well, equal to what `pre_commit` returned: it is left alone, and
+        if some of it is missing in the list nothing is rolled back between epochs.
+
+        Transactions of other jobs and sinks have to be left out, and of attempts newer than
+        `ctx.attempt`: a driver that was replaced may not know it yet.
         """
         return ()
 
@@ -207,8 +218,10 @@ class _TwoPhaseCommitter(Generic[T]):
         self._steps = _Steps(sink, ctx)
         self._sink, self._ctx = sink, ctx
         self._decoder = _decoder(sink)
+        self._last_commit: Sequence[bytes] = ()
 
     def commit(self, transactions: Sequence[bytes]) -> None:
+        self._last_commit = transactions
         for txn in self._decode(transactions):
             with self._steps.step("commit"):
                 self._sink.commit(txn)
@@ -219,16 +232,32 @@ class _TwoPhaseCommitter(Generic[T]):
                 self._sink.abort(txn)
 
     def recover(self, pending: Sequence[bytes]) -> None:
+        self._last_commit = pending
         committed = self._decode(pending)
         for txn in committed:
             with self._steps.step("recover_and_commit"):
                 self._sink.recover_and_commit(txn)
         with self._steps.step("dangling"):
-            dangling = list(self._sink.dangling(self._ctx))
+            dangling = self._dangling()
         for txn in dangling:
             if txn not in committed:
                 with self._steps.step("recover_and_abort"):
                     self._sink.recover_and_abort(txn)
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        with self._steps.step("dangling"):
+            listed = {_encode(t, self._decoder, self._steps.name): t for t in self._dangling()}
+        if not listed.keys() >= set(known):
+            # It lists only what older attempts left, or not as pre_commit returned it: what waits
+            # for its commit could not be told from what does not.
+            return
+        # A system may go on listing for a while what was just committed.
+        for txn in listed.keys() - set(known) - set(self._last_commit):
+            with self._steps.step("recover_and_abort"):
+                self._sink.recover_and_abort(listed[txn])
+
+    def _dangling(self) -> list[T]:
+        return list(self._sink.dangling(self._ctx))
 
     def _decode(self, transactions: Sequence[bytes]) -> list[T]:
         decoded = []
@@ -270,6 +299,6 @@ def _encode(txn: T, decoder: "msgspec.msgpack.Decoder[T]", name: str) -> bytes:
         decoder.decode(body)
     except (msgspec.MsgspecError, TypeError) as error:
         raise SinkError(
-            f"{name}: pre_commit returned {txn!r:.80}, which does not fit transaction_type: {error}"
+            f"{name}: the transaction {txn!r:.80} does not fit transaction_type: {error}"
         ) from error
     return seal_handle(_KIND, _VERSION, body)

@@ -3,7 +3,11 @@
 import pytest
 
 from turnback.cli.exit import ExitCode
+from turnback.config.launch import Launch
+from turnback.coordinator import ProcessId, RunningJob
 from turnback.coordinator.status import JobState
+from turnback.launch.runs import Runs
+from turnback.runtime.localstores import LocalStores, StoreOwner
 from unit.cli.cli_support import TOTAL, make_job
 
 
@@ -157,6 +161,45 @@ def test_gc_asks(shell, job):
     done = shell("gc")
     assert done.code == ExitCode.DECLINED
     assert path in job.storage.list("state")
+
+
+def launched(shell, root):
+    """A launch that is over, of a job below a root; nobody has its log."""
+    run = Runs(shell.root.parent / "runs").create(Launch(script="job.py"))
+    gone = ProcessId(ProcessId.current().host, ProcessId.current().machine, 1, "never")
+    run.set_supervisor(gone)
+    run.set_job(RunningJob(name="job", job_id="id", root=str(root), directory=f"file://{root}/job"))
+    return run.path
+
+
+def test_gc_looks_only_at_launches_and_local_stores_of_its_own_root(shell, job, tmp_path):
+    elsewhere = tmp_path / "other-root"
+    mine, theirs = launched(shell, shell.root), launched(shell, elsewhere)
+    stores = []
+    for root in (shell.root, elsewhere):
+        owner = StoreOwner(job="gone", job_id="id", directory=f"file://{root}/gone")
+        stores.append(LocalStores.of(owner, "rocksdb", str(tmp_path / "local")))
+        stores[-1].store(0, 0).mkdir(parents=True)
+        stores[-1].mark_used(owner)
+    words = ("-D", f"run.dir={mine.parent}", "-D", f"state.backend.local-dir={tmp_path}/local")
+    found = shell(*words, "gc", "--dry-run", "--json").json["garbage"]
+    assert {(item["kind"], item["path"]) for item in found} == {
+        ("local stores", str(stores[0].path)),
+        ("run directory", str(mine)),
+    }
+    assert mine.exists()
+    assert shell(*words, "gc", "--yes").code == 0
+    assert [path.exists() for path in (mine, theirs)] == [False, True]
+    assert [each.path.exists() for each in stores] == [False, True]
+
+
+def test_gc_names_launches_that_may_belong_to_any_root(shell, job, tmp_path):
+    path = launched(shell, shell.root)
+    (path / "job.json").unlink()
+    done = shell("-D", f"run.dir={path.parent}", "gc", "--yes")
+    assert done.code == 0
+    assert path.name in done.err
+    assert path.exists()
 
 
 def test_gc_leaves_running_jobs_alone(shell):

@@ -28,7 +28,10 @@ class Launches:
 
     def prepare(self, how: str, *more: str, directory: str = ".") -> RunDirectory:
         launch = Launch(
-            script=str(DRIVER), arguments=(str(self.root), how, *more), directory=directory
+            script=str(DRIVER),
+            arguments=(str(self.root), how, *more),
+            directory=directory,
+            root=str(self.root),
         )
         run = self.runs.create(launch)
         self.started.append(run)

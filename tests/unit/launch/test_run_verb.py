@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from launch_support import DRIVER, Launches
 
 from turnback.config.launch import Launch
+from turnback.coordinator import JobDirectory, Requests, RunDirectory
 from turnback.launch.supervisor import rotate
 
 pytestmark = pytest.mark.slow
@@ -27,16 +29,19 @@ Path(sys.argv[1]).write_bytes(msgspec.json.encode(current_launch()))
 """
 
 
+def environment(directory: Path) -> dict[str, str]:
+    return os.environ | {
+        "TURNBACK_CONF_RUN_DIR": str(directory / "runs"),
+        "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(directory / "jobs"),
+    }
+
+
 @pytest.fixture
 def turnback(tmp_path: Path):
     def call(*words: object, **more: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(TURNBACK), *map(str, words)],
-            env=os.environ
-            | {
-                "TURNBACK_CONF_RUN_DIR": str(tmp_path / "runs"),
-                "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(tmp_path / "jobs"),
-            },
+            env=environment(tmp_path),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -69,6 +74,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
         fork=True,
         allow_pickled_state=True,
         take_over_sinks=True,
+        root=str(tmp_path / "jobs"),
         settings={
             "log.format": "json",
             "run.log.max-size": "2 mb",
@@ -98,6 +104,33 @@ def test_the_foreground_tells_how_it_ended(
 ) -> None:
     done = turnback("run", DRIVER, tmp_path / "jobs", how)
     assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+
+
+def test_nohup_outlives_a_closed_terminal_and_ctrl_c_twice_kills(tmp_path: Path) -> None:
+    command = [str(TURNBACK), "run", str(DRIVER), str(tmp_path / "jobs"), "waits"]
+    with subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *command],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "life 1\n"
+        requests = Requests(JobDirectory.locate(tmp_path / "jobs", "job").storage)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        assert requests.open() == []
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "cancelling the job; once more to kill it\n"
+        while not requests.open():
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    (run,) = (RunDirectory(path) for path in (tmp_path / "runs").iterdir())
+    assert not run.driver().is_alive()
 
 
 def test_logs_are_followed(launches: Launches, tmp_path: Path) -> None:

@@ -218,6 +218,54 @@ def test_a_record_of_the_commit_that_was_lost(place):
     assert place.visible() == [1, 2]
 
 
+def test_a_file_that_its_reader_has_taken(place):
+    place.die()
+    committer = place.sinks["out"].committer(place.context(1)("out"))
+    committer.commit(place.promising.transactions["out"])
+    next(place.out.glob("*-0000000002-*.json")).unlink()
+    (row, _) = list_transactions(place.job)
+    assert row.problem.startswith("published already and taken away by its reader")
+    settle(place.job, Action.COMMIT)
+    assert list_transactions(place.job) == []
+    place.start_again()
+    assert place.visible() == [1]
+
+
+def test_a_sink_that_has_committed_is_not_asked_again(place, tmp_path):
+    place.sinks["ledger"] = Ledger(tmp_path / "ledger")
+    place.die()
+    broken = {"ledger": Ledger(tmp_path / "ledger", broken=True)}
+    with pytest.raises(SinkError, match="the ledger is closed"):
+        settle(place.job, Action.COMMIT, broken)
+    assert place.visible() == [1, 2]
+    assert {row.sink for row in list_transactions(place.job)} == {"ledger"}
+    done = settle(place.job, Action.COMMIT, {"ledger": Ledger(tmp_path / "ledger")})
+    assert done.transactions == {"ledger": 1}
+    assert list_transactions(place.job) == []
+
+
+def test_output_that_was_handed_over_can_only_be_rolled_back(place):
+    place.die()
+    taker = CommitterContext(
+        "other", "id", "out", 1, job_directory="file:///jobs/other", take_over=True
+    )
+    owned = CommitterContext(
+        "likes", place.job.info.job_id, "out", 1, job_directory=place.directory.storage.uri
+    )
+    place.sinks["out"].claim(owned)
+    with pytest.raises(ConfigurationError, match="turnback transactions commit likes"):
+        place.sinks["out"].claim(taker)
+    hidden = place.out / ".turnback" / "likes"
+    hidden.rename(place.out / "aside")  # as if the job had still been running
+    place.sinks["out"].claim(taker)
+    (place.out / "aside").rename(hidden)
+    with pytest.raises(SinkError, match="belongs to job 'other'"):
+        settle(place.job, Action.COMMIT)
+    settle(place.job, Action.ABORT)
+    assert place.visible() == [1]
+    assert place.staged() == []
+
+
 def test_a_file_that_somebody_has_removed(place):
     place.die()
     (row, _) = list_transactions(place.job)

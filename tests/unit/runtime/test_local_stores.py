@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from local_engine import LocalEngine, collected, environment, source
+from turnback import CollectSink, KeyedProcessFunction, ValueStateDescriptor
 from turnback.runtime import localstores
 from turnback.runtime.localstores import (
     UNUSED_S,
@@ -36,10 +40,12 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def filled(owner: StoreOwner = JOB, backend: str = "rocksdb", partitions: int = 2) -> LocalStores:
+def filled(
+    owner: StoreOwner = JOB, backend: str = "rocksdb", local_dir: str | None = None
+) -> LocalStores:
     """Stores as tasks leave them."""
-    stores = LocalStores.of(owner, backend, None)
-    for partition in range(partitions):
+    stores = LocalStores.of(owner, backend, local_dir)
+    for partition in range(2):
         lock = DirectoryLock.take(stores.store(0, partition))
         assert lock is not None
         lock.directory.mkdir(exist_ok=True)
@@ -173,6 +179,45 @@ def test_stores_that_nobody_has_used_for_long_go_when_a_worker_starts() -> None:
     lock.release()
     sweep_unused(mine)
     assert held.path.exists()  # once per process
+
+
+class Sum(KeyedProcessFunction):
+    total = ValueStateDescriptor("total", int)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.total.update((self.total.value() or 0) + value.n)
+        yield value.key, self.total.value()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb"])
+def test_tasks_of_a_job_and_of_its_copy_share_nothing(machine: Path, backend: str) -> None:
+    """The copy has the same id, attempt numbers, epochs and files, on the same machine."""
+    unused = filled(copied(job_id="unused"), local_dir=str(machine / "local"))
+    age(unused, UNUSED_S + 60)
+
+    def attempt(root: str, number: int, **how: Any) -> tuple[LocalEngine, CollectSink]:
+        env = environment(1)
+        stream = source(env, "src", "key string, n bigint")
+        keyed = stream.key_by("key").process(Sum(), "key string, n bigint").uid("sum")
+        sink = collected(keyed, "sink")
+        engine = LocalEngine(env.plan(), machine / root, attempt=number, backend=backend, **how)
+        engine.local = machine / "local"
+        return engine, sink
+
+    first, _ = attempt("original", 1)
+    first.epoch({"src": [("k", 1)]})
+    shutil.copytree(machine / "original" / "job", machine / "copy" / "job")
+    files = first.chains.live()
+    original, results = attempt("original", 2, files=files, epoch=1)
+    copy, others = attempt("copy", 2, files=files, epoch=1)
+    for _ in range(3):
+        copy.epoch({"src": [("k", 1000)]})
+        original.epoch({"src": [("k", 1)]})
+    assert [n for _, n in results.results] == [2, 3, 4]
+    assert [n for _, n in others.results] == [1001, 2001, 3001]
+    found = [each.owner() for each in all_stores([str(machine / "local")])]
+    assert len(found) == len(set(found)) == 2
+    assert not unused.path.exists()
 
 
 def test_stores_of_an_older_version_say_by_their_files_when_they_were_used() -> None:

@@ -111,7 +111,8 @@ class TestInstances:
 
     def test_one_that_failed_is_not_used_again(self, monkeypatch):
         instance = self.instance()
-        context = type("Context", (), {"partitionId": lambda s: 0, "taskAttemptId": lambda s: 7})()
+        told = {"partitionId": 0, "taskAttemptId": 7, "stageId": 3, "attemptNumber": 0}
+        context = type("Context", (), {k: lambda s, v=v: v for k, v in told.items()})()
         monkeypatch.setattr(worker.TaskContext, "get", lambda: context)
 
         def run(*_):

@@ -237,6 +237,27 @@ def test_two_attempts_of_one_task_at_the_same_time(tmp_path, writer_ctx, committ
     assert len(visible(tmp_path, "parquet")) == 3
 
 
+def test_what_tasks_left_is_removed_and_what_waits_is_not(tmp_path, writer_ctx, committer_ctx):
+    sink = FileSink(tmp_path)
+    committer = sink.committer(committer_ctx())
+    waiting = [write(sink, writer_ctx(epoch=e), ("a", e)) for e in (6, 7)]
+    newer = write(sink, writer_ctx(attempt=4), ("newer", 1))
+    other = write(sink, writer_ctx(uid="other"), ("other", 1))
+    # A replayed epoch may write where its first run did not, and the other way round.
+    write(sink, writer_ctx(partition=1), ("lost", 7))
+    zombie = sink.writer(writer_ctx(task_attempt_id=41))
+    zombie.write(posts(("late", 7)))
+    committer.discard_others(waiting)
+    assert len(staged(tmp_path)) == 4
+    zombie.write(posts(("later", 7)))
+    zombie.prepare()
+    committer.commit(waiting)
+    sink.committer(committer_ctx(attempt=4)).commit([newer])
+    sink.committer(committer_ctx(uid="other")).commit([other])
+    rows = ds.dataset(tmp_path, format="parquet").to_table().to_pylist()
+    assert sorted(r["post"] for r in rows) == ["a", "a", "newer", "other"]
+
+
 def test_a_task_that_writes_after_its_attempt_was_cleaned_up(tmp_path, writer_ctx, committer_ctx):
     sink = FileSink(tmp_path)
     zombie = sink.writer(writer_ctx(attempt=1))

@@ -249,6 +249,68 @@ def test_recovery_has_hooks_of_its_own(path, writer_ctx, committer_ctx):
     assert read(path) == [("a", 1)]
 
 
+def test_what_tasks_left_is_rolled_back_and_what_waits_is_not(path, writer_ctx, committer_ctx):
+    sink = SqliteSink(path)
+    committer = sink.committer(committer_ctx())
+    done = write(sink, writer_ctx(epoch=1), ("done", 1))
+    committer.commit([done])
+    waiting = [
+        write(sink, writer_ctx(epoch=2), ("waits", 2)),
+        write(sink, writer_ctx(epoch=3), ("waits", 3)),
+    ]
+    other = write(sink, writer_ctx(uid="other"), ("other", 4))
+    for task in (50, 51):
+        write(sink, writer_ctx(epoch=3, task_attempt_id=task), ("loser", 3))
+    committer.discard_others(waiting)
+    assert read(path, "prepared") == [("other", 4), ("waits", 2), ("waits", 3)]
+    committer.commit(waiting)
+    write(sink, writer_ctx(epoch=4), ("loser", 4))
+    committer.discard_others([])
+    assert read(path, "prepared") == [("other", 4)]
+    assert read(path) == [("done", 1), ("waits", 2), ("waits", 3)]
+    sink.committer(committer_ctx(uid="other")).commit([other])
+
+
+def test_a_sink_that_does_not_list_what_waits_rolls_nothing_back(path, writer_ctx, committer_ctx):
+    class Renamed(SqliteSink):
+        """Knows of prepared transactions only their names, as many systems do."""
+
+        def dangling(self, ctx):
+            return [Txn(txn.owner, txn.name) for txn in super().dangling(ctx)]
+
+    sink = Renamed(path)
+    waiting = write(SqliteSink(path), writer_ctx(epoch=2), ("waits", 2))
+    write(SqliteSink(path), writer_ctx(epoch=2, task_attempt_id=50), ("loser", 2))
+    committer = sink.committer(committer_ctx())
+    committer.discard_others([waiting])
+    assert len(read(path, "prepared")) == 2
+    committer.commit([waiting])
+    committer.discard_others([])
+    assert read(path, "prepared") == []
+    assert read(path) == [("waits", 2)]
+
+
+def test_what_is_still_listed_after_its_commit_is_not_rolled_back(path, writer_ctx, committer_ctx):
+    aborted = []
+
+    class Slow(SqliteSink):
+        def dangling(self, ctx):
+            return [Txn("likes/id-1/out", "likes/id-1/out/3/7/0/40", 1)]
+
+        def abort(self, txn):
+            aborted.append(txn)
+
+    sink = Slow(path)
+    transaction = write(SqliteSink(path), writer_ctx(), ("a", 1))
+    committer = sink.committer(committer_ctx())
+    committer.commit([transaction])
+    committer.discard_others([])
+    recovered = sink.committer(committer_ctx(attempt=4))
+    recovered.recover([transaction])
+    recovered.discard_others([])
+    assert aborted == []
+
+
 def test_rows_can_be_written_in_bulk(path, writer_ctx, committer_ctx):
     class Bulk(SqliteSink):
         def write(self, txn, element):

@@ -34,6 +34,7 @@ from turnback.runtime.spark.sources import leaf_names, united
 from turnback.runtime.storageref import StorageRef
 
 _LOG = logging.getLogger(__name__)
+_GATE_S = 0.2
 
 
 class Attempt:
@@ -202,14 +203,17 @@ class Attempt:
             raise self._failure
 
     def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        with self._gate:
-            if self._wake.is_set():
+        while not self._gate.acquire(timeout=_GATE_S):
+            if self._wake.is_set():  # an attempt that is paused can fail or be ended, too
                 return
-            try:
+        try:
+            if not self._wake.is_set():
                 self._epochs.run(batch, batch_id)
-            except Exception as e:
-                if self._wake.is_set():  # stopped; an exception now makes Spark print a page
-                    _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
-                    return
-                self._failure = self._failure or e
-                raise
+        except Exception as e:
+            if self._wake.is_set():  # stopped; an exception now makes Spark print a page
+                _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
+                return
+            self._failure = self._failure or e
+            raise
+        finally:
+            self._gate.release()

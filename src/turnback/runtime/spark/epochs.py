@@ -17,6 +17,7 @@ from turnback.runtime.positions import Positions
 from turnback.runtime.spark.epoch import EpochAcks, run_epoch
 from turnback.runtime.spark.frames import EpochFrames
 from turnback.runtime.spark.merger import Merger
+from turnback.runtime.spark.retries import Retries
 from turnback.runtime.spark.scratch import Scratch
 from turnback.runtime.storageref import StorageRef
 from turnback.state import StateSchema
@@ -55,6 +56,9 @@ class Epochs:
         self._frames = EpochFrames(spark, plan)
         self._chains = Chains(self._frames.programs, plan.max_parallelism)
         self._merger = Merger(spark, self._frames.programs, storage, fence.attempt)
+        self._retries = Retries(spark, plan)
+        self._losers = False
+        """Whether tasks whose output did not count may have left something in the sinks."""
         self._epoch = snapshot.epoch if snapshot else 0
         self.prepared: dict[str, tuple[bytes, ...]] = {}
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
@@ -102,6 +106,8 @@ class Epochs:
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
         self._epoch = epoch
+        if self._losers or self._retries.happened(acks):
+            self._losers = not self._coordinator.discard_others()
         read = self._meter.count(acks.records(), cut.state)
         took = time.perf_counter() - started
         self._on_epoch(EpochStats(epoch, read, took, acks.found()))
@@ -123,6 +129,10 @@ class Epochs:
                 if not left:
                     raise
                 _LOG.warning("epoch %d is replayed: %s", epoch, e)
+                # Now, or the replay may wait for locks of what the first run has prepared; and
+                # again after it, because tasks of the first run may still be ending.
+                self._coordinator.discard_others()
+                self._losers = True
         raise AssertionError("the loop returns or raises")
 
     def _order(self, epoch: int, level: int) -> Order:

@@ -34,7 +34,7 @@ from turnback.planner import Plan
 from turnback.runtime.describe import describe
 from turnback.runtime.heartbeat import Heartbeat
 from turnback.runtime.job import ClaimMode, EpochStats, JobReport, JobSpec
-from turnback.runtime.jobsinks import JobSinks
+from turnback.runtime.jobsinks import JobSinks, claim_targets
 from turnback.runtime.localstores import LocalStores, StoreOwner, remove_others
 from turnback.runtime.locate import locate
 from turnback.runtime.snapshot import Snapshot
@@ -76,13 +76,11 @@ class JobRunner:
         self._attempts: set[int] = set()
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
-        self._take_over_sinks = spec.take_over_sinks
         self.origin: Origin | None = None
         self._restarts = 0
         self._failed_checkpoints = 0
         self._last_words: dict[str, Any] = {}
         self._fenced: int | None = None
-        self._is_lost = False
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
         self.report = JobReport(spec.name, job_dir=self._directory.storage.uri)
@@ -163,18 +161,20 @@ class JobRunner:
         """Find what the job starts from, and refuse what does not fit.
 
         Nothing has been written yet: a start that is refused leaves no trace, neither a new job
-        nor another status of one that was stopped.
+        nor another status of one that was stopped. Targets of sinks are claimed last.
         """
-        info = self._directory.check_owner()
-        if self._spec.fresh:
-            return None
+        info, matched = self._directory.check_owner(), None
         try:
-            return self._match(CheckpointLog(self._directory.storage), info)
+            if not self._spec.fresh:
+                matched = self._match(CheckpointLog(self._directory.storage), info)
+            job_id = info.job_id if info else ""
+            take_over = self._spec.take_over_sinks  # said once: a restart takes nothing back
+            claim_targets(self._plan, self._directory, job_id, take_over=take_over)
         except FINAL:
             raise
         except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
             _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
-            return None
+        return matched
 
     # -- one attempt
 
@@ -185,10 +185,10 @@ class JobRunner:
             log = CheckpointLog(self._directory.storage)
             self._say(JobState.CREATED, info)
             fence = self._fence(log, info)
+            self._service.took_over(fence.attempt)
             history = History(self._directory.storage, fence.attempt, self._clock)
             matched = self._match(log, info)
-            sinks = JobSinks(self._plan, fence, self._directory, take_over=self._take_over_sinks)
-            self._take_over_sinks = False  # said once: a restart takes nothing back
+            sinks = JobSinks(self._plan, fence, self._directory)
             self._settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self._service.save_before_upgrade(matched.own)
@@ -209,6 +209,7 @@ class JobRunner:
                 lambda: self._is_running(info, fence.attempt),
                 self._holds,
             )
+            self._service.begins(self._attempt)
             if self._cancelled.is_set():
                 self._attempt.stop()
             self._attempt.run()
@@ -373,7 +374,6 @@ class JobRunner:
         self, info: JobInfo, history: History | None, cause: BaseException, fate: str
     ) -> BaseException:
         """End this driver, but not its job: the next driver goes on with it."""
-        self._is_lost = True
         run = self._spec.run
         error = lost_error(info.job, fate, cause, supervised=run is not None)
         try:
@@ -392,11 +392,15 @@ class JobRunner:
 
     @contextmanager
     def _served(self, info: JobInfo) -> Iterator[None]:
-        self._service.start(info.created_ms, resumed=self._spec.resumed)
+        self._service.start(
+            info.created_ms,
+            resumed=self._spec.resumed,
+            supervised=self._spec.run is not None,
+        )
         try:
             yield
         finally:
-            self._service.close(give_up=self._cancelled.is_set(), leave_open=self._is_lost)
+            self._service.close(give_up=self._cancelled.is_set())
 
     def _vitals(self) -> dict[str, Any]:
         """What the status says of the running attempt."""

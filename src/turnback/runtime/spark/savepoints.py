@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from importlib.metadata import version
 
 from pyspark.sql import SparkSession
@@ -10,6 +11,7 @@ from turnback.coordinator import (
     Manifest,
     Progress,
     Request,
+    RequestKind,
     RequestOrigin,
     Requests,
     SavepointCatalog,
@@ -17,13 +19,21 @@ from turnback.coordinator import (
     SavepointSettings,
     surplus,
 )
+from turnback.coordinator.manifest import encode
 from turnback.core import Clock
-from turnback.core.errors import CheckpointNotFoundError, ConfigurationError, TurnbackError
+from turnback.core.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    TurnbackError,
+)
 from turnback.runtime.spark.exporter import Exporter, ExportOrder
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Origin, SavepointDirectory, SavepointMetadata
+from turnback.storage import digest
 
 _LOG = logging.getLogger(__name__)
+_BEFORE_UPGRADE = "before-upgrade"
 
 
 class Savepoints:
@@ -65,21 +75,44 @@ class Savepoints:
 
         Raises:
             ConfigurationError: There is no directory for it, or it is not empty.
+            CheckpointError: The request ends the job, and has a savepoint of another checkpoint.
         """
-        target = StorageRef(self._target(request), self._storage.options)
-        directory = SavepointDirectory(storage_of(target))
-        metadata = directory.begin(request.id)
-        if metadata is None:  # else a driver has written it, and died before it could say so
-            try:
-                written = self._export(request, manifest, target, directory.writer, origin)
-                metadata = directory.complete(written)
-            except Exception:
-                directory.abandon()
-                raise
-        entry = _entry(metadata, directory.uri, request)
+
+        def show(progress: Progress) -> None:
+            self._requests.report(request.id, progress)
+
+        metadata, uri = self._write(request, manifest, origin, show)
+        ends = request.kind is not RequestKind.SAVEPOINT
+        if ends and metadata.checkpoint != manifest.number:
+            raise CheckpointError(
+                f"{uri} holds a savepoint of chk-{metadata.checkpoint}, but the job would end with "
+                f"{manifest.name}. Ask again"
+            )
+        entry = _entry(metadata, uri, request)
         self._catalog.add(entry)
         if entry.scheduled:
             self._drop_surplus()
+        return entry
+
+    def take_before_upgrade(self, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
+        """Write out the checkpoint that a changed program starts from, unless that was done before.
+
+        Its id follows from the checkpoint, so that whoever starts the same upgrade again finds it.
+
+        Args:
+            manifest: The checkpoint, whose sinks are settled.
+            origin: What the job itself was started from.
+        """
+        what = Request(
+            id=f"{_BEFORE_UPGRADE}-{manifest.number}-{digest(encode(manifest))[-12:]}",
+            kind=RequestKind.SAVEPOINT,
+            created_ms=self._clock.now_ms(),
+            type=self._settings.format,
+            label=_BEFORE_UPGRADE,
+        )
+        metadata, uri = self._write(what, manifest, origin, lambda _: None)
+        entry = _entry(metadata, uri, what)
+        self._catalog.add(entry)
         return entry
 
     def give_up(self) -> None:
@@ -90,32 +123,43 @@ class Savepoints:
         """When the last scheduled one was taken."""
         return max((e.created_ms for e in self._catalog.list() if e.scheduled), default=default)
 
-    def _export(
+    def _write(
         self,
         request: Request,
         manifest: Manifest,
-        target: StorageRef,
-        writer: str,
         origin: Origin | None,
-    ) -> SavepointMetadata:
-        started = self._clock.now_ms()
-
-        def show(done: int, total: int, written: int) -> None:
-            self._requests.report(request.id, Progress(done, total, written, started))
-
-        order = ExportOrder(
-            id=request.id,
-            target=target,
-            writer=writer,
-            format=request.type,
-            trigger=f"{request.kind.value} ({request.origin.value})",
-            label=request.label,
-            note=request.note,
-            origin=origin,
-            version=version("turnback"),
-            drained=request.drain,
-        )
-        return self._exporter.export(manifest, order, started, show)
+        show: Callable[[Progress], None],
+    ) -> tuple[SavepointMetadata, str]:
+        """Write a savepoint, or find it complete; returns what it says of itself, and where."""
+        target = StorageRef(self._target(request), self._storage.options)
+        directory = SavepointDirectory(storage_of(target))
+        metadata = directory.begin(request.id)
+        if metadata is None:  # else a driver has written it, and died before it could say so
+            started = self._clock.now_ms()
+            order = ExportOrder(
+                id=request.id,
+                target=target,
+                writer=directory.writer,
+                format=request.type,
+                trigger=f"{request.kind.value} ({request.origin.value})",
+                label=request.label,
+                note=request.note,
+                origin=origin,
+                version=version("turnback"),
+                drained=request.drain,
+            )
+            try:
+                written = self._exporter.export(
+                    manifest,
+                    order,
+                    started,
+                    lambda done, total, size: show(Progress(done, total, size, started)),
+                )
+                metadata = directory.complete(written)
+            except Exception:
+                directory.abandon()
+                raise
+        return metadata, directory.uri
 
     def _target(self, request: Request) -> str:
         if request.target is not None:

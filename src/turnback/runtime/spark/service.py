@@ -8,14 +8,19 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from turnback.coordinator import (
+    HeldCheckpoint,
     JobDirectory,
+    JobState,
     Manifest,
     Request,
     RequestKind,
     RequestOrigin,
     Requests,
     RequestState,
+    SavepointCatalog,
     SavepointSettings,
+    answer_ended,
+    answer_leftovers,
 )
 from turnback.core import Clock
 from turnback.core.errors import (
@@ -25,8 +30,10 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
+from turnback.runtime.ownership import Ownership
 from turnback.runtime.spark.attempt import Attempt
 from turnback.runtime.spark.java import lost_jvm
+from turnback.runtime.spark.ending import AttemptOverError, Ending
 from turnback.runtime.spark.savepoints import Savepoints
 from turnback.runtime.storageref import StorageRef
 from turnback.savepoint import Origin
@@ -35,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
 _WAIT_S = 0.1
 _KEPT_REQUESTS = 100
+_PRUNED_AFTER = 20
+"""After so many answers, requests that ended long ago are forgotten."""
 
 
 class Job(Protocol):
@@ -57,7 +66,7 @@ class Service:
 
     Requests come as files in the job directory, so anybody who can write there can ask. It lives
     as long as the driver, over all its attempts. One savepoint is written at a time; a plain
-    cancel waits for none.
+    cancel waits for none. A stop or cancel is answered after the job has ended.
 
     Args:
         spark: The session.
@@ -78,13 +87,20 @@ class Service:
         clock: Clock,
     ) -> None:
         self._spark = spark
+        self._directory = directory
         self._settings = settings
         self._job = job
         self._clock = clock
         self._name = directory.name
-        self._requests = Requests(directory.storage, clock)
-        self._own: set[str] = set()
+        self._ownership = Ownership(directory)
+        self._catalog = SavepointCatalog(directory.storage)
+        self._requests = Requests(directory.storage, clock, self._ownership.check)
+        self._ending = Ending(directory, self._requests, job.cancel, self._ownership.check)
         self._savepoints = Savepoints(spark, directory, storage, settings, self._requests, clock)
+        self._own: set[str] = set()
+        self._answers = 0
+        self._before: JobState | None = None
+        self._resumed = self._supervised = False
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._poked = threading.Event()
@@ -92,22 +108,84 @@ class Service:
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
 
-    def start(self, created_ms: int, *, resumed: bool = False) -> None:
-        """Begin to serve.
+    # -- for the runner
+
+    def start(self, created_ms: int, *, resumed: bool = False, supervised: bool = False) -> None:
+        """Begin to serve, as soon as there is an attempt; before the job says anything of itself.
 
         Args:
             created_ms: When the job was created; a schedule counts from then.
             resumed: Whether a supervisor has started the driver again: then what was asked of the
                 one that died still holds.
+            supervised: Whether somebody starts the driver again if it dies.
         """
-        if not resumed:
-            with self._lock:
-                self._settle_leftovers()
+        self._before, self._resumed, self._supervised = self._end_state(), resumed, supervised
         if self._settings.schedule is not None:
             # A last time in the future, by a clock that was wrong, must not switch it off.
             last = self._savepoints.last_scheduled(created_ms)
             self._last_scheduled = min(last, self._clock.now_ms())
         self._thread.start()
+
+    def took_over(self, attempt: int) -> None:
+        """A fence was taken: from now on requests are answered here, and nowhere else."""
+        with self._lock:
+            first = not self._ownership.is_taken
+            self._ownership.take(attempt)
+            try:
+                if first and not self._resumed:
+                    own = frozenset(self._own)
+                    answer_leftovers(self._requests, self._catalog, self._before, own)
+                if first:
+                    self._requests.prune(_KEPT_REQUESTS)
+            except StorageError as e:
+                _LOG.warning("job %r: old requests are left alone: %s", self._name, e)
+        self._ending.look()
+        self._poked.set()
+
+    def begins(self, attempt: Attempt) -> None:
+        """An attempt is about to run. It is held back if the job ends with what it starts from."""
+        self._ending.begins(attempt)
+
+    def save_before_upgrade(self, manifest: Manifest) -> None:
+        """Keep what a changed program is about to start from, unless the user declines.
+
+        That is no request: nobody could serve it later, from another state. For one checkpoint
+        there is one savepoint, however often the upgrade is tried.
+
+        Args:
+            manifest: The job's own checkpoint; its sinks are settled, and nothing deletes its
+                files yet.
+        """
+        if self._settings.directory is None or not self._settings.on_stop:
+            return
+        if self._ending.request is None:
+            self._savepoints.take_before_upgrade(manifest, self._job.origin)
+
+    def close(self, *, give_up: bool) -> None:
+        """The job has ended: answer what is still open.
+
+        Args:
+            give_up: Do not wait for a savepoint that is being written.
+        """
+        self._ended.set()
+        self._poked.set()
+        if give_up:
+            self._savepoints.give_up()
+        self._thread.join()
+        if self._busy is not None:
+            self._busy[1].join()
+        if not self._ownership.is_taken:
+            return
+        try:
+            state = self._end_state()
+            if state is None and self._supervised:
+                return  # the supervisor starts another driver, which goes on with them
+            answer_ended(self._requests, self._catalog, state)
+            self._requests.prune(_KEPT_REQUESTS)
+        except (FencedError, StorageError) as e:
+            _LOG.warning("job %r: requests are left without an answer: %s", self._name, e)
+
+    # -- for the program that runs the job
 
     def submit(self, kind: RequestKind, **what: Any) -> Request:
         """Ask for something from within this process; see `Requests.submit`."""
@@ -116,28 +194,6 @@ class Service:
             self._own.add(request.id)
         self._poked.set()
         return request
-
-    def save_before_upgrade(self, manifest: Manifest) -> None:
-        """Keep what a changed program is about to start from, unless the user declines.
-
-        Args:
-            manifest: The job's own checkpoint; nothing deletes its files yet.
-        """
-        if self._settings.directory is None or not self._settings.on_stop:
-            return
-        with self._lock:
-            request = self._requests.submit(
-                RequestKind.SAVEPOINT, type=self._settings.format, label="before an upgrade"
-            )
-            self._busy = (request, threading.current_thread())
-        try:
-            entry = self._savepoints.take(request, manifest, self._job.origin)
-        except TurnbackError as e:
-            self._fail(request, str(e))
-            raise
-        finally:
-            self._busy = None
-        self._answer(request, RequestState.COMPLETED, path=entry.path, checkpoint=entry.checkpoint)
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request.
@@ -164,29 +220,6 @@ class Service:
             if over:
                 raise JobFailedError(f"job {self._name!r} ended before it answered")
 
-    def close(self, *, give_up: bool, leave_open: bool = False) -> None:
-        """The driver ends: answer what is still open.
-
-        Args:
-            give_up: Do not wait for a savepoint that is being written.
-            leave_open: The job goes on in another driver, which answers.
-        """
-        self._ended.set()
-        self._poked.set()
-        if give_up:
-            self._savepoints.give_up()
-        self._thread.join()
-        if self._busy is not None:
-            self._busy[1].join()
-        if leave_open:
-            return
-        try:
-            for request in self._requests.open():
-                self._fail(request, "the job has ended")
-            self._requests.prune(_KEPT_REQUESTS)
-        except StorageError as e:
-            _LOG.warning("job %r: requests are left without an answer: %s", self._name, e)
-
     # -- the loop
 
     def _run(self) -> None:
@@ -197,24 +230,36 @@ class Service:
                 self._submit_scheduled()
                 with self._lock:
                     self._poll()
+            except FencedError as e:
+                _LOG.warning("job %r: requests are not served any more: %s", self._name, e)
+                return
             except Exception as e:  # noqa: BLE001 - a dead thread would serve nobody any more
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
 
     def _poll(self) -> None:
+        if not self._ownership.is_taken:
+            return
         if self._busy is not None and not self._busy[1].is_alive():
             self._busy = None
         for request in self._requests.open():
-            if self._busy is not None and self._busy[0].id == request.id:
-                continue
             if request.kind is RequestKind.CANCEL and not request.savepoint:
-                self._job.cancel()
-                self._requests.finish(request.id, RequestState.COMPLETED)
-            elif self._busy is None:
+                self._ownership.check()
+                self._job.cancel()  # answered when that is done
+            elif self._busy is None and self._is_next(request):
+                self._ownership.check()
                 thread = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
                 )
                 self._busy = (request, thread)
                 thread.start()
+        if self._answers >= _PRUNED_AFTER:
+            self._answers = 0
+            self._requests.prune(_KEPT_REQUESTS)
+
+    def _is_next(self, request: Request) -> bool:
+        """Whether a request may be served now: what ends the job comes before all others."""
+        ending = self._ending.request
+        return not self._ending.is_due and (ending is None or ending.id == request.id)
 
     def _submit_scheduled(self) -> None:
         schedule, last = self._settings.schedule, self._last_scheduled
@@ -226,82 +271,105 @@ class Service:
             RequestKind.SAVEPOINT, type=self._settings.format, origin=RequestOrigin.SCHEDULE
         )
 
-    def _settle_leftovers(self) -> None:
-        """Answer what a driver that died has left: its job has ended, and starts again now."""
-        for request in self._requests.open():
-            if request.id in self._own:
-                continue
-            if request.kind is RequestKind.CANCEL and not request.savepoint:
-                self._requests.finish(request.id, RequestState.COMPLETED)
-            elif request.kind is not RequestKind.SAVEPOINT:
-                self._fail(request, "the driver died before it could; the job was started again")
+    def _end_state(self) -> JobState | None:
+        """How the job has ended, `None` if it has not said so."""
+        try:
+            status = self._directory.status()
+        except StorageError as e:
+            _LOG.warning("job %r: how it is cannot be read: %s", self._name, e)
+            return None
+        return status.state if status is not None and status.state.is_terminal else None
 
     # -- one request
 
     def _serve(self, request: Request) -> None:
+        ends = request.kind is not RequestKind.SAVEPOINT
         try:
-            path, checkpoint = self._fulfil(request)
+            if ends:
+                self._end_with(request)
+            else:
+                self._save(request)
         except FencedError as e:  # whoever has taken over answers
             _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
+            if ends:
+                self._ending.resume()
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
-            fate = lost_jvm(self._spark)
-            if fate is None:
-                self._fail(request, _told(e))
-            else:  # this driver ends, and the next one answers
+            lost = lost_jvm(self._spark)
+            if lost is not None and self._supervised:  # this driver ends, and the next one answers
                 kind = request.kind.value
-                _LOG.warning("job %r: %s request is left open: %s", self._name, kind, fate)
-        else:
-            self._answer(request, RequestState.COMPLETED, path=path, checkpoint=checkpoint)
+                _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
+            # Unless that is durable, the job still ends where it was decided, and does not go on.
+            elif self._fail(request, _told(e)) or self._ending.request is None:
+                self._ending.resume()
         self._poked.set()  # the next one may be waiting
 
-    def _fulfil(self, request: Request) -> tuple[str | None, int | None]:
-        stopping = request.kind is RequestKind.STOP
+    def _save(self, request: Request) -> None:
+        while True:
+            try:
+                held = self._hold(self._attempt())
+                break
+            except AttemptOverError:
+                continue
+        with held:
+            entry = self._savepoints.take(request, held.checkpoint.manifest, self._job.origin)
+        self._answer(request, RequestState.COMPLETED, path=entry.path, checkpoint=entry.checkpoint)
+
+    def _end_with(self, request: Request) -> None:
+        """End the job with a checkpoint that is decided first; `close` answers."""
+        manifest, held = self._ending.decided(request), None
+        if manifest is None:
+            held = self._decide(request)
+            manifest = held.checkpoint.manifest
+        try:
+            if request.takes_savepoint:
+                self._savepoints.take(request, manifest, self._job.origin)
+        finally:
+            if held is not None:
+                held.release()
+        if self._requests.result(request.id) is not None:
+            self._ending.resume()  # a driver before this one had failed it already
+        else:
+            self._ending.finish(request)
+
+    def _decide(self, request: Request) -> HeldCheckpoint:
+        """Pause the stream, and decide that the job ends with the checkpoint of its last epoch."""
         while True:
             attempt = self._attempt()
+            self._ending.pause(attempt)
             try:
-                if stopping:
-                    attempt.pause()
+                held = self._hold(attempt)
                 try:
-                    done = self._take(request, attempt)
-                    if stopping:
-                        attempt.finish()
-                finally:
-                    if stopping:
-                        attempt.resume()
-                break
-            except _AttemptOverError:
-                continue
-        if request.kind is RequestKind.CANCEL:
-            self._job.cancel()
-        return done
+                    self._ending.decide(request, attempt, held.checkpoint)
+                except BaseException:
+                    held.release()
+                    raise
+            except AttemptOverError:
+                self._ending.resume()
+            else:
+                return held
 
     def _attempt(self) -> Attempt:
         """The attempt that runs; waits while the job restarts."""
         while not self._ended.is_set():
             attempt = self._job.attempt
-            if attempt is not None and attempt.is_running:
+            if attempt is not None and _is_well(attempt):
                 return attempt
             self._ended.wait(_WAIT_S)
         raise CheckpointError(f"job {self._name!r} has ended")
 
-    def _take(self, request: Request, attempt: Attempt) -> tuple[str | None, int | None]:
+    def _hold(self, attempt: Attempt) -> HeldCheckpoint:
         try:
-            held = attempt.hold("savepoint").result()
+            return attempt.hold("savepoint").result()
         except FencedError:
             raise
-        except CheckpointError as e:
-            if attempt.is_running:
+        except TurnbackError as e:
+            if _is_well(attempt):
                 raise
-            raise _AttemptOverError from e
-        with held:
-            if not request.takes_savepoint:
-                return None, held.checkpoint.number
-            entry = self._savepoints.take(request, held.checkpoint.manifest, self._job.origin)
-        return entry.path, entry.checkpoint
+            raise AttemptOverError from e
 
-    def _fail(self, request: Request, why: str) -> None:
+    def _fail(self, request: Request, why: str) -> bool:
         _LOG.warning("job %r: %s request failed: %s", self._name, request.kind.value, why)
-        self._answer(request, RequestState.FAILED, error=why)
+        return self._answer(request, RequestState.FAILED, error=why)
 
     def _answer(
         self,
@@ -311,15 +379,22 @@ class Service:
         path: str | None = None,
         checkpoint: int | None = None,
         error: str | None = None,
-    ) -> None:
+    ) -> bool:
+        """Write a result; returns whether there is one now, or it is for others to write it."""
         try:
             self._requests.finish(request.id, state, path=path, checkpoint=checkpoint, error=error)
+            self._answers += 1
+        except FencedError as e:
+            _LOG.warning("request %s is left to another driver: %s", request.id, e)
         except StorageError as e:
             _LOG.warning("request %s could not be answered: %s", request.id, e)
+            return False
+        return True
 
 
-class _AttemptOverError(Exception):
-    """The attempt ended before its checkpoint was taken; the next one can take it."""
+def _is_well(attempt: Attempt) -> bool:
+    """Whether checkpoints of an attempt can be taken, and it is not about to fail."""
+    return attempt.is_running and attempt.coordinator.failure is None
 
 
 def _told(error: Exception) -> str:

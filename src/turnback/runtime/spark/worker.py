@@ -56,7 +56,12 @@ class LevelTask:
         """Run the epoch's share of this partition."""
         context = TaskContext.get()
         assert context is not None
-        name = TaskName(context.partitionId(), context.taskAttemptId())
+        name = TaskName(
+            context.partitionId(),
+            context.taskAttemptId(),
+            context.stageId(),
+            context.attemptNumber(),
+        )
         partition = -1 if self.shared else name.partition
         order = self.order
         key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
