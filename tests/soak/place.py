@@ -102,7 +102,7 @@ class Place:
             raise CommandError(f"exit {process.returncode}: {words}\n{out}\n{err}")
         return json.loads(out)
 
-    def turnback(self, *arguments: str, timeout_s: float = 120) -> Any:
+    def turnback(self, *arguments: str, timeout_s: float = 300) -> Any:
         """Run the installed program with --json; returns what it printed."""
         return self.result(self.begin(*arguments), timeout_s)
 
@@ -181,6 +181,11 @@ class Place:
                     found.append(ProcessId.of(int(path.name)))
         return [process for process in found if process.is_alive()]
 
+    def anyone_left(self) -> bool:
+        """Return whether a supervisor or a driver lives, also one that has not said so yet."""
+        words = ("turnback.launch.supervisor", str(_SCRIPT))
+        return any(w in command_line(p) for p in self.processes() for w in words)
+
     def kill_all(self) -> None:
         """Kill whatever was started for this soak and is still there."""
         while left := self.processes():
@@ -198,7 +203,7 @@ def command_line(process: ProcessId) -> str:
         words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return "gone"
-    return " ".join(word.decode(errors="replace") for word in words)[:200]
+    return " ".join(word.decode(errors="replace") for word in words)
 
 
 def _alive(process: ProcessId | None) -> list[ProcessId]:

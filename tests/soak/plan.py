@@ -51,7 +51,7 @@ _LONGEST_DELAY_S = {
     Kind.TWICE: 9.0,
 }
 _FIRST = (Victim.DRIVER, Victim.JVM)
-_SECOND = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.JVM, Victim.SUPERVISOR, Victim.WORKER)
+_SECOND = (Victim.DRIVER, Victim.DRIVER, Victim.JVM, Victim.JVM, Victim.SUPERVISOR)
 
 
 @dataclass(frozen=True)
