@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
+from turnback.core.coerce import spread
 from turnback.core.row import row_class
-from turnback.core.types import RowTypeInfo
+from turnback.core.types import RowTypeInfo, TypeInfo
 
 _new: Callable[[Any, Any], Any] = tuple.__new__
 
@@ -22,6 +23,19 @@ def row_builder(type_: RowTypeInfo) -> Callable[[tuple[Any, ...]], Any] | None:
         names = type_.names
         return lambda values: cls(**dict(zip(names, values, strict=True)))
     return lambda values: cls(*values)
+
+
+def former(type_: TypeInfo) -> Callable[[Any], Any]:
+    """Return the function that gives an element the class its type declares."""
+    if not isinstance(type_, RowTypeInfo):
+        return lambda element: element
+    kind = type_
+    wanted, build = kind.python_class or row_class(kind.names), row_builder(kind) or tuple
+
+    def form(element: Any) -> Any:
+        return element if isinstance(element, wanted) else build(spread(element, kind))
+
+    return form
 
 
 def build_rows(type_: RowTypeInfo, columns: Sequence[Iterable[Any]]) -> list[Any]:

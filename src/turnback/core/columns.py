@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from turnback.core.build import build_rows
 from turnback.core.coerce import NoneType, coercer, exact_classes, in_field, misfit, spread
 from turnback.core.errors import ElementTypeError
+from turnback.core.frozen import PickledBytes
 from turnback.core.types import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -95,7 +96,10 @@ def transpose(rows: list[Any], type_: RowTypeInfo) -> list[list[Any]]:
 def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
     name = type_.name if isinstance(type_, BasicTypeInfo) else ""
     if name == "pickled":
-        values = [None if v is None else pickle.dumps(v, protocol=5) for v in values]
+        values = [
+            v if v is None or v.__class__ is PickledBytes else pickle.dumps(v, protocol=5)
+            for v in values
+        ]
     elif not set(map(type, values)) <= exact_classes(type_) or _zones_differ(values, name):
         coerce = coercer(type_)
         values = [None if v is None else coerce(v) for v in values]

@@ -4,13 +4,14 @@ import contextlib
 import copy
 import gc
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from turnback.core import Batch, TypeInfo
 from turnback.core.errors import PlanError
+from turnback.core.frozen import can_change
 from turnback.functions import Function, declared_states
 from turnback.graph import NodeKind
 from turnback.planner import Operator
@@ -53,6 +54,8 @@ class LevelInstance:
         for operator in self.operators.values():
             if operator.kind is not NodeKind.SINK:
                 self._prepare(operator)
+        self.changeable = {op.id for op in self.operators.values() if can_change(op.type)}
+        self.changeable_wires = {w.id for w in program.input.wires if can_change(w.type)}
         following = program.next_parallelism
         self.routers = {
             w.id: Router(w, program.level.index + 1, following, program.max_parallelism)
@@ -188,8 +191,8 @@ class _Epoch:
             if wire.last_level > here:
                 self.emitted.append((wire_id, elements))
             else:
-                for consumer in wire.consumers:
-                    self._push(consumer, elements)
+                changeable = wire_id in self.instance.changeable_wires
+                self._hand_out(elements, wire.consumers, (), changeable)
         return self._flush()
 
     def _push(self, node: int, batch: Batch) -> None:
@@ -199,12 +202,19 @@ class _Epoch:
             self.sinks.write(operator, batch)
             return
         out = self.instance.runners[node].run(batch)
-        if out is None:
-            return
-        for consumer in operator.consumers:
-            self._push(consumer, out)
-        for wire in operator.wires:
-            self.emitted.append((wire, out))
+        if out is not None:
+            changeable = node in self.instance.changeable
+            self._hand_out(out, operator.consumers, operator.wires, changeable)
+
+    def _hand_out(
+        self, batch: Batch, consumers: Sequence[int], wires: Sequence[int], changeable: bool
+    ) -> None:
+        """Give a batch to all its readers; none sees what another one does to the elements."""
+        apart = changeable and len(consumers) + len(wires) > 1
+        for consumer in consumers:
+            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if apart else batch)
+        for wire in wires:
+            self.emitted.append((wire, Batch(batch.type, arrow=batch.arrow) if apart else batch))
 
     def _flush(self) -> list[pa.RecordBatch]:
         out = []

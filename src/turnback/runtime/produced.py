@@ -1,21 +1,19 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from turnback.core import Batch, RowTypeInfo, TypeInfo
-from turnback.core.build import build_rows, row_builder
-from turnback.core.coerce import spread
+from turnback.core.build import build_rows
 from turnback.core.columns import transpose
 from turnback.core.errors import ElementTypeError
+from turnback.core.frozen import can_change
 from turnback.core.row import row_class
-from turnback.core.types import BasicTypeInfo, DecimalTypeInfo
 
 
 class Produced(Batch):
-    """Elements as a user's function gave them: tuples, dicts, rows without names.
+    """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
 
     Whoever reads them one by one gets them as declared, whether or not there is a shuffle in
     between; a reader of columns does not pay for that.
@@ -26,18 +24,17 @@ class Produced(Batch):
     def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
         super().__init__(type, rows)
         self._operator = operator
-        self._formed = not isinstance(type, RowTypeInfo)
+        self._formed: list[Any] | None = None
 
     @property
     def rows(self) -> list[Any]:
         """The elements, each of the declared class."""
-        if not self._formed:
+        if self._formed is None:
             try:
-                self._rows = self._in_form()
+                self._formed = self._in_form()
             except ElementTypeError as e:
                 raise self._misfit(e) from None
-            self._formed = True
-        return self._rows or []
+        return self._formed
 
     @property
     def arrow(self) -> pa.RecordBatch:
@@ -49,9 +46,11 @@ class Produced(Batch):
 
     def _in_form(self) -> list[Any]:
         kind, rows = self.type, self._rows or []
-        assert isinstance(kind, RowTypeInfo)
-        if not all(isinstance(t, BasicTypeInfo | DecimalTypeInfo) for t in kind.types):
-            return Batch(kind, arrow=super().arrow).rows  # rows inside of rows have a form as well
+        parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
+        if any(isinstance(t, RowTypeInfo) or can_change(t) for t in parts):
+            return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
+        if not isinstance(kind, RowTypeInfo):
+            return rows
         wanted = kind.python_class or row_class(kind.names)
         if set(map(type, rows)) == {wanted}:
             return rows
@@ -61,15 +60,3 @@ class Produced(Batch):
         return ElementTypeError(
             f"{self._operator} gave an element that does not fit its output type: {error}"
         )
-
-
-def former(kind: TypeInfo) -> Callable[[Any], Any]:
-    """A function that gives an element the class its type declares."""
-    if not isinstance(kind, RowTypeInfo):
-        return lambda element: element
-    wanted, build = kind.python_class or row_class(kind.names), row_builder(kind) or tuple
-
-    def form(element: Any) -> Any:
-        return element if type(element) is wanted else build(spread(element, kind))
-
-    return form

@@ -10,22 +10,29 @@ import pyarrow as pa
 
 from turnback.core import Batch
 from turnback.core.batch import stream_schema
+from turnback.core.build import former
 from turnback.core.errors import ElementTypeError
+from turnback.core.frozen import Freezer, can_change
 from turnback.functions import ValueStateDescriptor
 from turnback.graph import REDUCED, NodeKind
 from turnback.planner import Operator
 from turnback.runtime.context import KeyedContext, PlainContext
 from turnback.runtime.failure import user_error
 from turnback.runtime.keyreader import key_reader
-from turnback.runtime.produced import Produced, former
+from turnback.runtime.produced import Produced
 from turnback.state import KeyedStateBackend
 
 
 class Runner(ABC):
-    """Runs one operator in one worker."""
+    """Runs one operator in one worker.
+
+    Elements are frozen as they come out, since the function may go on changing them. The loops
+    below remember a class whose elements cannot change: a call for each would cost too much.
+    """
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
+        self.freezer = Freezer(operator.type)
         self.read = 0
         self.written = 0
 
@@ -68,11 +75,15 @@ class MapRunner(Runner):
     def process(self, batch: Batch) -> Batch | None:
         """Map all elements."""
         function, rows, row = self.operator.function.map, batch.rows, None
+        admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
         try:
             for row in rows:
-                append(function(row))
+                element = function(row)
+                if type(element) is not usual:
+                    element, usual = admit(element)
+                append(element)
         except Exception as e:
             raise self.failed(e, row) from e
         return self.output(out)
@@ -84,20 +95,28 @@ class FlatMapRunner(Runner):
     def process(self, batch: Batch) -> Batch | None:
         """Map all elements."""
         function, rows, row = self.operator.function.flat_map, batch.rows, None
+        admit, usual = self.freezer.admit, None
         out: list[Any] = []
-        extend = out.extend
+        append = out.append
         try:
             for row in rows:
                 result = function(row)
                 if result is not None:
-                    extend(result)
+                    for element in result:
+                        if type(element) is not usual:
+                            element, usual = admit(element)
+                        append(element)
         except Exception as e:
             raise self.failed(e, row) from e
         return self.output(out)
 
 
 class FilterRunner(Runner):
-    """Keeps some elements."""
+    """Keeps some elements, as they came: what the function may do to them is not passed on."""
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
+        self.by_columns = can_change(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
         """Filter all elements."""
@@ -105,11 +124,18 @@ class FilterRunner(Runner):
         out: list[Any] = []
         append = out.append
         try:
-            for row in rows:
-                if function(row):
-                    append(row)
+            if self.by_columns:
+                for row in rows:
+                    append(bool(function(row)))
+            else:
+                for row in rows:
+                    if function(row):
+                        append(row)
         except Exception as e:
             raise self.failed(e, row) from e
+        if self.by_columns:
+            kept = batch.arrow.filter(pa.array(out, pa.bool_()))
+            return Batch(batch.type, kept) if kept.num_rows else None
         return Batch(batch.type, out) if out else None
 
 
@@ -118,34 +144,38 @@ class MapBatchesRunner(Runner):
 
     def process(self, batch: Batch) -> Batch | None:
         """Map the whole batch."""
-        data = batch.arrow
+        data, kind = batch.arrow, self.operator.type
+        assert kind is not None
+        schema = stream_schema(kind)
+        tables: list[pa.Table] = []
         try:
             result = self.operator.function(data)
             whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
-            parts = [result] if whole else list(result)
+            for part in [result] if whole else result:
+                if part is not None:
+                    tables.append(self._conform(part, schema))
+        except ElementTypeError:
+            raise
         except Exception as e:
             op = self.operator
             raise user_error(e, op.uid, op.name, batch_of=f"{len(batch)} elements") from e
-        return self._conform([part for part in parts if part is not None])
-
-    def _conform(self, parts: list[Any]) -> Batch | None:
-        type = self.operator.type
-        assert type is not None
-        schema = stream_schema(type)
-        tables = []
-        for part in parts:
-            table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
-            if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
-                got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
-                raise self._misfit(f"got {got}, wanted the columns {schema.names}")
-            try:
-                tables.append(table.select(schema.names).cast(schema))
-            except (pa.ArrowException, ValueError) as e:
-                raise self._misfit(str(e)) from None
         if not sum(t.num_rows for t in tables):
             return None
         (combined,) = pa.concat_tables(tables).combine_chunks().to_batches()
-        return Batch(type, combined)
+        return Batch(kind, combined)
+
+    def _conform(self, part: Any, schema: pa.Schema) -> pa.Table:
+        table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
+        if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
+            got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
+            raise self._misfit(f"got {got}, wanted the columns {schema.names}")
+        try:
+            table = table.select(schema.names).cast(schema)
+        except (pa.ArrowException, ValueError) as e:
+            raise self._misfit(str(e)) from None
+        # Its memory may be a NumPy array that the function fills again; the empty part makes
+        # Arrow copy it.
+        return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
 
     def _misfit(self, problem: str) -> ElementTypeError:
         op = self.operator
@@ -162,13 +192,17 @@ class ProcessRunner(FlatMapRunner):
         """Process all elements."""
         function, ctx = self.operator.function.process_element, PlainContext()
         rows, row = batch.rows, None
+        admit, usual = self.freezer.admit, None
         out: list[Any] = []
-        extend = out.extend
+        append = out.append
         try:
             for row in rows:
                 result = function(row, ctx)
                 if result is not None:
-                    extend(result)
+                    for element in result:
+                        if type(element) is not usual:
+                            element, usual = admit(element)
+                        append(element)
         except Exception as e:
             raise self.failed(e, row) from e
         return self.output(out)
@@ -192,14 +226,18 @@ class KeyedProcessRunner(KeyedRunner):
         """Process all elements, each under its key."""
         backend, row = self.backend, None
         function, ctx = self.operator.function.process_element, KeyedContext(backend)
+        admit, usual = self.freezer.admit, None
         out: list[Any] = []
-        extend = out.extend
+        append = out.append
         keys = self.keys(batch)
         try:
             for backend.key, row in zip(keys, batch.rows, strict=True):
                 result = function(row, ctx)
                 if result is not None:
-                    extend(result)
+                    for element in result:
+                        if type(element) is not usual:
+                            element, usual = admit(element)
+                        append(element)
         except Exception as e:
             raise self.failed(e, row, key=backend.key) from e
         return self.output(out)
@@ -217,7 +255,7 @@ class ReduceRunner(KeyedRunner):
     def process(self, batch: Batch) -> Batch | None:
         """Reduce all elements, each under its key."""
         backend, state, form, row = self.backend, self.state, self.form, None
-        function = self.operator.function.reduce
+        function, freeze = self.operator.function.reduce, self.freezer.freeze
         out: list[Any] = []
         append = out.append
         keys = self.keys(batch)
@@ -226,7 +264,7 @@ class ReduceRunner(KeyedRunner):
                 before = state.value()
                 after = row if before is None else form(function(before, row))
                 state.update(after)
-                append(after)
+                append(freeze(after))
         except Exception as e:
             raise self.failed(e, row, key=backend.key) from e
         return self.output(out)

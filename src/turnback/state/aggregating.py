@@ -30,19 +30,15 @@ class AggregatingState(SingleState, Generic[T, R]):
 
     def get(self) -> R | None:
         """The result for the current key, None when nothing was added."""
-        accumulator = self._accumulator()
+        accumulator = self._current()
         return None if accumulator is None else self._result(accumulator)
 
     def add(self, value: T) -> None:
         """Add an element to the accumulator of the current key."""
-        accumulator = self._accumulator()
+        accumulator = self._current()
         if accumulator is None:
             accumulator = self._create()
         key: Any = self._context.key
-        self._cache[key] = self._dirty[key] = self._add(value, accumulator)
-
-    def _accumulator(self) -> Any:
-        try:
-            return self._cache[self._context.key]
-        except KeyError:
-            return self._read()
+        result = self._add(value, accumulator)
+        kept = result if type(result) is self._plain else self._keep(result)
+        self._cache[key] = self._dirty[key] = kept

@@ -8,13 +8,14 @@ from turnback.functions.descriptors import StateDescriptor
 from turnback.state.aggregating import AggregatingState
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
+from turnback.state.kept import Kept
 from turnback.state.layout import MAX_GROUPS
 from turnback.state.list import ListState
 from turnback.state.map import MapState
 from turnback.state.reducing import ReducingState
 from turnback.state.schema import StateSchema
 from turnback.state.store import LocalStore
-from turnback.state.value import ValueState
+from turnback.state.value import ChangeableValueState, ValueState
 
 Handle = (
     ValueState[Any]
@@ -109,7 +110,8 @@ class KeyedStateBackend(KeyContext):
         serializer = serializer_for(descriptor.type)
         match descriptor.kind:
             case "value":
-                return ValueState(self, schema, serializer)
+                encoded = Kept(serializer).show is not None
+                return (ChangeableValueState if encoded else ValueState)(self, schema, serializer)
             case "list":
                 return ListState(self, schema, serializer)
             case "map":

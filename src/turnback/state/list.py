@@ -8,7 +8,8 @@ from turnback.core import Serializer
 from turnback.core.errors import StateError
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
-from turnback.state.encode import encode_all
+from turnback.state.encode import encode_all, misfit
+from turnback.state.kept import Kept
 from turnback.state.layout import state_prefix
 from turnback.state.schema import StateSchema
 
@@ -22,14 +23,15 @@ class ListState(Generic[T]):
 
     An element's position is the epoch and the number within it, so that positions sort in the
     order in which elements were added, provided epochs only ever rise along a job's history.
+    Elements count as they were when they were added, and those handed out are the caller's own.
     """
 
     __slots__ = (
         "_added",
         "_cleared",
         "_context",
-        "_decode",
-        "_encode_all",
+        "_kept",
+        "_plain",
         "_prefix",
         "_stored",
         "schema",
@@ -39,10 +41,10 @@ class ListState(Generic[T]):
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._encode_all = serializer.encode_all
-        self._decode = serializer.decode
-        self._added: dict[Any, list[T]] = {}
-        self._stored: dict[Any, list[T]] = {}
+        self._kept = Kept(serializer)
+        self._plain = self._kept.plain
+        self._added: dict[Any, list[Any]] = {}
+        self._stored: dict[Any, list[Any]] = {}
         self._cleared: dict[Any, None] = {}
 
     def get(self) -> list[T]:
@@ -51,7 +53,9 @@ class ListState(Generic[T]):
         stored = self._stored.get(key)
         if stored is None:
             stored = self._read()
-        return stored + self._added.get(key, [])
+        kept = stored + self._added.get(key, [])
+        show = self._kept.show
+        return kept if show is None else list(map(show, kept))
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())
@@ -61,24 +65,21 @@ class ListState(Generic[T]):
         if value is None:
             raise self._no_null()
         key = self._context.key
+        kept = value if type(value) is self._plain else self._keep(value)
         try:
-            self._added[key].append(value)
+            self._added[key].append(kept)
         except KeyError:
-            self._added[key] = [value]
+            self._added[key] = [kept]
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append elements."""
-        new = list(values)
-        if None in new:
-            raise self._no_null()
+        new = self._keep_all(values)
         if new:
             self._added.setdefault(self._context.key, []).extend(new)
 
     def update(self, values: Iterable[T] | None) -> None:
         """Replace the list; None or nothing clears it."""
-        new = [] if values is None else list(values)
-        if None in new:
-            raise self._no_null()
+        new = [] if values is None else self._keep_all(values)
         self.clear()
         if new:
             self._added[self._context.key] = new
@@ -112,15 +113,28 @@ class ListState(Generic[T]):
             subs += [position(epoch, i) for i in range(size)]
         owners = [key for key, added in self._added.items() for _ in added]
         elements = [element for added in self._added.values() for element in added]
-        values += encode_all(self.schema, self._encode_all, owners, elements)
+        values += encode_all(self.schema, self._kept.encode_all, owners, elements)
         builder.add(self.schema, groups, keys, subs, values)
 
-    def _read(self) -> list[T]:
+    def _keep_all(self, values: Iterable[T]) -> list[Any]:
+        new = list(values)
+        if any(value is None for value in new):
+            raise self._no_null()
+        plain, keep = self._plain, self._keep
+        return [value if type(value) is plain else keep(value) for value in new]
+
+    def _keep(self, value: T) -> Any:
+        try:
+            return self._kept.keep(value)
+        except Exception as e:
+            raise misfit(self.schema, self._context.key, value, e) from e
+
+    def _read(self) -> list[Any]:
         context = self._context
         key = context.key
         _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
-        decode = self._decode
-        stored = [decode(data[wrapped:]) for _, data in context.scan(self._prefix + suffix)]
+        load = self._kept.load
+        stored = [load(data[wrapped:]) for _, data in context.scan(self._prefix + suffix)]
         self._stored[key] = stored
         return stored
 

@@ -7,6 +7,7 @@ from turnback.core import KeyCodec, Serializer
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
 from turnback.state.encode import misfit
+from turnback.state.kept import Kept
 from turnback.state.layout import component, split_sub, state_prefix, wrapped_size
 from turnback.state.schema import StateSchema
 
@@ -45,15 +46,18 @@ class _Entries:
 
 
 class MapState(Generic[K, V]):
-    """A map per key, stored per entry; a put reads and rewrites no other entry."""
+    """A map per key, stored per entry; a put reads and rewrites no other entry.
+
+    Values count as they were when they were put, and those handed out are the caller's own.
+    """
 
     __slots__ = (
         "_context",
-        "_decode",
         "_decode_sub",
-        "_encode",
         "_encode_sub",
+        "_kept",
         "_maps",
+        "_plain",
         "_prefix",
         "schema",
     )
@@ -68,25 +72,28 @@ class MapState(Generic[K, V]):
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._encode = serializer.encode
-        self._decode = serializer.decode
+        self._kept = Kept(serializer)
+        self._plain = self._kept.plain
         self._encode_sub = sub_codec.encode
         self._decode_sub = sub_codec.decode
         self._maps: dict[Any, _Entries] = {}
 
     def get(self, key: K) -> V | None:
         """The value of an entry, None when there is none."""
-        value: V | None = self._find(key)
-        return None if value is _ABSENT else value
+        kept = self._find(key)
+        return None if kept is _ABSENT else self._shown(kept)
 
     def put(self, key: K, value: V) -> None:
         """Set an entry."""
+        self._set(key, value if type(value) is self._plain else self._keep(value))
+
+    def _set(self, key: K, kept: Any) -> None:
         sub = self._encode_sub(key)
         try:
             entries = self._maps[self._context.key]
         except KeyError:
             entries = self._new()
-        entries.known[sub] = value
+        entries.known[sub] = kept
         entries.dirty[sub] = None
 
     def put_all(self, values: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
@@ -96,7 +103,7 @@ class MapState(Generic[K, V]):
 
     def remove(self, key: K) -> None:
         """Remove an entry, if it is there."""
-        self.put(key, _ABSENT)
+        self._set(key, _ABSENT)
 
     def contains(self, key: K) -> bool:
         """Whether there is an entry."""
@@ -104,8 +111,8 @@ class MapState(Generic[K, V]):
 
     def items(self) -> list[tuple[K, V]]:
         """All entries: stored ones in stored order, then new ones in the order of their puts."""
-        decode = self._decode_sub
-        return [(decode(sub), value) for sub, value in self._all()]
+        decode, shown = self._decode_sub, self._shown
+        return [(decode(sub), shown(kept)) for sub, kept in self._all()]
 
     def keys(self) -> list[K]:
         """The keys of all entries, in the order of `items`."""
@@ -114,7 +121,7 @@ class MapState(Generic[K, V]):
 
     def values(self) -> list[V]:
         """The values of all entries, in the order of `items`."""
-        return [value for _, value in self._all()]
+        return [self._shown(kept) for _, kept in self._all()]
 
     def is_empty(self) -> bool:
         """Whether there is no entry; reads no more than it needs to."""
@@ -130,10 +137,10 @@ class MapState(Generic[K, V]):
         entries.whole = entries.cleared = True
 
     def __getitem__(self, key: K) -> V:
-        value = self._find(key)
-        if value is _ABSENT:
+        kept = self._find(key)
+        if kept is _ABSENT:
             raise KeyError(key)
-        return value  # type: ignore[no-any-return]
+        return self._shown(kept)  # type: ignore[no-any-return]
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
@@ -141,7 +148,7 @@ class MapState(Generic[K, V]):
     def __delitem__(self, key: K) -> None:
         if self._find(key) is _ABSENT:
             raise KeyError(key)
-        self.put(key, _ABSENT)
+        self._set(key, _ABSENT)
 
     def __contains__(self, key: object) -> bool:
         return self._find(key) is not _ABSENT
@@ -199,7 +206,7 @@ class MapState(Generic[K, V]):
             data = context.get(self._prefix + suffix + component(sub))
             if data is not None:
                 wrapped += wrapped_size(sub)
-                value = self._decode(data[wrapped:] if wrapped else data)
+                value = self._kept.load(data[wrapped:] if wrapped else data)
         entries.known[sub] = value
         return value
 
@@ -216,20 +223,30 @@ class MapState(Generic[K, V]):
     def _all(self) -> list[tuple[bytes, Any]]:
         entries = self._maps.get(self._context.key) or self._new()
         if not entries.whole:
-            decode, known = self._decode, entries.known
-            stored = {
-                sub: known[sub] if sub in known else decode(data) for sub, data in self._scan()
-            }
+            load, known = self._kept.load, entries.known
+            stored = {sub: known[sub] if sub in known else load(data) for sub, data in self._scan()}
             for sub, value in known.items():
                 stored.setdefault(sub, value)
             entries.known = stored
             entries.whole = True
         return [(sub, value) for sub, value in entries.known.items() if value is not _ABSENT]
 
-    def _encoded(self, key: Any, value: Any) -> bytes | None:
-        if value is _ABSENT:
+    def _keep(self, value: Any) -> Any:
+        if value is None and self._kept.show is None:
             return None
         try:
-            return self._encode(value)
+            return self._kept.keep(value)
         except Exception as e:
-            raise misfit(self.schema, key, value, e) from e
+            raise misfit(self.schema, self._context.key, value, e) from e
+
+    def _shown(self, kept: Any) -> Any:
+        show = self._kept.show
+        return kept if show is None else show(kept)
+
+    def _encoded(self, key: Any, kept: Any) -> bytes | None:
+        if kept is _ABSENT:
+            return None
+        try:
+            return self._kept.encode(kept)
+        except Exception as e:
+            raise misfit(self.schema, key, kept, e) from e

@@ -27,18 +27,14 @@ class ReducingState(SingleState, Generic[T]):
 
     def get(self) -> T | None:
         """The reduced value of the current key, None when nothing was added."""
-        try:
-            return self._cache[self._context.key]  # type: ignore[no-any-return]
-        except KeyError:
-            return self._read()  # type: ignore[no-any-return]
+        value: T | None = self._current()
+        return value
 
     def add(self, value: T) -> None:
         """Reduce an element into the value of the current key."""
         key: Any = self._context.key
-        try:
-            current = self._cache[key]
-        except KeyError:
-            current = self._read()
+        current = self._current()
         if current is not None:
             value = self._reduce(current, value)
-        self._cache[key] = self._dirty[key] = value
+        kept = value if type(value) is self._plain else self._keep(value)
+        self._cache[key] = self._dirty[key] = kept

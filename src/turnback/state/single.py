@@ -5,7 +5,8 @@ from typing import Any
 from turnback.core import Serializer
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
-from turnback.state.encode import encode_all
+from turnback.state.encode import encode_all, misfit
+from turnback.state.kept import Kept
 from turnback.state.layout import state_prefix
 from turnback.state.schema import StateSchema
 
@@ -13,18 +14,20 @@ from turnback.state.schema import StateSchema
 class SingleState:
     """A state of one value per key: what value, reducing and aggregating state have in common.
 
-    `_cache` holds every value seen or set in this epoch, decoded, None where there is none;
+    `_cache` holds every value seen or set in this epoch, as `Kept` says, None where there is none;
     `_dirty` those that were set.
     """
 
-    __slots__ = ("_cache", "_context", "_decode", "_dirty", "_encode_all", "_prefix", "schema")
+    __slots__ = (
+        "_cache", "_context", "_dirty", "_kept", "_plain", "_prefix", "_show", "schema"
+    )  # fmt: skip
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._encode_all = serializer.encode_all
-        self._decode = serializer.decode
+        self._kept = Kept(serializer)
+        self._plain, self._show = self._kept.plain, self._kept.show
         self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}
 
@@ -44,7 +47,7 @@ class SingleState:
             [place[0] for place in places],
             [place[1] for place in places],
             None,
-            encode_all(self.schema, self._encode_all, list(dirty), list(dirty.values())),
+            encode_all(self.schema, self._kept.encode_all, list(dirty), list(dirty.values())),
         )
 
     def clear(self) -> None:
@@ -52,12 +55,29 @@ class SingleState:
         key = self._context.key
         self._cache[key] = self._dirty[key] = None
 
+    def _current(self) -> Any:
+        """The value of the current key, which the caller may change."""
+        try:
+            kept = self._cache[self._context.key]
+        except KeyError:
+            kept = self._read()
+        return kept if self._show is None or kept is None else self._show(kept)
+
+    def _keep(self, value: Any) -> Any:
+        """What is kept of a value whose class is not `_plain`."""
+        if value is None:
+            return None
+        try:
+            return self._kept.keep(value)
+        except Exception as e:
+            raise misfit(self.schema, self._context.key, value, e) from e
+
     def _read(self) -> Any:
-        """The stored value of the current key; kept for the rest of the epoch."""
+        """What is stored under the current key, as it is kept for the rest of the epoch."""
         context = self._context
         key = context.key
         _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
         data = context.get(self._prefix + suffix)
-        value = None if data is None else self._decode(data[wrapped:] if wrapped else data)
+        value = None if data is None else self._kept.load(data[wrapped:] if wrapped else data)
         self._cache[key] = value
         return value
