@@ -183,7 +183,8 @@ class JobRunner:
         history = None
         try:
             log = CheckpointLog(self._directory.storage)
-            self._say(JobState.CREATED, info)
+            supervisor = self._spec.run.supervisor() if self._spec.run else None
+            self._say(JobState.CREATED, info, supervisor=supervisor)
             fence = self._fence(log, info)
             self._service.took_over(fence.attempt)
             history = History(self._directory.storage, fence.attempt, self._clock)
