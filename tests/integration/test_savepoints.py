@@ -29,6 +29,7 @@ from turnback import (
 from turnback.coordinator import (
     JobDirectory,
     JobEnded,
+    JobState,
     RequestKind,
     Requests,
     SavepointCatalog,
@@ -39,7 +40,9 @@ from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     FencedError,
+    StorageError,
 )
+from turnback.runtime.spark.exporter import Exporter
 from turnback.savepoint import END_OF_TIME, SavepointDirectory
 
 KEYS = "aabcab"
@@ -445,6 +448,30 @@ def test_one_asked_for_while_the_job_restarts(jobs):
     client.cancel()
     assert client.result(60).attempts == 2
     assert SavepointDirectory.locate(jobs.directory / "sp").verify() == []
+
+
+def test_the_attempt_fails_while_the_savepoint_of_a_stop_is_written(jobs, monkeypatch):
+    """The job restarts by itself, and ends all the same: with the epoch of the savepoint."""
+    feed(jobs)
+    how = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "100 ms"}
+    client = jobs.start(build(jobs, **how, **{"restart-strategy.fixed-delay.attempts": 3}))
+    settled(jobs, KEYS)
+    runner, export = client._runner, Exporter.export
+
+    def fails(self, *args):
+        first = runner.attempt
+        feed(jobs)  # which must not be processed any more
+        first.coordinator._set_failure(StorageError("while the savepoint is written"))
+        eventually(lambda: runner.attempt not in (None, first) and runner.attempt.is_running)
+        return export(self, *args)
+
+    monkeypatch.setattr(Exporter, "export", fails)
+    where = client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    assert JobDirectory.locate(jobs.root, "job").status().state is JobState.FINISHED
+    assert client.result(60).attempts == 2
+    assert jobs.out() == counted(KEYS)
+    build(jobs).execute("job", bounded=True, start_from=where)
+    assert jobs.out() == counted(KEYS * 2)
 
 
 def test_no_space_left(jobs):
