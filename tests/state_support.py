@@ -61,7 +61,7 @@ class FakeJob:
                 backend.begin(home.store, self.epoch)
                 for i, (key, step) in enumerate(steps):
                     if first <= self.codec.group(key, self.max_parallelism) <= last:
-                        backend.key = key
+                        backend.key = self.codec.form.one(key)
                         results[i] = step(handles)
                 builder = DeltaBuilder(self.epoch)
                 backend.drain(builder)

@@ -5,8 +5,9 @@ from typing import Any
 
 from xxhash import xxh64_intdigest
 
-from turnback.core.coerce import coercer, cut, decimal_quantizer, spread
-from turnback.core.errors import ConfigurationError, NullKeyError, PlanError
+from turnback.core.coerce import coercer, decimal_quantizer, spread
+from turnback.core.errors import ConfigurationError, PlanError
+from turnback.core.keyform import KeyForm, null_key
 from turnback.core.serde import Serializer
 from turnback.core.sparkhash import SEED, column_hash
 from turnback.core.types import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo, Types
@@ -28,6 +29,8 @@ class KeyCodec:
         encode: Returns the bytes of a key. Raises `NullKeyError` if it is or holds None,
             `ElementTypeError` if it does not fit the types.
         decode: Returns the key of bytes.
+        form: The form in which Python finds keys equal exactly if their bytes are. Whoever looks
+            keys up in a dict has to bring them into it first.
         group: Returns the key group of a key, 0 to max_parallelism - 1, which is its second
             argument. Raises as `encode` does.
 
@@ -35,7 +38,7 @@ class KeyCodec:
         PlanError: A type cannot be a key.
     """
 
-    __slots__ = ("by_columns", "decode", "encode", "group", "types")
+    __slots__ = ("by_columns", "decode", "encode", "form", "group", "types")
 
     def __init__(self, types: tuple[TypeInfo, ...], by_columns: bool) -> None:
         self.types = tuple(types)
@@ -45,6 +48,7 @@ class KeyCodec:
         for type_ in self.types:
             _check_key_type(type_)
         whole = self.types[0] if len(self.types) == 1 else Types.TUPLE(self.types)
+        self.form = KeyForm(whole)
         serializer = Serializer(whole)
         self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer)
         self.decode: Callable[[bytes], Any] = serializer.decode
@@ -98,13 +102,6 @@ def _name(type_: TypeInfo) -> str:
     return "a pickled object" if pickled else f"the type {type_}"
 
 
-def _null(key: Any) -> NullKeyError:
-    return NullKeyError(
-        f"the key {cut(key)} is or holds null; filter these elements out or give them a key of "
-        "their own before key_by"
-    )
-
-
 def _key_encoder(type_: TypeInfo, serializer: Serializer) -> Callable[[Any], bytes]:
     canonical = _canonical(type_)
     inner = serializer.encode
@@ -112,7 +109,7 @@ def _key_encoder(type_: TypeInfo, serializer: Serializer) -> Callable[[Any], byt
 
         def encode(key: Any) -> bytes:
             if key is None:
-                raise _null(key)
+                raise null_key(key)
             return inner(key)
 
         return encode
@@ -130,7 +127,7 @@ def _canonical(type_: TypeInfo) -> Callable[[Any], Any] | None:
 
         def canonical_decimal(key: Any) -> Any:
             if key is None:
-                raise _null(key)
+                raise null_key(key)
             return quantize(coerce(key))
 
         return canonical_decimal
@@ -145,11 +142,11 @@ def _canonical_row(type_: RowTypeInfo) -> Callable[[Any], Any]:
 
     def canonical(key: Any) -> Any:
         if key is None:
-            raise _null(key)
+            raise null_key(key)
         if not isinstance(key, tuple) or len(key) != len(parts):
             key = spread(key, type_)
         if None in key:
-            raise _null(key)
+            raise null_key(key)
         if plain:
             return key
         return tuple([v if c is None else c(v) for c, v in zip(parts, key, strict=True)])
@@ -181,7 +178,7 @@ def _column_hash(type_: TypeInfo) -> Callable[[Any, int], int]:
 
     def hash_key(key: Any, seed: int) -> int:
         if key is None:
-            raise _null(key)
+            raise null_key(key)
         return hash_value(key, seed)
 
     return hash_key

@@ -35,7 +35,7 @@ class KeyedContext(PlainContext):
 
     def get_current_key(self) -> Any:
         """The key of the element."""
-        return self._backend.key
+        return self._backend.declared_key()
 
 
 class TaskContext:

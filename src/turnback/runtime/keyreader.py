@@ -8,7 +8,8 @@ from typing import Any
 
 from turnback.core import Batch, RowTypeInfo, TypeInfo
 from turnback.core.batch import stream_columns
-from turnback.core.errors import NullKeyError
+from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.core.keyform import KeyForm
 from turnback.graph import KeySpec
 from turnback.runtime.failure import user_error
 
@@ -16,18 +17,20 @@ KeyReader = Callable[[Batch], list[Any]]
 
 
 def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
-    """A function that gives the keys of a batch's elements, and refuses null ones."""
+    """A function that gives the keys of a batch's elements, and refuses null ones.
+
+    The keys have the form in which Python finds them equal exactly if they are one key.
+    """
+    form = key.codec().form
     if key.function is not None:
-        return _function_reader(key.function, uid)
+        return _function_reader(key.function, form, uid)
     what = f"({', '.join(key.columns)})"
     readers = [_column_reader(column, type) for column in key.columns]
-    if len(readers) == 1:
-        (one,) = readers
-        return lambda batch: _not_null(one(batch), uid, what)
 
     def read(batch: Batch) -> list[Any]:
         columns = [_not_null(reader(batch), uid, what) for reader in readers]
-        return list(zip(*columns, strict=True))
+        keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return list(map(form.one, keys)) if form.differs else keys
 
     return read
 
@@ -42,7 +45,7 @@ def _column_reader(column: str, type: TypeInfo) -> KeyReader:
     return lambda batch: list(map(get, batch.rows))
 
 
-def _function_reader(function: Callable[[Any], Any], uid: str) -> KeyReader:
+def _function_reader(function: Callable[[Any], Any], form: KeyForm, uid: str) -> KeyReader:
     def read(batch: Batch) -> list[Any]:
         rows, row, keys = batch.rows, None, []
         try:
@@ -50,7 +53,12 @@ def _function_reader(function: Callable[[Any], Any], uid: str) -> KeyReader:
                 keys.append(function(row))
         except Exception as e:
             raise user_error(e, uid, "key function", element=row) from e
-        return _not_null(keys, uid, "that the key function gives")
+        if form.are_all(keys):
+            return keys
+        try:
+            return list(map(form.one, _not_null(keys, uid, "that the key function gives")))
+        except ElementTypeError as e:
+            raise e.__class__(f"operator {uid!r}: {e}") from None
 
     return read
 

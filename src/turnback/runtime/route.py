@@ -49,22 +49,14 @@ class Router:
             known.clear()
         targets = []
         for key in self._keys(batch):
-            try:
-                target = known.get(key)
-            except TypeError:
-                target = None  # a list or the like, which `place` refuses or takes
+            target = known.get(key)
             targets.append(place(key) if target is None else target)
         return pa.array(targets, pa.int32())
 
     def _place(self, key: Any) -> int:
         try:
             group = self._codec.group(key, self.max_parallelism)
-            target = partition_of(group, self.parallelism, self.max_parallelism)
-            self._known[key] = target
         except ElementTypeError as e:
             raise type(e)(f"operator {self._reader!r}: {e}") from None
-        except TypeError as e:
-            raise ElementTypeError(
-                f"operator {self._reader!r}: {key!r:.80} cannot be a key: {e}"
-            ) from None
+        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
         return target

@@ -19,7 +19,8 @@ class KeyContext:
 
     Attributes:
         uid: The operator.
-        key: The current key, set before each element.
+        key: The current key, set before each element, in the form that `KeyCodec.form` gives it:
+            two keys that Python finds equal share their state.
         epoch: The current epoch.
         located: Places of keys met so far; depends on nothing but the key.
         get: Reads one entry of the store.
@@ -46,6 +47,11 @@ class KeyContext:
         self.scan = store.scan
         if len(self.located) > _MOST_PLACES:
             self.located.clear()
+
+    def declared_key(self) -> Any:
+        """The current key as an instance of the class that was declared for keys."""
+        codec, key = self._codec, self.key
+        return codec.decode(codec.encode(key)) if codec.form.differs else key
 
     def locate(self, key: Any) -> Place:
         """Where a key is; remembered, since a key is read and written many times."""

@@ -38,7 +38,7 @@ class KeyedStateBackend(KeyContext):
         max_parallelism: Number of key groups.
 
     Attributes:
-        key: The current key, set before each element.
+        key: The current key, set before each element, in the form that `KeyCodec.form` gives it.
     """
 
     __slots__ = ("_descriptors", "_handles", "_running")
