@@ -87,10 +87,6 @@ class Fed:
                 }
         return rows
 
-    def in_region(self, region: str, account: str) -> list[Record]:
-        """Return the records of an account in a region, in order."""
-        return [r for r in self.records.get(account, ()) if r.region == region]
-
     def state(self, counts: dict[str, int]) -> dict[tuple[str, str], dict[Any, Any]]:
         """Return what each state holds after so many records of each account.
 
