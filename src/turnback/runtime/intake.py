@@ -27,7 +27,7 @@ from turnback.runtime.snapshot import StoredRows
 from turnback.runtime.storageref import StorageRef, storage_of
 from turnback.savepoint import Incompatible, Migration, StateId, evolve_state
 from turnback.state import BuiltDelta, KeyedStateBackend, StateFile, StateSchema, write_delta
-from turnback.state.delta import COLUMNS, bounded_batches
+from turnback.state.delta import COLUMNS, WIDE_COLUMNS, bounded_batches
 
 FILE_BYTES = 64 << 20
 """Rows are gathered up to this size before they are written as one file."""
@@ -152,7 +152,8 @@ class IntakeTask:
     def _write(self, schema: StateSchema, rows: pa.Table) -> StateFile:
         groups = rows["group"].to_numpy()
         if len(groups) > 1 and (np.diff(groups) < 0).any():
-            rows = rows.take(pa.array(np.argsort(groups, kind="stable")))
+            wide = pa.schema([WIDE_COLUMNS.field(name) for name in rows.schema.names])
+            rows = rows.cast(wide).take(pa.array(np.argsort(groups, kind="stable")))
             groups = rows["group"].to_numpy()
         state = pa.array(np.zeros(len(rows), np.int16))
         data = write_delta([schema], bounded_batches(rows.add_column(0, COLUMNS.field(0), state)))
@@ -208,10 +209,10 @@ def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
             held.append(table)
             size += table.nbytes
         if size >= FILE_BYTES:
-            yield pa.concat_tables(held).combine_chunks()
+            yield pa.concat_tables(held)
             held, size = [], 0
     if held:
-        yield pa.concat_tables(held).combine_chunks()
+        yield pa.concat_tables(held)
 
 
 def _keyed(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from io import BytesIO
 from typing import NamedTuple
 
 import msgspec
@@ -29,11 +30,13 @@ from turnback.storage.digest import digest
 FORMAT = 1
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 64 << 20
+_MOST_OFFSET = (1 << 31) - 1
 
 _FORMAT_KEY = b"turnback.state.format"
 _STATES_KEY = b"turnback.state.states"
 _OPTIONS = ipc.IpcWriteOptions(compression="zstd")
 _ONLY_GROUPS = ipc.IpcReadOptions(included_fields=[1])
+_NO_VALUES = ipc.IpcReadOptions(included_fields=[0, 1, 2, 3])
 
 COLUMNS = pa.schema(
     [
@@ -44,7 +47,10 @@ COLUMNS = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-
+WIDE_COLUMNS = pa.schema(
+    [field.with_type(pa.large_binary()) if i > 1 else field for i, field in enumerate(COLUMNS)]
+)
+"""The same for rows in memory, of which there may be more than 2 GiB."""
 
 Batch = Callable[[], pa.RecordBatch]
 """Reads a batch of a state file."""
@@ -95,15 +101,24 @@ class Delta:
         self._name = name
         self._reader = ipc.open_file(data)
 
-    def batches(self, first_group: int = 0, last_group: int = MAX_GROUPS) -> list[Batch]:
-        """The batches that may hold rows of these key groups; none of them is decompressed yet."""
+    def batches(
+        self, first_group: int = 0, last_group: int = MAX_GROUPS, *, values: bool = True
+    ) -> list[Batch]:
+        """The batches that may hold rows of these key groups; none of them is decompressed yet.
+
+        Args:
+            first_group: Smallest key group wanted.
+            last_group: Greatest one.
+            values: Whether the column of values is wanted, which takes most of the time.
+        """
         numbers = range(self._reader.num_record_batches)
         if len(numbers) > 1:  # most files hold what one epoch has touched
             lean = ipc.open_file(self._data, options=_ONLY_GROUPS)
             ends = [partial(self._group, lean, row=row) for row in (0, -1)]
             start = bisect_left(numbers, first_group, key=ends[-1])
             numbers = numbers[start : bisect_right(numbers, last_group, key=ends[0])]
-        return [partial(self._batch, self._reader, number) for number in numbers]
+        reader = self._reader if values else ipc.open_file(self._data, options=_NO_VALUES)
+        return [partial(self._batch, reader, number) for number in numbers]
 
     def _group(self, reader: ipc.RecordBatchFileReader, number: int, row: int) -> int:
         return int(self._batch(reader, number).column(0)[row].as_py())
@@ -120,11 +135,11 @@ def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch
     schema = COLUMNS.with_metadata(
         {_FORMAT_KEY: str(FORMAT).encode(), _STATES_KEY: msgspec.json.encode(list(schemas))}
     )
-    out = pa.BufferOutputStream()
+    out = BytesIO()  # gives its bytes away without a copy
     with ipc.new_file(out, schema, options=_OPTIONS) as writer:
         for batch in batches:
             writer.write_batch(batch)
-    return out.getvalue().to_pybytes()  # type: ignore[no-any-return]
+    return out.getvalue()
 
 
 def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
@@ -198,7 +213,7 @@ class DeltaBuilder:
         keys = [self._keys[i] for i in index]
         subs = [self._subs[i] for i in index]
         values = [self._values[i] for i in index]
-        batches = [
+        batches = (
             pa.record_batch(
                 [
                     pa.array(states[a:b]),
@@ -210,7 +225,7 @@ class DeltaBuilder:
                 schema=COLUMNS,
             )
             for a, b in _cuts(_sizes(keys, subs, values))
-        ]
+        )
         return BuiltDelta(
             write_delta(self._schemas, batches),
             rows,
@@ -222,15 +237,24 @@ class DeltaBuilder:
 
 def bounded_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
     """The rows of a table, with the columns of a state file, in batches of bounded size."""
-    columns = [table.column(i).combine_chunks() for i in range(table.num_columns)]
     sizes = np.zeros(len(table), np.int64)
-    for column in columns[2:]:
-        sizes += pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+    for column in table.columns[2:]:
+        sizes += pc.binary_length(column).fill_null(0).to_numpy()
     for start, end in _cuts(sizes):
-        cut = [c.slice(start, end - start) for c in columns]
+        cut = table.slice(start, end - start)
         yield pa.record_batch(
-            [c.cast(f.type) for c, f in zip(cut, COLUMNS, strict=True)], schema=COLUMNS
+            [_narrow(c, f.type) for c, f in zip(cut.columns, COLUMNS, strict=True)],
+            schema=COLUMNS,
         )
+
+
+def _narrow(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
+    array = column.combine_chunks()
+    if array.type != wanted and len(array) and pa.types.is_large_binary(array.type):
+        ends = np.frombuffer(array.buffers()[1], np.int64)
+        if ends[array.offset + len(array)] > _MOST_OFFSET:  # the slice lies far back in its chunk
+            array = array.take(pa.array(np.arange(len(array))))
+    return array.cast(wanted)
 
 
 def _sizes(*columns: list[bytes] | list[bytes | None]) -> npt.NDArray[np.int64]:
