@@ -22,7 +22,7 @@ def rows(group, position, value):
 
 def taken(tmp_path, tables):
     target = StorageRef(str(tmp_path))
-    task = IntakeTask(b"", 0, {}, target, attempt=1, epoch=5)
+    task = IntakeTask(b"", 0, {}, target, attempt=1, line="1-a", epoch=5)
     files = [task._write(LIST, chunk) for chunk in intake._chunks(tables)]
     return files, lambda file: storage_of(target).get(file.path)
 
