@@ -29,7 +29,7 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.api import environment as environment_module
-from turnback.runtime.spark import spark_session
+from turnback.runtime.spark import service, spark_session
 
 SCHEMA = "key string, seq bigint, team string"
 SEQUENCE = "key string, seq bigint, previous bigint, count bigint, team string"
@@ -126,6 +126,8 @@ def main() -> int:
     start = int(start) if start and start.isdigit() else start
     if args.resumed:
         be_resumed()
+    if args.poll:
+        service._POLL_S = args.poll
     client = env.execute_async("crash", bounded=True, start_from=start)
     try:
         client.result()
@@ -153,6 +155,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--start-from")
     parser.add_argument("--resumed", action="store_true", help="as started by a supervisor")
+    parser.add_argument("--poll", type=float, help="look for requests so rarely, in seconds")
     parser.add_argument("--kill-driver", action="store_true", help="also from points in tasks")
     parser.add_argument("--gate", help="start the job when this file is there")
     parser.add_argument("--at", default=":-1", help="the element at which there is trouble")

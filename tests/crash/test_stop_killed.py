@@ -48,7 +48,8 @@ def assert_ended(job: Place, requests: Requests, request: Request) -> SavepointM
 def test_killed_while_it_ends_the_job(place: MakePlace, kind: RequestKind, step: str) -> None:
     """The next driver ends the job where the first had decided; a start from there goes on."""
     job = place(EPOCHS)
-    successor = job.start("--resumed", ahead=True)
+    # Not because it looks at its requests early is there no epoch after what was decided.
+    successor = job.start("--resumed", "--poll", "8", ahead=True)
     last = job.start("--start-from", str(job.base / "sp"), ahead=True)
     requests, request = ask(job, kind)
     driver = job.start("--kill-driver", "--resumed", TURNBACK_KILL_AT=step)
