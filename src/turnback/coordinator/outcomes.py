@@ -67,13 +67,7 @@ def answer_ended(requests: Requests, catalog: SavepointCatalog, job: JobState | 
     """
     for request in requests.open():
         found = _failed("the job has ended") if job is None else outcome(request, job, catalog)
-        requests.finish(
-            request.id,
-            found.state,
-            path=found.path,
-            checkpoint=found.checkpoint,
-            error=found.error,
-        )
+        _answer(requests, request, found)
 
 
 def answer_leftovers(
@@ -94,13 +88,13 @@ def answer_leftovers(
         if request.id in own or request.kind is RequestKind.SAVEPOINT:
             continue
         found = _died(request, catalog) if job is None else outcome(request, job, catalog)
-        requests.finish(
-            request.id,
-            found.state,
-            path=found.path,
-            checkpoint=found.checkpoint,
-            error=found.error,
-        )
+        _answer(requests, request, found)
+
+
+def _answer(requests: Requests, request: Request, how: Outcome) -> None:
+    requests.finish(
+        request.id, how.state, path=how.path, checkpoint=how.checkpoint, error=how.error
+    )
 
 
 def _died(request: Request, catalog: SavepointCatalog) -> Outcome:
