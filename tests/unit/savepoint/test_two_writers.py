@@ -25,7 +25,7 @@ class Place:
 
     def __init__(self, order: Interleaving) -> None:
         self.order = order
-        self.files = MemoryStorage(f"two-writers-{next(_NAMES)}")
+        self.files = MemoryStorage(f"beside-its-successor-{next(_NAMES)}")
         self.storage = InterleavedStorage(self.files, order)
         self.storage.on_delete = self._deleted
         self.lost: list[str] = []
