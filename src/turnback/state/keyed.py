@@ -6,9 +6,9 @@ from turnback.core import KeyCodec, Serializer, TypeInfo, serializer_for
 from turnback.core.errors import PlanError, StateError
 from turnback.functions.descriptors import StateDescriptor
 from turnback.state.aggregating import AggregatingState
+from turnback.state.cachedform import CachedForm
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
-from turnback.state.kept import Kept
 from turnback.state.layout import MAX_GROUPS
 from turnback.state.list import ListState
 from turnback.state.map import MapState
@@ -110,7 +110,7 @@ class KeyedStateBackend(KeyContext):
         serializer = serializer_for(descriptor.type)
         match descriptor.kind:
             case "value":
-                encoded = Kept(serializer).show is not None
+                encoded = CachedForm(serializer).show is not None
                 return (ChangeableValueState if encoded else ValueState)(self, schema, serializer)
             case "list":
                 return ListState(self, schema, serializer)

@@ -6,10 +6,10 @@ from typing import Any, Generic, TypeVar
 
 from turnback.core import Serializer
 from turnback.core.errors import StateError
+from turnback.state.cachedform import CachedForm
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
 from turnback.state.encode import encode_all, misfit
-from turnback.state.kept import Kept
 from turnback.state.layout import state_prefix
 from turnback.state.schema import StateSchema
 
@@ -41,7 +41,7 @@ class ListState(Generic[T]):
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._kept = Kept(serializer)
+        self._kept = CachedForm(serializer)
         self._plain = self._kept.plain
         self._added: dict[Any, list[Any]] = {}
         self._stored: dict[Any, list[Any]] = {}

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from turnback.core import KeyCodec, Serializer
+from turnback.state.cachedform import CachedForm
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
 from turnback.state.encode import misfit
-from turnback.state.kept import Kept
 from turnback.state.layout import component, split_sub, state_prefix, wrapped_size
 from turnback.state.schema import StateSchema
 
@@ -72,7 +72,7 @@ class MapState(Generic[K, V]):
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._kept = Kept(serializer)
+        self._kept = CachedForm(serializer)
         self._plain = self._kept.plain
         self._encode_sub = sub_codec.encode
         self._decode_sub = sub_codec.decode

@@ -3,10 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 from turnback.core import Serializer
+from turnback.state.cachedform import CachedForm
 from turnback.state.context import KeyContext
 from turnback.state.delta import DeltaBuilder
 from turnback.state.encode import encode_all, misfit
-from turnback.state.kept import Kept
 from turnback.state.layout import state_prefix
 from turnback.state.schema import StateSchema
 
@@ -14,8 +14,8 @@ from turnback.state.schema import StateSchema
 class SingleState:
     """A state of one value per key: what value, reducing and aggregating state have in common.
 
-    `_cache` holds every value seen or set in this epoch, as `Kept` says, None where there is none;
-    `_dirty` those that were set.
+    `_cache` holds every value seen or set in this epoch, as `CachedForm` says, None where there is
+    none; `_dirty` those that were set.
     """
 
     __slots__ = (
@@ -26,7 +26,7 @@ class SingleState:
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._kept = Kept(serializer)
+        self._kept = CachedForm(serializer)
         self._plain, self._show = self._kept.plain, self._kept.show
         self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}

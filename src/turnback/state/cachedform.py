@@ -19,7 +19,7 @@ class _NoValue:
     """The class of no value at all."""
 
 
-class Kept:
+class CachedForm:
     """How the values of a state are kept in memory until the epoch ends.
 
     What counts is the value at the moment it was given to the state, and what is read is the same
