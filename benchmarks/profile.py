@@ -21,8 +21,8 @@ from benchmarks.run import CACHE
 from benchmarks.table import table
 from benchmarks.workload import PARALLELISM, Workload
 from turnback import DiscardSink, KeyedProcessFunction, Row, StreamExecutionEnvironment
-from turnback.runtime.spark import epochs
-from turnback.runtime.spark.epoch import EpochAcks
+from turnback.spark import epochs
+from turnback.spark.epochs import EpochAcks
 
 WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=12, warmup_batches=6)
 

@@ -15,7 +15,8 @@ from statistics import median
 from benchmarks.machine import Machine
 from benchmarks.section import put
 from benchmarks.table import table
-from turnback.coordinator import JobDirectory, JobState
+from turnback.job.directory import JobDirectory
+from turnback.job.status import JobState
 
 BIN = Path(sys.executable).parent
 RESULTS = Path(__file__).parent / "RESULTS.md"

@@ -27,17 +27,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from turnback.coordinator import (
-    AttemptStarted,
-    CheckpointDone,
-    JobDirectory,
-    RequestKind,
-    Requests,
-    RequestState,
-    read_history,
-)
 from turnback.core.errors import ConfigurationError
-from turnback.runtime.spark.java import check_java
+from turnback.job.directory import JobDirectory
+from turnback.job.history import AttemptStarted, CheckpointDone, read_history
+from turnback.job.request import RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.spark.session import check_java
 
 HERE = Path(__file__).parent
 BEFORE, SINCE, LIVE = 8, 8, 2

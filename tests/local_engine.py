@@ -18,18 +18,18 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from turnback import CollectSink, DataStream, StreamExecutionEnvironment
-from turnback.core import Batch, TypeInfo, as_type, partition_of
-from turnback.core.batch import stream_columns
-from turnback.planner import Plan, Routing
-from turnback.runtime.chains import Chains
-from turnback.runtime.hop import Hop
-from turnback.runtime.level import LevelInstance
-from turnback.runtime.message import INJECTED, Order, TaskName, encode_barrier
-from turnback.runtime.program import LevelProgram, level_programs, source_hop
-from turnback.runtime.spark.epoch import EpochAcks, run_epoch
-from turnback.runtime.storageref import StorageRef
-from turnback.sinks import CommitterContext
-from turnback.state import StateFile
+from turnback.program.plan import Plan, Routing
+from turnback.sinks.base import CommitterContext
+from turnback.spark.epochs import EpochAcks, run_epoch
+from turnback.state.files import StateFile, StorageRef
+from turnback.types.columns import Batch, stream_columns
+from turnback.types.hints import as_type
+from turnback.types.keys import partition_of
+from turnback.types.typeinfo import TypeInfo
+from turnback.worker.level import LevelInstance
+from turnback.worker.message import INJECTED, Order, TaskName, encode_barrier
+from turnback.worker.program import Chains, LevelProgram, level_programs, source_hop
+from turnback.worker.routing import Hop
 
 Parts = dict[int, list[pa.RecordBatch]]
 

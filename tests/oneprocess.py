@@ -13,31 +13,22 @@ from typing import Any
 import pyarrow as pa
 
 from turnback import DiscardSink
-from turnback.coordinator import (
-    CheckpointCoordinator,
-    CheckpointLog,
-    CheckpointSettings,
-    EpochCut,
-    SourcePosition,
-)
-from turnback.core import Batch, as_type
-from turnback.graph import KeySpec, NodeKind, StreamGraph
-from turnback.planner import plan
-from turnback.runtime.chains import Chains
-from turnback.runtime.level import LevelInstance
-from turnback.runtime.message import (
-    INJECTED,
-    Order,
-    TaskName,
-    decode_barrier,
-    encode_barrier,
-)
-from turnback.runtime.program import level_programs
-from turnback.runtime.spark.merger import MergeTask
-from turnback.runtime.storageref import StorageRef
-from turnback.sinks import CommitterContext
-from turnback.state import plan_merges
-from turnback.storage import LocalStorage
+from turnback.checkpoint.coordinator import CheckpointCoordinator
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import EpochCut, SourcePosition
+from turnback.config.checkpointing import CheckpointSettings
+from turnback.program.graph import KeySpec, NodeKind, StreamGraph
+from turnback.program.planner import plan
+from turnback.sinks.base import CommitterContext
+from turnback.spark.merger import MergeTask
+from turnback.state.compaction import plan_merges
+from turnback.state.files import StorageRef
+from turnback.storage.local import LocalStorage
+from turnback.types.columns import Batch
+from turnback.types.hints import as_type
+from turnback.worker.level import LevelInstance
+from turnback.worker.message import INJECTED, Order, TaskName, decode_barrier, encode_barrier
+from turnback.worker.program import Chains, level_programs
 
 ROW = as_type("key string, n bigint")
 

@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from turnback.core import KeyCodec, Types, group_range
-from turnback.functions import StateDescriptor
-from turnback.state import DeltaBuilder, Home, KeyedStateBackend, Merge, StateFile, open_home
+from turnback.program.descriptors import StateDescriptor
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.compaction import Merge
+from turnback.state.delta import DeltaBuilder
+from turnback.state.files import StateFile
+from turnback.state.replica import Replica, open_replica
+from turnback.types.factory import Types
+from turnback.types.keys import KeyCodec, group_range
 
 Step = Callable[[dict[str, Any]], Any]
 
@@ -40,11 +45,11 @@ class FakeJob:
         backend = KeyedStateBackend(self.uid, self.codec, self.max_parallelism)
         return backend, {d.name: backend.register(d) for d in self.descriptors}
 
-    def home(self, backend: KeyedStateBackend, partition: int = 0) -> Home:
+    def home(self, backend: KeyedStateBackend, partition: int = 0) -> Replica:
         groups = group_range(partition, self.parallelism, self.max_parallelism)
         files = [f for f in self.files if f.overlaps(*groups)]
         directory = self.root / f"{partition}-of-{self.parallelism}"
-        home = open_home(self.kind, directory, files, self.read, backend.schemas(), groups)
+        home = open_replica(self.kind, directory, files, self.read, backend.schemas(), groups)
         self.found.append(home.found)
         return home
 

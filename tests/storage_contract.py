@@ -3,7 +3,7 @@
 import pytest
 
 from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
-from turnback.storage import Storage, claim
+from turnback.storage.base import Storage, claim
 
 HOSTILE = [
     "",

@@ -23,7 +23,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.runtime.job import JobReport
+from turnback.spark.job import JobReport
 
 JOB = "bench"
 

@@ -18,7 +18,7 @@ from benchmarks.engines.turnback_job import Place
 from benchmarks.result import check
 from benchmarks.saved import CANONICAL, EMPTY, FORMATS, Saved, Span, directory_bytes, rate
 from turnback import JobClient, SavepointFormat
-from turnback.savepoint import SavepointDirectory
+from turnback.snapshot.directory import SavepointDirectory
 
 WARMUP_EPOCHS = 5
 EPOCHS_BEFORE = 10

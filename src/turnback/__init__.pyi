@@ -1,40 +1,41 @@
-from .api import (
-    CheckpointConfig,
-    DataStream,
-    DataStreamSink,
-    JobClient,
-    KeyedStream,
-    Savepoint,
-    SavepointWriter,
-    StreamExecutionEnvironment,
-    diff,
-)
-from .coordinator import (
+from .api.checkpoint_config import CheckpointConfig
+from .api.client import JobClient
+from .api.environment import StreamExecutionEnvironment
+from .api.savepoint import Savepoint
+from .api.savepoint_diff import diff
+from .api.savepoint_writer import SavepointWriter
+from .api.stream import DataStream, DataStreamSink, KeyedStream
+from .config.checkpointing import (
     CheckpointingMode,
     CheckpointStorage,
     ExternalizedCheckpointRetention,
-    RestartStrategies,
-    SavepointFormat,
 )
-from .core import Row, Types
-from .functions import (
-    AggregateFunction,
+from .config.restart import RestartStrategies
+from .config.savepoints import SavepointFormat
+from .program.descriptors import (
     AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from .program.functions import (
+    AggregateFunction,
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
     KeySelector,
-    ListStateDescriptor,
     MapFunction,
-    MapStateDescriptor,
     ProcessFunction,
     ReduceFunction,
-    ReducingStateDescriptor,
     RuntimeContext,
-    ValueStateDescriptor,
 )
-from .runtime.job import ClaimMode
-from .sinks import CollectSink, DiscardSink, FileSink, PrintSink, TwoPhaseCommitSink
+from .sinks.files import FileSink
+from .sinks.memory import CollectSink, DiscardSink, PrintSink
+from .sinks.two_phase import TwoPhaseCommitSink
+from .spark.job import ClaimMode
+from .types.factory import Types
+from .types.row import Row
 
 __all__ = [
     "AggregateFunction",

@@ -10,23 +10,22 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
-from turnback.coordinator.event import (
+from driver_support import Driver, dead
+from snapshot_support import FakeJob, schema
+from turnback.core.clock import ManualClock
+from turnback.inspect.jobs import Jobs
+from turnback.job.history import (
     AttemptStarted,
     CheckpointDone,
     CheckpointFailed,
+    History,
     JobEnded,
     Restarting,
 )
-from turnback.coordinator.history import History
-from turnback.coordinator.program import JobProgram, ProgramOperator, ProgramSetting
-from turnback.coordinator.request import Request
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.status import JobState, Metrics
-from turnback.core.clock import ManualClock
-from turnback.core.types import Types
-from turnback.ops.jobs import Jobs
-from unit.ops.driver_support import Driver, dead
-from unit.ops.snapshot_support import FakeJob, schema
+from turnback.job.request import Request
+from turnback.job.requests import Requests
+from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
+from turnback.types.factory import Types
 
 EVIL = "<img src=x onerror=alert(1)>"
 LONG = "a-name-that-somebody-generated-" + "x" * 90

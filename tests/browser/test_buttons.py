@@ -9,7 +9,7 @@ import pytest
 from page_support import EVIL, Driving, World
 from playwright.sync_api import expect
 
-from turnback.coordinator.request import Progress, RequestKind, RequestState
+from turnback.job.request import Progress, RequestKind, RequestState
 from unit.web.web_support import TOKEN, served
 
 

@@ -29,7 +29,8 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.api import environment as environment_module
-from turnback.runtime.spark import service, spark_session
+from turnback.spark import service
+from turnback.spark.session import spark_session
 
 SCHEMA = "key string, seq bigint, team string"
 SEQUENCE = "key string, seq bigint, previous bigint, count bigint, team string"

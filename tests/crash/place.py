@@ -15,8 +15,11 @@ from typing import Any
 
 from crash.driver import Driver
 from crash.verify import SINKS, Findings, Truth, examine
-from turnback.coordinator import CheckpointLog, Manifest, verify
-from turnback.storage import Storage, open_storage
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
+from turnback.snapshot.snapshot import verify
+from turnback.storage.base import Storage
+from turnback.storage.open import open_storage
 
 Files = dict[str, tuple[int, int]]
 """Names of files, with inode and time of the last change."""

@@ -8,7 +8,8 @@ import pytest
 from crash.conftest import MakePlace
 from crash.driver import Driver
 from crash.place import SINKS, Place, after_epoch, of_epoch
-from turnback.coordinator import CheckpointLog, Manifest
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
 
 pytestmark = pytest.mark.timeout(900)
 

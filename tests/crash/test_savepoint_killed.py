@@ -9,9 +9,10 @@ import pytest
 
 from crash.conftest import MakePlace
 from crash.place import Place
-from turnback.coordinator import Request, RequestKind, Requests, RequestState
 from turnback.core.errors import CheckpointNotFoundError
-from turnback.savepoint import SavepointDirectory
+from turnback.job.request import Request, RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.snapshot.directory import SavepointDirectory
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -6,8 +6,10 @@ import pytest
 
 from crash.conftest import MakePlace
 from crash.place import Place
-from turnback.coordinator import Request, RequestKind, Requests, RequestState
-from turnback.savepoint import SavepointDirectory, SavepointMetadata
+from turnback.job.request import Request, RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.metadata import SavepointMetadata
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -69,53 +69,49 @@ def _holds_merged_file(arguments: Arguments) -> bool:
     return any("-merged-" in path for path in arguments[0].files())
 
 
-_APPEND = "coordinator.log:CheckpointLog.append"
-_COMMIT_SINKS = "coordinator.steps:Steps.commit_sinks"
-_CLEAN = "coordinator.retention:Retention._delete_doomed"
+_APPEND = "checkpoint.log:CheckpointLog.append"
+_COMMIT_SINKS = "checkpoint.pipeline:Steps.commit_sinks"
+_CLEAN = "checkpoint.retention:Retention._delete_doomed"
 _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
 
 POINTS: dict[str, tuple[Point, ...]] = {
     # a checkpoint
-    "before-state-file": (Point(_PUT, "before", "runtime.localstate:LocalState.snapshot"),),
+    "before-state-file": (Point(_PUT, "before", "worker.local_state:LocalState.snapshot"),),
     # those of the first keyed level are durable then
     "before-last-state-file": (
-        Point(_PUT, "before", "runtime.localstate:LocalState.snapshot", _is_of_second_level),
+        Point(_PUT, "before", "worker.local_state:LocalState.snapshot", _is_of_second_level),
     ),
     "before-manifest": (Point(_APPEND, "before"),),
     "after-manifest": (Point(_APPEND, "after"),),
-    "between-sink-commits": (
-        Point("sinks.file_committer:FileCommitter.commit", "between", _COMMIT_SINKS),
-    ),
+    "between-sink-commits": (Point("sinks.files:FileCommitter.commit", "between", _COMMIT_SINKS),),
     "after-sink-commit": (Point(_COMMIT_SINKS, "after"),),
     # what is done beside checkpoints
     "during-cleanup": (Point(_DELETE, "before", _CLEAN),),
-    "during-merge": (Point(_PUT, "after", "runtime.spark.merger:MergeTask.run"),),
+    "during-merge": (Point(_PUT, "after", "spark.merger:MergeTask.run"),),
     "after-merged-manifest": (Point(_APPEND, "after", only=_holds_merged_file),),
     "before-merged-files-go": (Point(_DELETE, "before", _CLEAN, only=_is_state_file),),
     # a start
-    "after-fence": (Point("coordinator.log:CheckpointLog.fence", "after"),),
-    "during-recovery": (Point("sinks.file_committer:FileCommitter.recover", "after"),),
-    "before-first-epoch": (Point("runtime.spark.attempt:Attempt._drive", "before"),),
-    "during-intake": (Point(_PUT, "before", "runtime.intake:IntakeTask.run"),),
+    "after-fence": (Point("checkpoint.log:CheckpointLog.fence", "after"),),
+    "during-recovery": (Point("sinks.files:FileCommitter.recover", "after"),),
+    "before-first-epoch": (Point("spark.attempt:Attempt._drive", "before"),),
+    "during-intake": (Point(_PUT, "before", "worker.intake:IntakeTask.run"),),
     # a savepoint
     "during-savepoint": (
-        Point("savepoint.parts:PartsWriter.finish", "before", "runtime.export:ExportTask.run"),
-        Point(_PUT, "before", "runtime.export:CopyTask.run"),
+        Point("snapshot.table:PartsWriter.finish", "before", "snapshot.writer:ExportTask.run"),
+        Point(_PUT, "before", "snapshot.writer:CopyTask.run"),
     ),
     "after-savepoint": (
         Point(
-            "coordinator.catalog:SavepointCatalog.add",
+            "job.catalog:SavepointCatalog.add",
             "before",
-            "runtime.spark.savepoints:Savepoints.take",
+            "spark.savepoints:Savepoints.take",
         ),
     ),
     # a stop, or a cancel with savepoint
-    "before-decision": (Point("coordinator.decisions:Decisions.add", "before"),),
-    "after-decision": (Point("coordinator.decisions:Decisions.add", "after"),),
+    "before-decision": (Point("job.decisions:Decisions.add", "before"),),
+    "after-decision": (Point("job.decisions:Decisions.add", "after"),),
     "before-answer": (
-        Point(
-            "coordinator.requests:Requests.finish", "before", "runtime.spark.service:Service.close"
-        ),
+        Point("job.requests:Requests.finish", "before", "spark.service:Service.close"),
     ),
 }
 
@@ -134,7 +130,7 @@ def install(environment: Mapping[str, str]) -> None:
             for point in POINTS[name]:
                 changes += _changes(point, reach)
     if environment.get("TURNBACK_FAULT_COMMIT_FIRST") == "1":
-        changes.append(_wrapping("coordinator.pipeline:Pipeline._persist", _commit_first))
+        changes.append(_wrapping("checkpoint.pipeline:Pipeline._persist", _commit_first))
     if changes:
         sys.meta_path.insert(0, _Finder(changes))
 

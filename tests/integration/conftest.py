@@ -14,7 +14,7 @@ from job_support import Jobs
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from turnback.runtime.spark import spark_session
+from turnback.spark.session import spark_session
 
 
 @pytest.fixture(scope="session")

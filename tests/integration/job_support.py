@@ -23,8 +23,13 @@ from turnback import (
     Types,
 )
 from turnback import ValueStateDescriptor as Value
-from turnback.coordinator import CheckpointLog, Event, JobDirectory, Manifest, read_history
-from turnback.core import Batch, RowTypeInfo, as_type
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
+from turnback.job.directory import JobDirectory
+from turnback.job.history import Event, read_history
+from turnback.types.columns import Batch
+from turnback.types.hints import as_type
+from turnback.types.typeinfo import RowTypeInfo
 
 
 class Count(KeyedProcessFunction):

@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 
-from turnback import (
-    CheckpointingMode,
-    ExternalizedCheckpointRetention,
-    StreamExecutionEnvironment,
-)
-from turnback.coordinator import AttemptStarted, CheckpointDone, JobEnded
+from turnback import CheckpointingMode, ExternalizedCheckpointRetention, StreamExecutionEnvironment
 from turnback.core.errors import CheckpointNotFoundError
+from turnback.job.history import AttemptStarted, CheckpointDone, JobEnded
 
 HOUR = 3_600_000
 

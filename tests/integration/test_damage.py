@@ -148,7 +148,8 @@ def test_a_directory_that_another_job_uses(jobs: Jobs) -> None:
     client.result(60)
     program = (
         "import sys, time\n"
-        "from turnback.coordinator import JobDirectory, JobState\n"
+        "from turnback.job.directory import JobDirectory\n"
+        "from turnback.job.status import JobState\n"
         "directory = JobDirectory.locate(sys.argv[1], 'job')\n"
         "directory.say(JobState.RUNNING, directory.open().job_id, attempt=9)\n"
         "print('ready', flush=True)\n"

@@ -9,7 +9,7 @@ import golden_job
 import pytest
 from job_support import Jobs
 
-from turnback.savepoint import SavepointDirectory
+from turnback.snapshot.directory import SavepointDirectory
 
 GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())
 

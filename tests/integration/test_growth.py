@@ -9,7 +9,7 @@ import pytest
 
 from oneprocess import OneProcessJob
 from turnback import KeyedProcessFunction, MapStateDescriptor, ValueStateDescriptor
-from turnback.coordinator import CheckpointSettings
+from turnback.config.checkpointing import CheckpointSettings
 
 EPOCHS, KEYS = 2_000, 50
 

@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from turnback.core import Batch, KeyCodec, RowTypeInfo, Types, as_type
-from turnback.core.batch import stream_ddl
+from turnback.types.columns import Batch, stream_ddl
+from turnback.types.factory import Types
+from turnback.types.hints import as_type
+from turnback.types.keys import KeyCodec
+from turnback.types.typeinfo import RowTypeInfo
 
 pyspark_sql = pytest.importorskip("pyspark.sql")
 pyspark_types = pytest.importorskip("pyspark.sql.types")

@@ -10,9 +10,9 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 
 from turnback import CollectSink, StreamExecutionEnvironment
-from turnback.coordinator import Fence
+from turnback.checkpoint.manifest import Fence
 from turnback.core.errors import JobFailedError
-from turnback.runtime.localstores import StoreOwner, all_stores
+from turnback.worker.local_state import StoreOwner, all_stores
 
 
 @pytest.fixture

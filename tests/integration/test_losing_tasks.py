@@ -16,7 +16,7 @@ from locking_sink import LockingSink
 from pyspark import cloudpickle
 
 from turnback.core.errors import EpochConflictError
-from turnback.runtime.spark import epochs
+from turnback.spark import epochs
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from pyspark import cloudpickle
 import job_support, locking_sink
-from turnback.runtime.spark import spark_session
+from turnback.spark.session import spark_session
 for module in (job_support, locking_sink):
     cloudpickle.register_pickle_by_value(module)
 here = Path(sys.argv[1])

@@ -16,9 +16,9 @@ from turnback import (
     StreamExecutionEnvironment,
     TwoPhaseCommitSink,
 )
-from turnback.coordinator import AttemptStarted, JobEnded, Restarting
 from turnback.core.errors import JobFailedError, NullKeyError, UserFunctionError
-from turnback.runtime.spark.attempt import Attempt
+from turnback.job.history import AttemptStarted, JobEnded, Restarting
+from turnback.spark.attempt import Attempt
 
 FIXED = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 s"}
 

@@ -24,7 +24,7 @@ from turnback.core.errors import (
     IncompatibleStateError,
     JobFailedError,
 )
-from turnback.savepoint import SavepointDirectory
+from turnback.snapshot.directory import SavepointDirectory
 
 FIRST, SECOND = "aabcabd", "cabbaad"
 

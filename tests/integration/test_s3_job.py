@@ -17,7 +17,9 @@ from turnback import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from turnback.coordinator import CheckpointLog, JobDirectory, verify
+from turnback.checkpoint.log import CheckpointLog
+from turnback.job.directory import JobDirectory
+from turnback.snapshot.snapshot import verify
 
 
 class Count(KeyedProcessFunction):

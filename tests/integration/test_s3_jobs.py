@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import pytest
 
 from services.s3 import S3Server, s3_server
-from turnback.coordinator.jobdir import JobDirectory
-from turnback.coordinator.log import CheckpointLog
-from turnback.coordinator.request import RequestKind
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.status import JobState
+from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import JobNotFoundError, StorageError
-from turnback.ops.garbage import remove, scan
-from turnback.ops.jobs import Jobs
+from turnback.inspect.garbage import remove, scan
+from turnback.inspect.jobs import Jobs
+from turnback.job.directory import JobDirectory
+from turnback.job.request import RequestKind
+from turnback.job.requests import Requests
+from turnback.job.status import JobState
 
 
 @pytest.fixture(scope="module")

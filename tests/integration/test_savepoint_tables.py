@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from job_support import Jobs
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F
 
 from services.s3 import s3_server
 from turnback import (
@@ -27,17 +27,18 @@ from turnback import (
     ValueStateDescriptor,
     diff,
 )
-from turnback.coordinator import SavepointFormat
-from turnback.core import KeyCodec
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,
     IncompatibleStateError,
     StateError,
 )
-from turnback.runtime.spark.exporter import Exporter, ExportOrder
-from turnback.runtime.storageref import StorageRef
-from turnback.savepoint import SavepointDirectory, Verdict
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.preflight import Verdict
+from turnback.spark.exporter import Exporter, ExportOrder
+from turnback.state.files import StorageRef
+from turnback.types.keys import KeyCodec
 
 OUT = "user string, spent bigint, items array<string>, prices array<bigint>"
 TOTAL = ValueStateDescriptor("total", int)

@@ -26,15 +26,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.coordinator import (
-    JobDirectory,
-    JobEnded,
-    JobState,
-    RequestKind,
-    Requests,
-    SavepointCatalog,
-    SavepointFormat,
-)
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -42,8 +34,15 @@ from turnback.core.errors import (
     FencedError,
     StorageError,
 )
-from turnback.runtime.spark.exporter import Exporter
-from turnback.savepoint import END_OF_TIME, SavepointDirectory
+from turnback.job.catalog import SavepointCatalog
+from turnback.job.directory import JobDirectory
+from turnback.job.history import JobEnded
+from turnback.job.request import RequestKind
+from turnback.job.requests import Requests
+from turnback.job.status import JobState
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.metadata import END_OF_TIME
+from turnback.spark.exporter import Exporter
 
 KEYS = "aabcab"
 

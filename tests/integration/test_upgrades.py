@@ -16,7 +16,6 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
-from turnback.coordinator import JobDirectory, JobState
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
@@ -24,6 +23,8 @@ from turnback.core.errors import (
     JobFailedError,
     SinkError,
 )
+from turnback.job.directory import JobDirectory
+from turnback.job.status import JobState
 
 SCHEMA = "k string"
 
@@ -174,7 +175,7 @@ def test_the_savepoint_before_an_upgrade_lacks_no_promised_output(promised: Jobs
     counts(jobs, "count", Count(), env).sink_to(jobs.sink()).uid("out-0")
     env.from_files(jobs.input("more"), "json", SCHEMA, "more").sink_to(jobs.sink("raw")).uid("raw")
     seen: list[Any] = []
-    from turnback.runtime.spark.service import Service
+    from turnback.spark.service import Service
 
     save = Service.save_before_upgrade
 

@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from state_support import FakeJob
-from turnback.core import Types
-from turnback.functions import (
+from turnback.program.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from turnback.state import in_order, plan_merges
+from turnback.state.compaction import plan_merges
+from turnback.state.files import in_order
+from turnback.types.factory import Types
 
 
 class Join:

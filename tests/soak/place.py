@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from soak.plan import Victim
-from turnback.coordinator.process import ProcessId
-from turnback.coordinator.rundir import RunDirectory
+from turnback.job.process import ProcessId
+from turnback.job.run import RunDirectory
 
 JOB = "soak"
 _TURNBACK = Path(sys.executable).with_name("turnback")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from turnback.coordinator.rundir import RunDirectory
+from turnback.job.run import RunDirectory
 
 TURNBACK = Path(sys.executable).with_name("turnback")
 JOB = Path(__file__).with_name("counts.py")

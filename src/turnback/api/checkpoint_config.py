@@ -5,14 +5,14 @@ from datetime import timedelta
 from os import PathLike
 
 from turnback.api.arguments import path_text
-from turnback.config.editor import ConfigurationEditor
-from turnback.coordinator.config import (
+from turnback.config.checkpointing import (
     CHECKPOINT_OPTIONS,
     CheckpointingMode,
     CheckpointSettings,
     CheckpointStorage,
     ExternalizedCheckpointRetention,
 )
+from turnback.config.configuration import ConfigurationEditor
 from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
 

@@ -5,13 +5,15 @@ from concurrent.futures import Future
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from turnback.api.arguments import location, path_text
-from turnback.coordinator import RequestKind, SavepointFormat
+from turnback.api.arguments import path_text
+from turnback.config.configuration import location
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CheckpointError
-from turnback.runtime.job import JobReport
+from turnback.job.request import RequestKind
+from turnback.spark.job import JobReport
 
 if TYPE_CHECKING:
-    from turnback.runtime.spark import JobRunner
+    from turnback.spark.runner import JobRunner
 
 
 class JobClient:

@@ -1,3 +1,5 @@
+"""From what the program, the configuration and the command line say to how a job is run."""
+
 from __future__ import annotations
 
 import logging
@@ -9,26 +11,36 @@ from typing import TYPE_CHECKING, Any
 from turnback.api.arguments import path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import Start, launched
-from turnback.api.logs import set_up_logging
-from turnback.api.spec import job_spec
+from turnback.api.launched import Launched, Start, launched, set_up_logging
 from turnback.api.stream import DataStream
-from turnback.config.backend import backend_name
-from turnback.config.configuration import DEFAULT, Configuration
-from turnback.config.editor import ConfigurationEditor
-from turnback.config.extract import spark_options
+from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
+from turnback.config.configuration import (
+    DEFAULT,
+    Configuration,
+    ConfigurationEditor,
+    job_root,
+    spark_options,
+    state_backend,
+    storage_options,
+)
 from turnback.config.object_store import from_storage_options
-from turnback.config.options import MAX_PARALLELISM
-from turnback.coordinator import CheckpointingMode, RestartStrategyConfiguration
-from turnback.core import as_type, check_job_name, check_uid, parse_duration
+from turnback.config.options import MAX_PARALLELISM, backend_name
+from turnback.config.restart import RestartStrategyConfiguration, choose_restart
+from turnback.config.savepoints import SavepointSettings
+from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError, PlanError
-from turnback.graph import NodeKind, StreamGraph
-from turnback.planner import Plan, plan
-from turnback.runtime.job import ClaimMode, JobReport
-from turnback.savepoint import Allowed, Renames
+from turnback.core.ids import check_job_name, check_uid
+from turnback.job.status import ProgramSetting
+from turnback.program.graph import NodeKind, StreamGraph
+from turnback.program.plan import Plan
+from turnback.program.planner import plan
+from turnback.snapshot.claims import Allowed, Renames
+from turnback.spark.job import ClaimMode, JobReport, JobSpec
+from turnback.types.hints import as_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.
 _LOG = logging.getLogger(__name__)
@@ -83,7 +95,7 @@ class StreamExecutionEnvironment:
     def spark(self) -> SparkSession:
         """The Spark session."""
         if self._spark is None:
-            from turnback.runtime.spark import spark_session
+            from turnback.spark.session import spark_session
 
             options = spark_options(self.configuration)
             self._spark = spark_session(options.pop("spark.master", None), **options)
@@ -201,7 +213,7 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
-        from turnback.sources import file_frame
+        from turnback.sources.frames import file_frame
 
         type = as_type(schema)
         if max_files_per_epoch is not None:
@@ -216,7 +228,7 @@ class StreamExecutionEnvironment:
         self, collection: Any, type_info: Any = None, uid: str | None = None
     ) -> DataStream:
         """A bounded stream of the elements of a list, replayable like any other source."""
-        from turnback.sources import collection_frame
+        from turnback.sources.frames import collection_frame
 
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
@@ -278,7 +290,7 @@ class StreamExecutionEnvironment:
             claim_mode: Whether the savepoint it starts from becomes the job's, to be deleted.
             epoch_interval: Least time between the starts of two epochs.
         """
-        from turnback.runtime.spark import JobRunner
+        from turnback.spark.runner import JobRunner
 
         name = check_job_name(job_name or "turnback-job")
         if fresh and start_from is not None:
@@ -307,3 +319,55 @@ class StreamExecutionEnvironment:
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
         return JobClient(JobRunner(self.spark, program, spec)).start()
+
+
+def job_spec(
+    start: Start,
+    configuration: Configuration,
+    launched: Launched | None,
+    *,
+    bounded: bool,
+    epoch_interval_ms: int,
+) -> JobSpec:
+    """Put together how a job is run.
+
+    Args:
+        start: What the program says; the command line wins.
+        configuration: All layers of it.
+        launched: How the process was launched, if with `turnback run`.
+        bounded: Whether to end when everything that is there now has been processed.
+        epoch_interval_ms: Least time between the starts of two epochs.
+    """
+    start = launched.override(start) if launched is not None else start
+    settings = CheckpointSettings.from_configuration(configuration.raw)
+    backend, storage = state_backend(configuration)
+    inline = storage is CheckpointStorage.JOBMANAGER
+    return JobSpec(
+        name=start.name,
+        root="memory://jobs" if inline else job_root(configuration),
+        settings=settings,
+        restart=choose_restart(None, configuration.raw, settings.enabled),
+        backend=backend,
+        inline=inline,
+        bounded=bounded,
+        epoch_interval_ms=epoch_interval_ms,
+        start_from=start.start_from,
+        fresh=start.fresh,
+        allow_non_restored_state=start.allow_non_restored_state,
+        renames=start.renames,
+        fork=start.fork,
+        allow_pickled_state=start.allow_pickled_state,
+        take_over_sinks=start.take_over_sinks,
+        claim_mode=start.claim_mode,
+        savepoints=SavepointSettings.from_configuration(configuration.raw),
+        storage_options=storage_options(configuration),
+        local_dir=configuration.value("state.backend.local-dir"),
+        run=launched.run if launched is not None else None,
+        resumed=launched is not None and launched.resumed,
+        script=(launched.launch.script, *launched.launch.arguments) if launched else (),
+        program_settings=tuple(
+            ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)
+            for entry in configuration.entries()
+            if entry.value_text is not None
+        ),
+    )

@@ -1,19 +1,68 @@
-"""The side of the program that `turnback run` has started."""
+"""What Turnback has to say of a job, as lines for people or as JSON for machines."""
 
 from __future__ import annotations
 
+import json
+import logging
 import sys
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
-from turnback.config.launch import Launch, LaunchMode, current_launch, current_run
-from turnback.coordinator import ProcessId, RunDirectory, RunError
 from turnback.core.errors import ConfigurationError
-from turnback.planner import Plan
-from turnback.runtime.job import ClaimMode, JobSpec
-from turnback.savepoint import Allowed, Renames
+from turnback.job.process import ProcessId
+from turnback.job.run import Launch, LaunchMode, RunDirectory, RunError, current_launch, current_run
+from turnback.program.plan import Plan
+from turnback.snapshot.claims import Allowed, Renames
+from turnback.spark.job import ClaimMode, JobSpec
+
+_TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, thread, message, and error if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the base class."""
+        at = datetime.fromtimestamp(record.created, UTC)
+        entry = {
+            "time": at.isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def set_up_logging(level: str, format: str, stream: TextIO | None = None) -> None:
+    """Print what Turnback logs, in this process.
+
+    The program's own logging is left alone: this is about the logger "turnback" only, and is done
+    once.
+
+    Args:
+        level: The least level that is printed.
+        format: "text" or "json".
+        stream: Where to; by default stderr.
+    """
+    logger = logging.getLogger("turnback")
+    logger.setLevel(level.upper())
+    for handler in logger.handlers:
+        if isinstance(handler, _Handler):
+            logger.removeHandler(handler)
+    handler = _Handler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(_TEXT))
+    logger.addHandler(handler)
+    logger.propagate = False
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """Told apart from handlers that the program has set up."""
 
 
 @dataclass(frozen=True)

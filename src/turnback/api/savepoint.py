@@ -6,28 +6,20 @@ from datetime import UTC, datetime
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from turnback.api.arguments import location as absolute
 from turnback.api.arguments import path_text
-from turnback.coordinator import Manifest, OperatorInfo, split_slot_path, verify
+from turnback.checkpoint.manifest import Manifest, OperatorInfo
+from turnback.config.configuration import location as absolute
 from turnback.core.errors import ConfigurationError, UnsupportedTypeError
-from turnback.core.types import type_from_descriptor
-from turnback.planner import Plan
-from turnback.runtime.locate import load_savepoint, locate
-from turnback.runtime.snapshot import Snapshot, StoredRows
-from turnback.runtime.storageref import StorageRef, storage_of
-from turnback.savepoint import (
-    Allowed,
-    CheckReport,
-    FileProblem,
-    Renames,
-    SavepointDirectory,
-    SavepointMetadata,
-    StateId,
-    StoredState,
-    check,
-    check_state,
-    view_names,
-)
+from turnback.program.plan import Plan
+from turnback.snapshot.claims import Allowed, Renames, StateId, StoredState
+from turnback.snapshot.directory import FileProblem, SavepointDirectory
+from turnback.snapshot.draft import view_names
+from turnback.snapshot.find import load_savepoint, locate, split_slot_path
+from turnback.snapshot.metadata import SavepointMetadata, check_state
+from turnback.snapshot.preflight import CheckReport, check
+from turnback.snapshot.snapshot import Snapshot, StoredRows, verify
+from turnback.state.files import StorageRef, storage_of
+from turnback.types.typeinfo import type_from_descriptor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -185,7 +177,7 @@ class Savepoint:
             StateError: There is no such state.
         """
         id = check_state(self.location, self._ids(), uid, name)
-        from turnback.runtime.spark.stateframes import state_frame
+        from turnback.spark.state_frames import state_frame
 
         return state_frame(self.spark, self._rows(id), self.max_parallelism)
 
@@ -199,7 +191,7 @@ class Savepoint:
         The tables are known to this object's queries only, so those of several savepoints do not
         get into each other's way.
         """
-        from turnback.runtime.spark.stateframes import view_session
+        from turnback.spark.state_frames import view_session
 
         if self._session is None:
             views = {view: self._rows(id) for view, id in self.views().items()}
@@ -210,7 +202,7 @@ class Savepoint:
     def spark(self) -> SparkSession:
         """The session DataFrames belong to."""
         if self._spark is None:
-            from turnback.runtime.spark import spark_session
+            from turnback.spark.session import spark_session
 
             self._spark = spark_session()
         return self._spark
@@ -238,7 +230,7 @@ class Savepoint:
             renames: What had another name when it was taken, see `execute_async`.
             allow_non_restored_state: What may be dropped if nothing claims it.
         """
-        from turnback.runtime.spark.sources import stream_counts
+        from turnback.spark.sources import stream_counts
 
         plan = job if isinstance(job, Plan) else job.plan()
         info, streams = self._snapshot.info(), stream_counts(plan)

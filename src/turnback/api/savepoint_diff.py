@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 
 from turnback.api.savepoint import Savepoint
 from turnback.core.errors import IncompatibleStateError
-from turnback.runtime.changes import Change, incomparable
-from turnback.runtime.snapshot import Snapshot, StoredRows
-from turnback.savepoint import StateId, check_state
+from turnback.snapshot.claims import StateId
+from turnback.snapshot.metadata import check_state
+from turnback.snapshot.reader import Change, incomparable
+from turnback.snapshot.snapshot import Snapshot, StoredRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.runtime.spark.changeframes import Pair
+    from turnback.spark.state_frames import Pair
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class SavepointDiff:
 
     def summary(self) -> list[StateDiff]:
         """Count what differs in every state, with one Spark job."""
-        from turnback.runtime.spark.changeframes import count_changes
+        from turnback.spark.state_frames import count_changes
 
         rows = [StateDiff(*id, incomparable=self._pair(id)[1]) for id in self.states()]
         comparable = [i for i, row in enumerate(rows) if row.incomparable is None]
@@ -108,7 +109,7 @@ class SavepointDiff:
 
     def _pair(self, id: StateId) -> tuple[Pair, str | None]:
         """A state on both sides, and why it cannot be compared."""
-        from turnback.runtime.spark.changeframes import Pair
+        from turnback.spark.state_frames import Pair
 
         old, new = self._rows(self._old, id), self._rows(self._new, id)
         problem = None if old is None or new is None else incomparable(old.schema, new.schema)

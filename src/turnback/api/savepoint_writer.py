@@ -6,27 +6,31 @@ from importlib.metadata import version
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from turnback.api.arguments import location, path_text
-from turnback.api.savepoint import Savepoint
-from turnback.api.state_arguments import (
+from turnback.api.arguments import (
     check_frame,
     given_key,
     key_groups,
+    path_text,
     source_position,
     state_schema,
 )
-from turnback.coordinator import SavepointFormat
-from turnback.core import SystemClock, check_job_name, check_uid
+from turnback.api.savepoint import Savepoint
+from turnback.config.configuration import location
+from turnback.config.savepoints import SavepointFormat
+from turnback.core.clock import SystemClock
 from turnback.core.errors import ConfigurationError, StateError
-from turnback.functions import StateDescriptor
-from turnback.runtime.snapshot import Snapshot
-from turnback.runtime.storageref import StorageRef, storage_of
-from turnback.savepoint import Draft, SavedState, SavepointDirectory, SavepointMetadata
+from turnback.core.ids import check_job_name, check_uid
+from turnback.program.descriptors import StateDescriptor
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.draft import Draft
+from turnback.snapshot.metadata import SavedState, SavepointMetadata
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.files import StorageRef, storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.runtime.spark.savepointer import Given, Kept, Position, Savepointer
+    from turnback.spark.savepoints import GivenFiles, Kept, Savepointer, SavepointPosition
 
 
 class SavepointWriter:
@@ -42,7 +46,7 @@ class SavepointWriter:
 
     def __init__(
         self,
-        draft: Draft[Kept | Given, Position],
+        draft: Draft[Kept | GivenFiles, SavepointPosition],
         base: Snapshot | None,
         job: str,
         max_parallelism: int,
@@ -75,16 +79,16 @@ class SavepointWriter:
     @classmethod
     def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
         """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
-        from turnback.runtime.spark.savepointer import Kept, Position
+        from turnback.spark.savepoints import Kept, SavepointPosition
 
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
         base = given._snapshot
         groups = base.max_parallelism
-        draft: Draft[Kept | Given, Position] = Draft(
+        draft: Draft[Kept | GivenFiles, SavepointPosition] = Draft(
             base.name,
             [(s.schema, Kept(base.rows(s.schema), groups)) for s in base.states],
             base.operators,
-            {leaf: Position(p, base.storage) for leaf, p in base.sources.items()},
+            {leaf: SavepointPosition(p, base.storage) for leaf, p in base.sources.items()},
             given.metadata.watermarks,
         )
         return cls(draft, base, base.job, groups, given._spark)
@@ -124,8 +128,8 @@ class SavepointWriter:
             StateError: A column is missing or of another type, or the key is not that of the
                 operator's other states.
         """
-        from turnback.runtime.spark.savepointer import Given
-        from turnback.runtime.spark.stateframes import check_columns
+        from turnback.spark.savepoints import GivenFiles
+        from turnback.spark.state_frames import check_columns
 
         check_uid(uid)
         if not isinstance(descriptor, StateDescriptor):
@@ -143,7 +147,7 @@ class SavepointWriter:
                 f"keyed; say it with key_by= (columns) or key_type= (a function)"
             )
         schema = state_schema(uid, descriptor, key)
-        self._draft.put(schema, Given(check_columns(df, schema, columns)))
+        self._draft.put(schema, GivenFiles(check_columns(df, schema, columns)))
         return self
 
     def transform_state(
@@ -162,8 +166,8 @@ class SavepointWriter:
                 it but without ``key_group``; returns one with the same columns.
             descriptor: What the state is from now on, if its type changes.
         """
-        from turnback.runtime.spark.savepointer import Given
-        from turnback.runtime.spark.stateframes import check_columns
+        from turnback.spark.savepoints import GivenFiles
+        from turnback.spark.state_frames import check_columns
 
         schema, content = self._draft.find(uid, name)
         result = function(content.frame(self._session()))
@@ -175,7 +179,7 @@ class SavepointWriter:
                     f"{descriptor.name!r}; call rename_state afterwards instead"
                 )
             schema = state_schema(uid, descriptor, schema.key)
-        self._draft.put(schema, Given(check_columns(result, schema)))
+        self._draft.put(schema, GivenFiles(check_columns(result, schema)))
         return self
 
     def remove_state(self, uid: str, name: str) -> SavepointWriter:
@@ -214,16 +218,19 @@ class SavepointWriter:
                 ``{"events": {"topic": {"0": 17}}}``; None for the very beginning. Sources of files
                 keep a list of files besides, so theirs can come from a savepoint only.
         """
-        from turnback.runtime.spark.savepointer import Position
+        from turnback.spark.savepoints import SavepointPosition
 
         if isinstance(positions, Savepoint):
             other = positions._snapshot
             self._draft.add_sources(
-                {leaf: Position(p, other.storage) for leaf, p in other.sources.items()},
+                {leaf: SavepointPosition(p, other.storage) for leaf, p in other.sources.items()},
                 other.operators,
             )
         else:
-            found = {uid: Position(source_position(uid, given)) for uid, given in positions.items()}
+            found = {
+                uid: SavepointPosition(source_position(uid, given))
+                for uid, given in positions.items()
+            }
             self._draft.add_sources(found)
         return self
 
@@ -255,7 +262,7 @@ class SavepointWriter:
             ConfigurationError: The directory is not empty or cannot be used.
             StateError: A key is null or there are two rows for it, or a value cannot be stored.
         """
-        from turnback.runtime.spark.savepointer import Savepointer
+        from turnback.spark.savepoints import Savepointer
 
         options = dict(storage_options or (self._base.storage.options if self._base else {}))
         target = StorageRef(location(path_text("directory", directory)), options)
@@ -306,7 +313,7 @@ class SavepointWriter:
 
     def _session(self) -> SparkSession:
         if self._spark is None:
-            from turnback.runtime.spark import spark_session
+            from turnback.spark.session import spark_session
 
             self._spark = spark_session()
         return self._spark

@@ -15,10 +15,10 @@ from turnback.cli.verb import Panel, Verb, flag
 from turnback.cli.waiting import NoWaitOption, TimeoutOption, Waiting
 from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
-from turnback.ops.model import RequestRow
+from turnback.inspect.model import RequestRow
 
 if TYPE_CHECKING:
-    from turnback.ops.job import Job
+    from turnback.inspect.job import Job
 
 LabelOption = Annotated[
     str | None, typer.Option("--label", metavar="TEXT", help="A short name for the savepoint.")
@@ -129,7 +129,7 @@ def cancel(
 def _ask(
     cli: Cli, job: Job, kind: str, fields: dict[str, Any], no_wait: bool, timeout: str | None
 ) -> ExitCode | None:
-    from turnback.coordinator.request import RequestKind
+    from turnback.job.request import RequestKind
 
     if no_wait and timeout is not None:
         raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")
@@ -147,7 +147,7 @@ def _ask(
 
 
 def _with_format(fields: dict[str, Any]) -> dict[str, Any]:
-    from turnback.coordinator.savepoint_settings import SavepointFormat
+    from turnback.config.savepoints import SavepointFormat
 
     given = {name: value for name, value in fields.items() if name != "format"}
     if fields.get("format") is not None:
@@ -178,7 +178,7 @@ def _target(job: Job, directory: str | None) -> str | None:
     driver = job.summary().driver
     if driver is None or driver.alive is None:
         return directory
-    from turnback.config.extract import location
+    from turnback.config.configuration import location
 
     return location(directory)
 

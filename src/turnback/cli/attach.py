@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
 from turnback.cli.tail import Tail
-from turnback.coordinator.status import JobState
 from turnback.core.errors import JobFailedError
+from turnback.job.status import JobState
 
 if TYPE_CHECKING:
-    from turnback.coordinator.rundir import RunDirectory, RunEnd
+    from turnback.job.run import RunDirectory, RunEnd
 
 
 class Attached:
@@ -58,8 +58,8 @@ class Attached:
         return ExitCode.FAILED if state is JobState.FAILED else None
 
     def _tell(self) -> JobState | None:
+        from turnback.inspect.jobs import Jobs
         from turnback.launch.start import final_state
-        from turnback.ops.jobs import Jobs
 
         job, state = self._run.job(), final_state(self._run)
         if job is not None and self._cli.json:

@@ -24,7 +24,7 @@ from turnback.cli.program import (
 from turnback.cli.verb import Panel, Verb
 
 if TYPE_CHECKING:
-    from turnback.savepoint.preflight import CheckReport
+    from turnback.snapshot.preflight import CheckReport
 
 
 def check(

@@ -10,7 +10,7 @@ from turnback.cli.arguments import JobArgument
 from turnback.cli.context import Cli
 from turnback.cli.output import Column, Value
 from turnback.cli.verb import Panel, Verb, flag
-from turnback.ops.model import CheckpointHistory, CheckpointRow, Distribution
+from turnback.inspect.model import CheckpointHistory, CheckpointRow, Distribution
 
 _COLUMNS = (
     "checkpoint",

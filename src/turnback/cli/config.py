@@ -9,7 +9,7 @@ import typer
 from turnback.cli.context import Cli
 from turnback.cli.output import Cell
 from turnback.cli.verb import Panel, Verb, flag
-from turnback.ops.model import ConfigRow
+from turnback.inspect.model import ConfigRow
 
 
 def config(

@@ -11,9 +11,9 @@ from turnback.cli.output import Output
 
 if TYPE_CHECKING:
     from turnback.config.configuration import Configuration
-    from turnback.ops.job import Job
-    from turnback.ops.jobs import Jobs
-    from turnback.runtime.snapshot import Snapshot
+    from turnback.inspect.job import Job
+    from turnback.inspect.jobs import Jobs
+    from turnback.snapshot.snapshot import Snapshot
 
 
 class Cli:
@@ -47,7 +47,7 @@ class Cli:
     @cached_property
     def pairs(self) -> dict[str, str]:
         """What was given with -D, by key; --root is one of them."""
-        from turnback.config.pairs import parse_pairs
+        from turnback.config.layers import parse_pairs
 
         pairs = parse_pairs(self.settings)
         if self._root is not None:
@@ -68,7 +68,7 @@ class Cli:
     @cached_property
     def root(self) -> str:
         """Where jobs are."""
-        from turnback.config.extract import job_root
+        from turnback.config.configuration import job_root
 
         return job_root(self.configuration)
 
@@ -80,14 +80,14 @@ class Cli:
     @cached_property
     def storage_options(self) -> dict[str, str]:
         """Credentials and endpoints of object stores."""
-        from turnback.config.extract import storage_options
+        from turnback.config.configuration import storage_options
 
         return storage_options(self.configuration)
 
     @cached_property
     def jobs(self) -> Jobs:
         """All jobs below the root."""
-        from turnback.ops.jobs import Jobs
+        from turnback.inspect.jobs import Jobs
 
         return Jobs(self.root, self.storage_options)
 
@@ -114,6 +114,6 @@ class Cli:
         Raises:
             CheckpointNotFoundError: There is none.
         """
-        from turnback.ops.snapshots import open_snapshot
+        from turnback.inspect.snapshots import open_snapshot
 
         return open_snapshot(text, self.jobs, self.storage_options, whole=whole)

@@ -45,7 +45,7 @@ def diff(
     They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
     """
     from turnback.cli.spark import spark
-    from turnback.ops.kept import while_kept
+    from turnback.inspect.snapshots import while_kept
 
     old, new = cli.snapshot(a), cli.snapshot(b)
     with while_kept(old, new), spark(cli) as session:

@@ -22,9 +22,9 @@ def dispose(
 
     Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
-    from turnback.ops.disposal import dispose as delete
-    from turnback.ops.place import shown
-    from turnback.ops.snapshots import view
+    from turnback.inspect.locations import shown
+    from turnback.inspect.savepoints import dispose as delete
+    from turnback.inspect.snapshots import view
 
     found = cli.snapshot(snapshot, whole=True)
     seen = view(found)

@@ -14,8 +14,9 @@ from turnback.cli.verb import Panel, Verb, flag
 from turnback.core.errors import StillNeededError, StorageError
 
 if TYPE_CHECKING:
+    from turnback.inspect.garbage import Findings
+    from turnback.inspect.garbage_files import Garbage
     from turnback.launch.runs import Over, Runs
-    from turnback.ops.garbage import Findings, Garbage
 
 
 def gc(
@@ -32,8 +33,8 @@ def gc(
     came to a job belongs to the root it was started with. Jobs that run, or may run, are left
     alone.
     """
+    from turnback.inspect.garbage import scan
     from turnback.launch.runs import Runs
-    from turnback.ops.garbage import scan
 
     runs = Runs(cli.runs_dir)
     savepoints_dir = cli.configuration.value("state.savepoints.dir")
@@ -56,7 +57,8 @@ def gc(
 
 def _with_unclear(found: Findings, runs: Runs, over: Over) -> Findings:
     """Add the launches of which nobody can tell whose they are."""
-    from turnback.ops.garbage import Findings, Skipped
+    from turnback.inspect.garbage import Findings
+    from turnback.inspect.garbage_files import Skipped
 
     if not over.unclear:
         return found
@@ -68,7 +70,7 @@ def _with_unclear(found: Findings, runs: Runs, over: Over) -> Findings:
 
 def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:
     """Remove one after the other; returns the paths of those that could not be removed."""
-    from turnback.ops.garbage import remove
+    from turnback.inspect.garbage import remove
 
     left = []
     for item in garbage:

@@ -13,11 +13,11 @@ from turnback.cli.states import StateOption, which_state
 from turnback.cli.text import told
 from turnback.cli.verb import Panel, Verb
 from turnback.core.errors import ConfigurationError
-from turnback.ops.model import SnapshotView, StatePage, StateRow
-from turnback.ops.place import shown
+from turnback.inspect.locations import shown
+from turnback.inspect.model import SnapshotView, StatePage, StateRow
 
 if TYPE_CHECKING:
-    from turnback.runtime.snapshot import Snapshot
+    from turnback.snapshot.snapshot import Snapshot
 
 _STATES = (
     "uid",
@@ -55,7 +55,7 @@ def inspect(
         return
     if key is not None:
         raise ConfigurationError("--key is about the rows of a state: give --state UID/NAME too")
-    from turnback.ops.snapshots import view
+    from turnback.inspect.snapshots import view
 
     seen = view(found)
     if cli.json:
@@ -136,7 +136,7 @@ def _collect(
     """Read page after page until there are enough rows."""
     import msgspec
 
-    from turnback.ops.browse import page
+    from turnback.inspect.browse import page
 
     rows: list[tuple[Any, ...]] = []
     scanned, after = 0, None

@@ -8,7 +8,7 @@ from turnback.cli.context import Cli
 from turnback.cli.output import Column, Value
 from turnback.cli.verb import Panel, Verb, flag
 from turnback.core.errors import ConfigurationError
-from turnback.ops.model import JobSummary
+from turnback.inspect.model import JobSummary
 
 _OVER = frozenset({"FINISHED", "FAILED", "CANCELED"})
 _COLUMNS = (

@@ -15,7 +15,7 @@ from turnback.cli.context import Cli
 from turnback.cli.tail import Tail, last_lines
 from turnback.cli.verb import Panel, Verb, flag
 from turnback.core.errors import NotFoundError
-from turnback.ops.model import JobSummary
+from turnback.inspect.model import JobSummary
 
 _POLL_S = 0.3
 

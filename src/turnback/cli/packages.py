@@ -25,7 +25,7 @@ def look_at_java() -> Finding:
     from turnback.core.errors import ConfigurationError, SparkUnavailableError
 
     try:
-        from turnback.runtime.spark.java import check_java
+        from turnback.spark.session import check_java
 
         return Finding("java", "ok", f"Java {check_java()}")
     except ImportError as error:

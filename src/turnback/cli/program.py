@@ -67,7 +67,7 @@ def snapshot_location(cli: Cli, text: str, *, whole: bool = False) -> str:
     Raises:
         ConfigurationError: It is empty.
     """
-    from turnback.config.extract import location
+    from turnback.config.configuration import location
 
     if not text.strip():
         raise ConfigurationError("-s names no snapshot: give a path, chk-7, latest or a time")

@@ -15,7 +15,7 @@ from turnback.cli.text import told
 from turnback.cli.verb import Panel, Verb
 
 if TYPE_CHECKING:
-    from turnback.runtime.snapshot import Snapshot
+    from turnback.snapshot.snapshot import Snapshot
 
 
 def query(
@@ -57,7 +57,7 @@ def query(
 
 
 def _list_tables(cli: Cli, found: Snapshot) -> None:
-    from turnback.savepoint.views import view_names
+    from turnback.snapshot.draft import view_names
 
     kinds = {stored.id: stored.schema.kind for stored in found.states}
     tables = [
@@ -76,7 +76,7 @@ def _run(
     """Columns and rows of the answer, and whether there are more."""
     from turnback.api.savepoint import Savepoint
     from turnback.cli.spark import spark
-    from turnback.ops.kept import while_kept
+    from turnback.inspect.snapshots import while_kept
 
     with while_kept(found), spark(cli) as session:
         frame = Savepoint(found, session).sql(sql)

@@ -31,7 +31,7 @@ from turnback.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from turnback.config.launch import Launch
+    from turnback.job.run import Launch
     from turnback.launch.start import Started
 
 _WHAT_TO_SAY = (
@@ -103,8 +103,8 @@ def run(
     checkpoint. What is said here wins over what the script says. Without -d its output is shown
     here, and Ctrl-C cancels it.
     """
-    from turnback.config.launch import Launch
     from turnback.core.ids import check_job_name
+    from turnback.job.run import Launch
 
     if fresh and start_from is not None:
         raise ConfigurationError("--fresh and -s contradict each other: give one of them")
@@ -158,7 +158,7 @@ def failure(started: Started) -> TurnbackError:
 
 
 def _tell(cli: Cli, started: Started) -> None:
-    from turnback.ops.jobs import Jobs
+    from turnback.inspect.jobs import Jobs
 
     assert started.job is not None
     job = Jobs(started.job.root, started.job.storage_options).get(started.job.name)

@@ -10,7 +10,7 @@ from turnback.cli.complete import complete_job
 from turnback.cli.context import Cli
 from turnback.cli.output import Column, Value
 from turnback.cli.verb import Panel, Verb, flag
-from turnback.ops.model import SavepointRow
+from turnback.inspect.model import SavepointRow
 
 _COLUMNS = (
     "job",

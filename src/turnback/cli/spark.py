@@ -30,8 +30,8 @@ def spark(cli: Cli) -> Iterator[SparkSession]:
     with _silence(cli.debug):
         from pyspark.errors import PySparkException
 
-        from turnback.config.extract import spark_options
-        from turnback.runtime.spark.session import spark_session
+        from turnback.config.configuration import spark_options
+        from turnback.spark.session import spark_session
 
         try:
             session = spark_session(**spark_options(cli.configuration))
@@ -46,7 +46,7 @@ def spark(cli: Cli) -> Iterator[SparkSession]:
 def _translated(error: PySparkException) -> TurnbackError:
     from pyspark.errors import AnalysisException
 
-    from turnback.runtime.failure import unmarked
+    from turnback.worker.message import unmarked
 
     cause = unmarked(error)
     if isinstance(cause, TurnbackError):

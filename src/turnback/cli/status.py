@@ -6,7 +6,7 @@ from turnback.cli.arguments import JobArgument
 from turnback.cli.context import Cli
 from turnback.cli.output import Column, Value
 from turnback.cli.verb import Panel, Verb
-from turnback.ops.model import JobDetail, JobSummary, OperatorNode, Process, RequestRow
+from turnback.inspect.model import JobDetail, JobSummary, OperatorNode, Process, RequestRow
 
 _OPERATORS = (
     "uid",

@@ -15,8 +15,8 @@ from turnback.cli.program import ArgumentsArgument, script_path
 from turnback.cli.verb import Panel, Verb, VerbGroup, flag
 
 if TYPE_CHECKING:
-    from turnback.ops.job import Job
-    from turnback.ops.transactions import Settled
+    from turnback.inspect.job import Job
+    from turnback.inspect.transactions import Settled
 
 ForceOption = Annotated[
     bool, flag("--force", help="Even if it cannot be told from here that its driver is dead.")
@@ -48,7 +48,7 @@ def list_transactions(cli: Cli, job: JobArgument) -> None:
     Promised ones are in the job's newest checkpoint and are committed when it is started again.
     What was left behind is in no checkpoint and is rolled back then.
     """
-    from turnback.ops.transactions import list_transactions
+    from turnback.inspect.transactions import list_transactions
 
     rows = list_transactions(cli.job(job))
     if cli.json:
@@ -114,7 +114,7 @@ def _settle(
     cli: Cli, job: Job, action: str, script: str | None, arguments: list[str], force: bool
 ) -> None:
     from turnback.core.errors import ConfigurationError
-    from turnback.ops.transactions import Action, settle
+    from turnback.inspect.transactions import Action, settle
 
     if script is None:
         if arguments:
@@ -136,9 +136,9 @@ def _with_program(
     cli: Cli, job: Job, action: str, script: str, arguments: list[str], force: bool
 ) -> Settled:
     """Let the program itself make its sinks; it is run until it calls execute()."""
-    from turnback.config.launch import Launch, LaunchMode
-    from turnback.launch.preflight import Task, with_program
-    from turnback.ops.transactions import Settled
+    from turnback.inspect.transactions import Settled
+    from turnback.job.run import Launch, LaunchMode
+    from turnback.launch.preflight import ProgramTask, with_program
 
     launch = Launch(
         script=script,
@@ -148,7 +148,7 @@ def _with_program(
         name=job.name,
         settings=cli.pairs | {"state.checkpoints.dir": cli.root},
     )
-    return with_program(launch, Task(action, force), Settled)
+    return with_program(launch, ProgramTask(action, force), Settled)
 
 
 VERB = VerbGroup(

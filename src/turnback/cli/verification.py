@@ -17,7 +17,7 @@ def verify(cli: Cli, snapshot: SnapshotArgument) -> ExitCode | None:
 
     Ends with code 6 if a file is missing or damaged.
     """
-    from turnback.ops.snapshots import verify_snapshot, view
+    from turnback.inspect.snapshots import verify_snapshot, view
 
     found = cli.snapshot(snapshot)
     seen = view(found)

@@ -14,10 +14,10 @@ from turnback.cli.text import size
 from turnback.cli.verb import flag
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.duration import format_duration
-from turnback.ops.model import RequestRow
+from turnback.inspect.model import RequestRow
 
 if TYPE_CHECKING:
-    from turnback.ops.job import Job
+    from turnback.inspect.job import Job
 
 NoWaitOption = Annotated[bool, flag("--no-wait", help="Ask, and do not wait until it is done.")]
 TimeoutOption = Annotated[

@@ -1,3 +1,5 @@
+"""What other parts want to know of a configuration."""
+
 from __future__ import annotations
 
 import os
@@ -7,13 +9,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from turnback.config.file import file_layer
-from turnback.config.layer import Given, Layer, Rank, Setting, read_layer
-from turnback.config.options import OPTIONS, option_of
-from turnback.config.pairs import parse_pairs as parse_pairs
-from turnback.config.resolve import resolve
-from turnback.config.variables import root_layer, variable_layer
-from turnback.coordinator.option import Option
+from turnback.config.checkpointing import CheckpointStorage
+from turnback.config.layers import (
+    Given,
+    Layer,
+    Rank,
+    Setting,
+    file_layer,
+    read_layer,
+    resolve,
+    root_layer,
+    variable_layer,
+)
+from turnback.config.object_store import as_storage_options
+from turnback.config.option import Option
+from turnback.config.options import BACKENDS, OPTIONS, SPARK_PREFIX, option_of
 from turnback.core.errors import ConfigurationError
 
 CODE = "code"
@@ -184,3 +194,65 @@ def _given(settings: Mapping[str, Any] | None, origin: str, where: str) -> list[
             f"got {type(settings).__name__}"
         )
     return [Given(key, value, origin) for key, value in settings.items()]
+
+
+class ConfigurationEditor:
+    """The configuration as it stands while a program sets one thing after the other."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.current = configuration
+
+    def set(self, settings: Mapping[str, Any]) -> None:
+        """Set keys in code: all of them, or none if one cannot be used.
+
+        Raises:
+            ConfigurationError: A key is not known, or a value cannot be used.
+        """
+        self._set(self.current, settings)
+
+    def replace(self, prefix: str, settings: Mapping[str, Any]) -> None:
+        """The same, and forget what code had set below this prefix."""
+        self._set(self.current.without_code(lambda key: key.startswith(prefix)), settings)
+
+    def _set(self, configuration: Configuration, settings: Mapping[str, Any]) -> None:
+        for key, value in settings.items():
+            configuration = configuration.with_code(key, value)
+        self.current = configuration
+
+
+_BACKEND = "state.backend.type"
+_STORAGE = "execution.checkpointing.storage"
+
+
+def storage_options(configuration: Configuration) -> dict[str, str]:
+    """What is said of object stores, as `open_storage` takes it."""
+    return as_storage_options(configuration.raw)
+
+
+def spark_options(configuration: Configuration) -> dict[str, str]:
+    """What is said to Spark, by Spark's names."""
+    return {key: value for key, value in configuration.raw.items() if key.startswith(SPARK_PREFIX)}
+
+
+def state_backend(configuration: Configuration) -> tuple[str, CheckpointStorage]:
+    """The local store, and where checkpoints go.
+
+    A classic pair says both; the key of the storage wins over it, unless the pair was named in a
+    layer that comes later.
+    """
+    backend, paired = BACKENDS[configuration.value(_BACKEND)]
+    storage: CheckpointStorage | None = configuration.value(_STORAGE)
+    later = configuration.rank(_BACKEND) > configuration.rank(_STORAGE)
+    if paired is not None and (storage is None or later):
+        return backend, paired
+    return backend, storage or CheckpointStorage.FILESYSTEM
+
+
+def job_root(configuration: Configuration) -> str:
+    """Where job directories are: an absolute path, or a URI."""
+    return location(configuration.value("state.checkpoints.dir"))
+
+
+def location(text: str) -> str:
+    """A path made absolute, for it means the same everywhere; a URI as it is."""
+    return text if "://" in text else str(Path(text).expanduser().absolute())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from turnback.coordinator.option import Option, count, duration, duration_text, flag, text
+from turnback.config.option import Option, count, duration, duration_text, flag, text
 from turnback.core.errors import ConfigurationError
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"

@@ -1,27 +1,51 @@
-"""Every configuration key there is."""
+"""Keys that are Spark's own."""
 
 from __future__ import annotations
 
+import re
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import Any
 
-from turnback.config.backend import backend_name
+from turnback.config.checkpointing import CHECKPOINT_OPTIONS, CheckpointStorage
 from turnback.config.object_store import S3_OPTIONS
-from turnback.config.spark import SPARK_PREFIX, spark_option
-from turnback.coordinator.config import CHECKPOINT_OPTIONS
-from turnback.coordinator.option import (
-    Option,
-    choice,
-    count,
-    flag,
-    size,
-    size_text,
-    spellings,
-    text,
-)
-from turnback.coordinator.restart_options import RESTART_OPTIONS
-from turnback.coordinator.savepoint_settings import SAVEPOINT_OPTIONS
+from turnback.config.option import Option, choice, count, flag, size, size_text, spellings, text
+from turnback.config.restart_options import RESTART_OPTIONS
+from turnback.config.savepoints import SAVEPOINT_OPTIONS
 from turnback.core.errors import ConfigurationError
+
+SPARK_PREFIX = "spark."
+SPARK_DOC = (
+    "Any setting of Spark, for the session Turnback makes; a running session is used as it is."
+)
+
+# Spark's own `spark.redaction.regex`, and what people call such things.
+_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+
+
+def spark_option(key: str) -> Option:
+    """The option for a key of Spark."""
+    return Option(key, text, SPARK_DOC, secret=_SECRET.search(key) is not None)
+
+
+BACKENDS: dict[str, tuple[str, CheckpointStorage | None]] = {
+    "hashmap": ("hashmap", None),
+    "rocksdb": ("rocksdb", None),
+    "memory": ("hashmap", CheckpointStorage.JOBMANAGER),
+    "jobmanager": ("hashmap", CheckpointStorage.JOBMANAGER),
+    "filesystem": ("hashmap", CheckpointStorage.FILESYSTEM),
+}
+"""The local store of each name; and the storage of checkpoints, for Flink's classic pairs."""
+
+
+def backend_name(key: str, value: Any) -> str:
+    """Read the name of a backend."""
+    if not isinstance(value, str) or value not in BACKENDS:
+        raise ConfigurationError(
+            f"{key}: unknown state backend {value!r}; there are {', '.join(BACKENDS)}"
+        )
+    return value
+
 
 MAX_PARALLELISM = 32_768
 
@@ -164,3 +188,26 @@ def suggestion(name: str, known: tuple[str, ...]) -> str:
     """What was probably meant, as the end of an error message."""
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+_HEAD = ("Key", "Default", "What it does", "Other names")
+
+
+def table() -> str:
+    """Every key as a table in Markdown, for the documentation."""
+    rows = [
+        (
+            f"`{option.key}`",
+            "" if option.default is None else f"`{option.default}`",
+            option.doc,
+            ", ".join(f"`{alias}`" for alias in option.aliases),
+        )
+        for option in OPTIONS
+    ]
+    rows.append((f"`{SPARK_PREFIX}*`", "", SPARK_DOC, ""))
+    rule = tuple("---" for _ in _HEAD)
+    return "".join(f"| {' | '.join(row)} |\n" for row in (_HEAD, rule, *sorted(rows)))
+
+
+if __name__ == "__main__":
+    print(table(), end="")

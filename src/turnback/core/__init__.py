@@ -1,5 +1,0 @@
-"""Types, rows, batches, keys and bytes: what everything else is built on."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,5 +1,7 @@
 """Time, injected, so that tests need not wait and nothing depends on the wall clock by accident."""
 
+from __future__ import annotations
+
 import threading
 import time
 from typing import Protocol

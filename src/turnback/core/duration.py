@@ -1,5 +1,7 @@
 """Durations and sizes as they are written in a configuration file."""
 
+from __future__ import annotations
+
 import re
 from datetime import timedelta
 from decimal import Decimal

@@ -29,6 +29,8 @@ TurnbackError
 └── JobFailedError              the job ended and will not be restarted
 """
 
+from __future__ import annotations
+
 
 class TurnbackError(Exception):
     """Root of all errors raised by Turnback."""

@@ -1,5 +1,7 @@
 """Names users choose, and the file names made from them."""
 
+from __future__ import annotations
+
 import re
 import unicodedata
 from hashlib import blake2b

@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from turnback.api.launched import ProgramFound
-from turnback.config.launch import LAUNCH, Launch
-from turnback.coordinator.jobdir import JobDirectory
-from turnback.coordinator.rundir import RunDirectory, RunError
-from turnback.graph import NodeKind
-from turnback.launch.preflight import RESULT, TASK, Task
-from turnback.ops.jobs import Jobs
-from turnback.ops.transactions import Action, settle
-from turnback.runtime.locate import locate
-from turnback.runtime.spark.sources import stream_counts
-from turnback.runtime.storageref import StorageRef
-from turnback.savepoint.preflight import check
+from turnback.inspect.jobs import Jobs
+from turnback.inspect.transactions import Action, settle
+from turnback.job.directory import JobDirectory
+from turnback.job.run import LAUNCH, Launch, RunDirectory, RunError
+from turnback.launch.preflight import RESULT, TASK, ProgramTask
+from turnback.program.graph import NodeKind
+from turnback.snapshot.find import locate
+from turnback.snapshot.preflight import check
+from turnback.spark.sources import stream_counts
+from turnback.state.files import StorageRef
 
 
-def _check(found: ProgramFound, task: Task) -> Any:
+def _check(found: ProgramFound, task: ProgramTask) -> Any:
     spec = found.spec
     directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
     job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
@@ -31,14 +30,14 @@ def _check(found: ProgramFound, task: Task) -> Any:
     return check(found.plan, snapshot.info(), spec.renames, allow, streams)
 
 
-def _settle(found: ProgramFound, task: Task) -> Any:
+def _settle(found: ProgramFound, task: ProgramTask) -> Any:
     spec, operators = found.spec, found.plan.operators()
     job = Jobs(spec.root, spec.storage_options).get(spec.name)
     sinks = {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
     return settle(job, Action(task.kind), sinks, force=task.force)
 
 
-_TASKS: dict[str, Callable[[ProgramFound, Task], Any]] = {
+_TASKS: dict[str, Callable[[ProgramFound, ProgramTask], Any]] = {
     "check": _check,
     "commit": _settle,
     "abort": _settle,
@@ -48,7 +47,7 @@ _TASKS: dict[str, Callable[[ProgramFound, Task], Any]] = {
 def main(path: str) -> int:
     """Do the task in a directory with the program it names."""
     run = RunDirectory(path)
-    launch, task = run.read(LAUNCH, Launch), run.read(TASK, Task)
+    launch, task = run.read(LAUNCH, Launch), run.read(TASK, ProgramTask)
     assert launch is not None and task is not None
     sys.argv = [launch.script, *launch.arguments]
     sys.path.insert(0, str(Path(launch.script).parent))
@@ -62,7 +61,7 @@ def main(path: str) -> int:
     return 1
 
 
-def _do(run: RunDirectory, found: ProgramFound, task: Task) -> int:
+def _do(run: RunDirectory, found: ProgramFound, task: ProgramTask) -> int:
     try:
         run.write(RESULT, _TASKS[task.kind](found, task))
     except Exception as error:

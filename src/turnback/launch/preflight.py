@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode
-from turnback.coordinator.rundir import RunDirectory
 from turnback.core.errors import JobFailedError, TurnbackError
+from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode, RunDirectory
 
 if TYPE_CHECKING:
-    from turnback.savepoint.preflight import CheckReport
+    from turnback.snapshot.preflight import CheckReport
+
 
 T = TypeVar("T")
 TASK, RESULT = "task.json", "result.json"
 _TAIL = 30
 
 
-class Task(msgspec.Struct, frozen=True):
+class ProgramTask(msgspec.Struct, frozen=True):
     """What to do with a program once it is found: "check", or "commit" or "abort" its sinks' work.
 
     Attributes:
@@ -61,7 +61,7 @@ def preflight(
     Raises:
         TurnbackError: The program is wrong, or the snapshot cannot be read.
     """
-    from turnback.savepoint.preflight import CheckReport
+    from turnback.snapshot.preflight import CheckReport
 
     launch = Launch(
         script=script,
@@ -74,10 +74,10 @@ def preflight(
         renames=dict(renames or {}),
         settings=dict(settings or {}),
     )
-    return with_program(launch, Task("check"), CheckReport)
+    return with_program(launch, ProgramTask("check"), CheckReport)
 
 
-def with_program(launch: Launch, task: Task, result: type[T]) -> T:
+def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
     """Run a program in a process of its own until it calls `execute`, and do something with it.
 
     Raises:

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from turnback.config.launch import LAUNCH, Launch
-from turnback.coordinator.process import ProcessId
-from turnback.coordinator.rundir import RunDirectory
 from turnback.core.errors import ConfigurationError
-from turnback.ops.place import is_below, resolved
+from turnback.inspect.locations import is_below, resolved
+from turnback.job.process import ProcessId
+from turnback.job.run import LAUNCH, Launch, RunDirectory
 
 _ROOT = "state.checkpoints.dir"
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from turnback.coordinator.jobdir import JobDirectory
-from turnback.coordinator.process import ProcessId
-from turnback.coordinator.request import RequestKind
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.rundir import RunDirectory, RunEnd, RunError, RunningJob
-from turnback.coordinator.status import JobState
+from turnback.job.directory import JobDirectory
+from turnback.job.process import ProcessId
+from turnback.job.request import RequestKind
+from turnback.job.requests import Requests
+from turnback.job.run import RunDirectory, RunEnd, RunError, RunningJob
+from turnback.job.status import JobState
 
 _POLL_S = 0.1
 _ORPHANED_S = 15.0

@@ -20,24 +20,26 @@ from typing import TypeVar
 
 import msgspec
 
-from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch
-from turnback.coordinator.catalog import SavepointCatalog
-from turnback.coordinator.jobdir import JobDirectory
-from turnback.coordinator.outcomes import answer_ended
-from turnback.coordinator.process import ProcessId
-from turnback.coordinator.request import RequestKind
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.restart import RestartStrategy, restart_from_configuration
-from turnback.coordinator.rundir import RunDirectory, RunEnd, RunError, RunningJob
-from turnback.coordinator.status import JobState, Status
+from turnback.config.restart import RestartStrategy, restart_from_configuration
 from turnback.core.duration import format_duration
-from turnback.core.errors import (
-    CorruptFileError,
-    FormatVersionError,
-    StorageError,
-    TurnbackError,
+from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError, TurnbackError
+from turnback.job.catalog import SavepointCatalog
+from turnback.job.directory import JobDirectory
+from turnback.job.outcomes import answer_ended
+from turnback.job.process import ProcessId
+from turnback.job.request import RequestKind
+from turnback.job.requests import Requests
+from turnback.job.run import (
+    LAUNCH,
+    LAUNCH_VARIABLE,
+    Launch,
+    RunDirectory,
+    RunEnd,
+    RunError,
+    RunningJob,
 )
-from turnback.runtime.verdict import FINAL, REPLACED
+from turnback.job.status import JobState, Status
+from turnback.spark.ending import FINAL, REPLACED
 
 T = TypeVar("T")
 _TICK_S = 0.5

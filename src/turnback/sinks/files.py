@@ -1,14 +1,268 @@
+from __future__ import annotations
+
+import errno
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from turnback.core.errors import ConfigurationError
-from turnback.sinks.base import Committer, CommitterContext, Sink, SinkWriter, WriterContext
-from turnback.sinks.file_committer import FileCommitter
-from turnback.sinks.file_writer import FileWriter
-from turnback.sinks.formats import FORMATS
+import pyarrow as pa
+
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+    name_sink,
+)
+from turnback.sinks.formats import FORMATS, Encoder
 from turnback.sinks.owner import Ownership
-from turnback.sinks.staged import KIND
+from turnback.sinks.staging import (
+    KIND,
+    SUFFIX,
+    PublishRecord,
+    StagedFile,
+    attempt_directory,
+    new_name,
+    sink_directory,
+    task_of,
+)
+from turnback.storage.base import TEMPORARY
+from turnback.storage.directory import make_directories, sync_directory, sync_upwards
+from turnback.types.columns import Batch
+
+
+class FileWriter(SinkWriter):
+    """Writes one hidden file, created with the first element."""
+
+    def __init__(
+        self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
+    ) -> None:
+        self._root, self._format, self._header, self._ctx = root, format_name, header, ctx
+        self._final = new_name(prefix, ctx, format_name)
+        self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
+        self._file: BinaryIO | None = None
+        self._encoder: Encoder | None = None
+        self._rows = 0
+        self._closed = False
+
+    def write(self, batch: Batch) -> None:
+        """Add elements to the file."""
+        self._check_open()
+        if not len(batch):
+            return
+        with self._failures():
+            arrow = batch.arrow
+            if self._encoder is None:
+                make_directories(self._staged.parent)
+                self._file = self._staged.open("xb")
+                self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
+            self._encoder.write(arrow)
+        self._rows += len(batch)
+
+    def prepare(self) -> bytes | None:
+        """Sync the file and its name."""
+        self._check_open()
+        self._closed = True
+        file, encoder = self._file, self._encoder
+        if file is None or encoder is None:
+            return None
+        with self._failures():
+            encoder.finish()
+            file.flush()
+            os.fsync(file.fileno())
+            length = file.tell()
+            file.close()
+            sync_upwards(self._staged.parent, self._root)
+        ctx = self._ctx
+        staged = self._staged.relative_to(self._root).as_posix()
+        return StagedFile(
+            staged, self._final, length, self._rows, ctx.epoch, ctx.partition
+        ).encode()
+
+    def abort(self) -> None:
+        """Remove the file."""
+        self._closed = True
+        if self._encoder is not None:
+            self._encoder.abandon()
+        if self._file is None:
+            return
+        # Closing flushes, which fails again when the disk is full; the file goes anyway.
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._staged.unlink(missing_ok=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            sink = name_sink(self._ctx.job, self._ctx.uid)
+            raise SinkError(f"{sink}: this writer has failed, or was prepared or aborted already")
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Abandon the file on any failure, and say which one and why on those of the system."""
+        try:
+            yield
+        except OSError as error:
+            self.abort()
+            raise SinkError(
+                f"{name_sink(self._ctx.job, self._ctx.uid)}: cannot write {self._staged}: "
+                f"{error.strerror or error}; the unfinished file was removed"
+            ) from error
+        except pa.ArrowException as error:
+            self.abort()
+            raise SinkError(
+                f"{name_sink(self._ctx.job, self._ctx.uid)}: {self._ctx.type} cannot be written "
+                f"as {self._format}: {error}"
+            ) from error
+        except BaseException:
+            self.abort()
+            raise
+
+
+class FileCommitter:
+    """Renames staged files into place."""
+
+    def __init__(self, root: Path, ctx: CommitterContext) -> None:
+        self._root, self._ctx = root, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
+        home = attempt_directory(root, ctx)
+        with self._failures("create", home):
+            make_directories(home)
+        self._check_inside(home)
+        self._ownership = Ownership(root, ctx)
+        self._published = PublishRecord(root, ctx.attempt)
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        """Rename files into place; one that is there already, or was and was taken, is done.
+
+        1. look for all of them, before anything says that they may have been published
+        2. record that they may be, then rename
+        """
+        files = [StagedFile.decode(t, self._ctx) for t in transactions]
+        if not files:
+            return
+        self._ownership.check()
+        waiting = [file for file in files if self._is_waiting(file)]
+        with self._failures("record what is committed to", self._root):
+            self._published.extend(waiting)
+        for file in waiting:
+            self._publish(file)
+        # Also when all were there: the process that renamed them may have died before this.
+        with self._failures("sync", self._root):
+            sync_directory(self._root)
+        self._remove_losers(files)
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        """Remove staged files."""
+        for transaction in transactions:
+            staged = self._locate(StagedFile.decode(transaction, self._ctx))
+            with self._failures("remove", staged):
+                staged.unlink(missing_ok=True)
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        """Commit `pending`, then remove whatever older attempts have left."""
+        self.commit(pending)
+        home = sink_directory(self._root, self._ctx)
+        with self._failures("list", home):
+            found = [path for path in home.iterdir() if not path.is_symlink()]
+        for path in found:
+            with self._failures("remove", path):
+                if path.name.startswith(TEMPORARY):
+                    path.unlink(missing_ok=True)
+                elif path.name.isdecimal() and int(path.name) < self._ctx.attempt:
+                    _remove_directory(path)
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Remove the files of this attempt that are in none of the transactions."""
+        kept = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
+        home = attempt_directory(self._root, self._ctx)
+        with self._failures("clean", home):
+            for path in list(home.iterdir()):
+                if path not in kept and task_of(path.name) is not None:
+                    path.unlink(missing_ok=True)
+
+    def _is_waiting(self, file: StagedFile) -> bool:
+        """Return whether a file is to be published; False if that has been done."""
+        staged, final = self._locate(file), self._root / file.final
+        with self._failures("commit", staged):
+            try:
+                length = staged.stat().st_size
+            except FileNotFoundError:
+                if final.is_file() or self._published.covers(file):
+                    return False
+                raise self._lost(file) from None
+        if length != file.length:
+            raise SinkError(
+                f"{self._name}: {staged} has {length} bytes, {file.length} were written; "
+                "it was changed from outside and has not been committed"
+            )
+        return True
+
+    def _publish(self, file: StagedFile) -> None:
+        staged, final = self._root / file.staged, self._root / file.final
+        with self._failures("commit", staged):
+            try:
+                staged.rename(final)
+            except FileNotFoundError:
+                if not final.is_file():
+                    raise self._lost(file) from None
+
+    def _lost(self, file: StagedFile) -> SinkError:
+        return SinkError(
+            f"{self._name}: {file.rows} rows of epoch {file.epoch} are lost: neither "
+            f"{self._root / file.staged} nor {self._root / file.final} exists. Was it removed by "
+            "hand, or has the sink's path changed? Put it back, or start from an earlier checkpoint"
+        )
+
+    def _locate(self, file: StagedFile) -> Path:
+        staged = self._root / file.staged
+        self._check_inside(staged.parent)
+        return staged
+
+    def _check_inside(self, directory: Path) -> None:
+        """Refuse to follow a link out of the sink's directory."""
+        with self._failures("find", directory):
+            inside = directory.resolve().is_relative_to(self._root.resolve())
+        if not inside:
+            raise SinkError(
+                f"{self._name}: {directory} is a link that leads out of {self._root}; remove it"
+            )
+
+    def _remove_losers(self, files: Sequence[StagedFile]) -> None:
+        """Remove what other attempts of the same tasks staged; of each task only one counts."""
+        tasks: dict[Path, set[tuple[int, int]]] = {}
+        for file in files:
+            directory = (self._root / file.staged).parent
+            tasks.setdefault(directory, set()).add((file.epoch, file.partition))
+        for directory, done in tasks.items():
+            with self._failures("clean", directory), suppress(FileNotFoundError):
+                for path in list(directory.iterdir()):
+                    if task_of(path.name) in done:
+                        path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _failures(self, what: str, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise SinkError(f"{self._name}: cannot {what} {path}: {why}") from error
+
+
+def _remove_directory(directory: Path) -> None:
+    """Remove a flat directory; what a dying task still adds is left to the next attempt."""
+    for path in list(directory.iterdir()):
+        path.unlink(missing_ok=True)
+    try:
+        directory.rmdir()
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+            raise
 
 
 class FileSink(Sink):

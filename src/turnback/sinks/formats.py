@@ -1,14 +1,123 @@
-"""File formats: each writes record batches to an open binary file."""
+"""Arrow columns as JSON values and as CSV text."""
 
+from __future__ import annotations
+
+import math
 from collections.abc import Callable
-from typing import BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
-from turnback.sinks.cells import json_column, text_column, text_type
+Convert = Callable[[Any], Any]
+
+_json = msgspec.json.Encoder()
+
+
+def json_column(column: pa.Array) -> list[Any]:
+    """The values of a column, as `msgspec.json` shall encode them.
+
+    Dates, times and timestamps (ISO 8601) and bytes (base64) are left to it.
+    """
+    column = _microseconds(column)
+    kind = column.type
+    values: list[Any] = column.to_pylist()
+    if pt.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
+        return values
+    convert = _converter(kind)
+    return values if convert is None else [convert(v) for v in values]
+
+
+def text_column(column: pa.Array) -> pa.Array:
+    """A column that Arrow's CSV writer can write as it is."""
+    column = _microseconds(column)
+    kind = column.type
+    if pt.is_timestamp(kind):
+        return pc.replace_substring(pc.cast(column, pa.string()), " ", "T", max_replacements=1)
+    if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_decimal(kind) or pt.is_nested(kind):
+        return pa.array([_text(v) for v in json_column(column)], pa.string())
+    return column
+
+
+def text_type(kind: pa.DataType) -> pa.DataType:
+    """The type `text_column` gives to a column of type `kind`."""
+    return text_column(pa.array([], kind)).type
+
+
+def _microseconds(column: pa.Array) -> pa.Array:
+    """Times and timestamps in Python's own precision; an error when digits would be lost."""
+    kind = column.type
+    if pt.is_time64(kind):
+        return pc.cast(column, pa.time64("us"))
+    return pc.cast(column, pa.timestamp("us", kind.tz)) if pt.is_timestamp(kind) else column
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    text = _json.encode(value).decode()
+    return text[1:-1] if text.startswith('"') else text
+
+
+def _converter(kind: pa.DataType) -> Convert | None:
+    """How a Python value of this type becomes JSON; None when it already is."""
+    if pt.is_floating(kind):
+        return _float
+    if pt.is_decimal(kind):
+        return _decimal
+    if pt.is_map(kind):
+        return _map_converter(kind)
+    if pt.is_struct(kind):
+        return _struct_converter(kind)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        item = _converter(kind.value_type)
+        if item is not None:
+            return lambda v: None if v is None else [item(x) for x in v]
+    return None
+
+
+def _float(value: float | None) -> float | str | None:
+    """JSON has no NaN; Spark writes and reads these three strings."""
+    if value is None or math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(value: Any) -> str | None:
+    return None if value is None else format(value, "f")
+
+
+def _struct_converter(kind: pa.StructType) -> Convert | None:
+    fields = [(f.name, c) for f in kind if (c := _converter(f.type)) is not None]
+    if not fields:
+        return None
+
+    def convert(value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            for name, inner in fields:
+                value[name] = inner(value[name])
+        return value
+
+    return convert
+
+
+def _map_converter(kind: pa.MapType) -> Convert:
+    key, item = _converter(kind.key_type), _converter(kind.item_type)
+
+    def convert(value: list[tuple[Any, Any]] | None) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        return {
+            str(_text(k if key is None else key(k))): v if item is None else item(v)
+            for k, v in value
+        }
+
+    return convert
+
 
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000

@@ -3,6 +3,8 @@
 It is kept in the manifest until the commit, so it has a limit.
 """
 
+from __future__ import annotations
+
 import secrets
 import threading
 import uuid
@@ -16,8 +18,15 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from turnback.core.errors import SinkError, TurnbackError
-from turnback.sinks.base import Committer, CommitterContext, Sink, WriterContext
-from turnback.sinks.handle import name_sink, open_handle, seal_handle
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    WriterContext,
+    name_sink,
+    open_handle,
+    seal_handle,
+)
 
 MAX_BYTES = 32 * 1024 * 1024
 _VERSION = 1
@@ -33,7 +42,7 @@ class InlineOutput(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
-class Ledger:
+class OutputLedger:
     """What this process has been told to commit so far; one per sink, whatever copies exist.
 
     Attributes:
@@ -41,7 +50,7 @@ class Ledger:
         value: What the sink gathers.
     """
 
-    _all: ClassVar["WeakValueDictionary[str, Ledger]"] = WeakValueDictionary()
+    _all: ClassVar[WeakValueDictionary[str, OutputLedger]] = WeakValueDictionary()
     _guard = threading.Lock()
 
     def __init__(self) -> None:
@@ -50,12 +59,12 @@ class Ledger:
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     @classmethod
-    def of(cls, key: str) -> "Ledger":
+    def of(cls, key: str) -> OutputLedger:
         """The ledger of this key in this process."""
         with cls._guard:
             ledger = cls._all.get(key)
             if ledger is None:
-                ledger = cls._all[key] = Ledger()
+                ledger = cls._all[key] = OutputLedger()
             return ledger
 
     def once(self, token: str, apply: Callable[[], None]) -> None:
@@ -79,7 +88,7 @@ class InlineSink(Sink):
 
     def __init__(self) -> None:
         self._key = uuid.uuid4().hex
-        self._ledger = Ledger.of(self._key)
+        self._ledger = OutputLedger.of(self._key)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         """Apply the output."""
@@ -90,7 +99,7 @@ class InlineSink(Sink):
         return {"kind": self.kind}
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> OutputLedger:
         """What this process has committed to the sink."""
         return self._ledger
 
@@ -103,7 +112,7 @@ class InlineSink(Sink):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._ledger = Ledger.of(self._key)
+        self._ledger = OutputLedger.of(self._key)
 
 
 class InlineCommitter:

@@ -4,6 +4,8 @@ The owner is recorded in the directory itself, because jobs in different roots d
 other. A job is known by the place of its job directory: names and ids are copied with it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,9 +21,8 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import path_segment
-from turnback.sinks.base import CommitterContext
-from turnback.sinks.handle import name_sink
-from turnback.sinks.staged import HIDDEN, SUFFIX
+from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.staging import HIDDEN, SUFFIX
 from turnback.storage.base import claim
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.local import LocalStorage

@@ -1,12 +1,14 @@
 """Makes sinks anew from what they said of themselves."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.base import Sink
 from turnback.sinks.files import FileSink
-from turnback.sinks.print import PrintSink
-from turnback.sinks.staged import KIND as FILE
+from turnback.sinks.memory import PrintSink
+from turnback.sinks.staging import KIND as FILE
 
 
 def rebuilt(description: Mapping[str, str]) -> Sink | None:

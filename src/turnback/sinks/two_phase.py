@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -5,10 +7,18 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from turnback.core.batch import Batch
 from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
-from turnback.sinks.base import Committer, CommitterContext, Sink, SinkWriter, WriterContext
-from turnback.sinks.handle import name_sink, open_handle, seal_handle
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+    name_sink,
+    open_handle,
+    seal_handle,
+)
+from turnback.types.columns import Batch
 
 _KIND, _VERSION = "two-phase", 1
 
@@ -273,7 +283,7 @@ class _TwoPhaseCommitter(Generic[T]):
         return decoded
 
 
-def _decoder(sink: TwoPhaseCommitSink[T]) -> "msgspec.msgpack.Decoder[T]":
+def _decoder(sink: TwoPhaseCommitSink[T]) -> msgspec.msgpack.Decoder[T]:
     kind, name = type(sink).transaction_type, type(sink).__name__
     if kind is None:
         raise ConfigurationError(
@@ -292,7 +302,7 @@ def _decoder(sink: TwoPhaseCommitSink[T]) -> "msgspec.msgpack.Decoder[T]":
     )
 
 
-def _encode(txn: T, decoder: "msgspec.msgpack.Decoder[T]", name: str) -> bytes:
+def _encode(txn: T, decoder: msgspec.msgpack.Decoder[T], name: str) -> bytes:
     """Encode a transaction, and make sure now that it can be read later."""
     try:
         body = msgspec.msgpack.encode(txn)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from turnback.state.delta import BuiltDelta
-from turnback.state.file import StateFile, in_order, joined_lineage
+from turnback.state.files import StateFile, in_order, joined_lineage
 from turnback.state.merging import merge
 
 FAN_IN = 8

@@ -1,9 +1,9 @@
-"""State files, format 1: an Arrow IPC file whose rows are changes of keyed state.
+"""Where a row of state is in a local store.
 
-Columns: state (index into the states in the schema's metadata), group, key, sub, value. For
-single-valued states sub is null, and a null value means removed. For lists and maps sub is the
-list position or the map key: both null means that everything before is cleared, a null value that
-this entry is removed. Rows are sorted by group; a clear stands before the puts of its key.
+Store key: 8 bytes of state id, 2 bytes of key group, component of the key, and for lists and maps
+component of the list position or map key. A component is prefix-free, so everything of one key
+lies together under one prefix. Long components are replaced by their hash, and the value is
+wrapped in the full bytes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ import pyarrow.compute as pc
 from pyarrow import ipc
 
 from turnback.core.errors import CorruptFileError, FormatVersionError
-from turnback.state.file import StateFile
-from turnback.state.layout import MAX_GROUPS
-from turnback.state.schema import StateSchema
-from turnback.storage.digest import digest
+from turnback.state.files import StateFile
+from turnback.state.schema import MAX_GROUPS, StateSchema
+from turnback.storage.envelope import digest
 
 FORMAT = 1
 BATCH_ROWS = 1 << 16
@@ -52,7 +51,7 @@ WIDE_COLUMNS = pa.schema(
 )
 """The same for rows in memory, of which there may be more than 2 GiB."""
 
-Batch = Callable[[], pa.RecordBatch]
+DeltaBatch = Callable[[], pa.RecordBatch]
 """Reads a batch of a state file."""
 
 
@@ -103,7 +102,7 @@ class Delta:
 
     def batches(
         self, first_group: int = 0, last_group: int = MAX_GROUPS, *, values: bool = True
-    ) -> list[Batch]:
+    ) -> list[DeltaBatch]:
         """The batches that may hold rows of these key groups; none of them is decompressed yet.
 
         Args:

@@ -1,18 +1,302 @@
-"""Folds several state files into one, some key groups at a time."""
+"""Which rows of a piece still count: the last write of each entry, after the last clear."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.state.delta import BuiltDelta, Delta, bounded_batches, read_delta, write_delta
-from turnback.state.file import StateFile, in_order
-from turnback.state.folding import fold
-from turnback.state.mergeinput import Source, States, cut_pieces
-from turnback.state.schema import StateSchema
-from turnback.storage.digest import check
+from turnback.state.delta import (
+    WIDE_COLUMNS,
+    BuiltDelta,
+    Delta,
+    DeltaBatch,
+    bounded_batches,
+    read_delta,
+    write_delta,
+)
+from turnback.state.files import StateFile, in_order
+from turnback.state.replica import check_compatible, select
+from turnback.state.schema import LONGEST, SINGLE_KINDS, StateSchema, component
+from turnback.storage.envelope import check
+
+_ENTRY = ["state", "group", "key", "sub"]
+_OWNER = _ENTRY[:3]
+_MOST_IDS = 1 << 62
+
+Mask = npt.NDArray[np.bool_]
+
+
+def fold(piece: Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
+    """The rows of a piece that still count, sorted by group, clears first.
+
+    Args:
+        piece: The rows, in the order in which they were written.
+        single: By number of the state, whether it has one value per key.
+        final: Nothing older is left, so tombstones are dropped.
+    """
+    if piece.large:
+        yield from _fold_large(piece, single, final)
+        return
+    rows = pa.concat_tables([part.rows() for part in piece.parts])
+    keep, clears = _survivors(rows, single)
+    if final:
+        keep &= rows["value"].is_valid().to_numpy()
+    index = np.flatnonzero(keep)
+    group = rows["group"].to_numpy()[index]
+    order = np.lexsort((~clears[index], group))
+    yield rows.take(pa.array(index[order]))
+
+
+def _fold_large(piece: Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
+    """Decide by the keys of one group alone, then read its values a part at a time."""
+    keys = [_shortened(part.keys()) for part in piece.parts]
+    sizes = [len(table) for table in keys]
+    keep, clears = _survivors(pa.concat_tables(keys), single)
+    del keys
+    for wanted in [keep & ~clears] if final else [keep & clears, keep & ~clears]:
+        start = 0
+        for part, size in zip(piece.parts, sizes, strict=True):
+            mask, start = wanted[start : start + size], start + size
+            if mask.any():
+                rows = part.rows().filter(pa.array(mask))
+                yield rows.filter(pc.field("value").is_valid()) if final else rows
+
+
+def _shortened(keys: pa.Table) -> pa.Table:
+    """Put hashes in the place of long keys, so that many rows of one key do not hold it each."""
+    for name in ("key", "sub"):
+        column = keys[name]
+        if (pc.max(pc.binary_length(column)).as_py() or 0) > LONGEST:
+            short = [None if v is None else _short(v) for v in column.to_pylist()]
+            index = keys.schema.get_field_index(name)
+            keys = keys.set_column(index, keys.field(name), pa.array(short, column.type))
+    return keys
+
+
+def _short(data: bytes) -> bytes:
+    # Four times the hash is longer than anything that stands for itself.
+    return data if len(data) <= LONGEST else component(data) * 4
+
+
+def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
+    """Which rows still count, tombstones among them, and which rows are clears."""
+    count = len(rows)
+    many = ~single[rows["state"].to_numpy()]
+    clears = many & rows["sub"].is_null().to_numpy()
+    keep = np.zeros(count, np.bool_)
+    keep[_last_of_each(_identify(rows, _ENTRY))] = True
+    if clears.any():
+        owner = _identify(rows, _OWNER)
+        cleared_at = np.full(int(owner.max()) + 1, -1, np.int64)
+        cleared_at[owner[clears]] = np.flatnonzero(clears)
+        keep &= ~many | (np.arange(count) >= cleared_at[owner])
+    return keep, clears
+
+
+def _last_of_each(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    last = np.zeros(int(ids.max()) + 1, np.int64)
+    last[ids] = np.arange(len(ids))  # of equal ids the last assignment stays
+    return last
+
+
+def _identify(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:
+    """Number the rows so that equal ones, and only they, have equal numbers."""
+    ids, most = np.zeros(len(rows), np.int64), 1
+    for name in columns:
+        encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        width = len(encoded.dictionary) + 1
+        if most * width > _MOST_IDS:
+            ids, most = _renumber(ids), len(rows)
+        ids, most = ids * width + codes, most * width
+    return _renumber(ids)
+
+
+def _renumber(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+
+
+HELD_BYTES = 128 << 20
+"""A piece with more bytes than this is cut; a key group with more is never held as a whole."""
+
+
+class Part(NamedTuple):
+    """Some rows of a piece, read when they are asked for.
+
+    Attributes:
+        rows: Gives the rows, with the columns of a state file.
+        keys: Gives the same rows without their values.
+    """
+
+    rows: Callable[[], pa.Table]
+    keys: Callable[[], pa.Table]
+
+
+class Piece(NamedTuple):
+    """Some key groups of all files.
+
+    Attributes:
+        parts: Their rows, in the order of the files.
+        large: They are rows of one key group, and more than fit into memory.
+    """
+
+    parts: Sequence[Part]
+    large: bool
+
+
+class States:
+    """The states of all files, numbered anew."""
+
+    def __init__(self) -> None:
+        self.schemas: list[StateSchema] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def number(self, schema: StateSchema) -> int:
+        """The number of a state; refuses one that was stored in two ways."""
+        number = self._numbers.setdefault(schema.id, len(self.schemas))
+        if number == len(self.schemas):
+            self.schemas.append(schema)
+        else:
+            check_compatible(self.schemas[number], schema)
+        return number
+
+    def single(self) -> npt.NDArray[np.bool_]:
+        """By number, whether a state has one value per key."""
+        return np.array([s.kind in SINGLE_KINDS for s in self.schemas], np.bool_)
+
+
+class Source:
+    """The rows of one file that count, handed out group by group in ascending order."""
+
+    def __init__(self, file: StateFile, delta: Delta, states: States) -> None:
+        counts = [schema.uid in file.operators for schema in delta.schemas]
+        self._numbers = np.array(
+            [states.number(s) if c else -1 for s, c in zip(delta.schemas, counts, strict=True)],
+            np.int16,
+        )
+        self._all_count = all(counts)
+        self._delta = delta
+        self._first, self._last = file.first_group, file.last_group
+        self._held: list[pa.Table] = []
+        self._batches: Iterator[DeltaBatch] = iter(())
+        self._exhausted = False
+        self._begin(self._first)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is held."""
+        return sum(table.nbytes for table in self._held)
+
+    def load(self) -> None:
+        """Hold one more batch."""
+        for read in self._batches:
+            table = self._read(read, self._first, self._last)
+            if len(table):
+                self._held.append(table)
+                return
+        self._exhausted = True
+
+    def safe(self) -> int | None:
+        """The last group of which every row is held; None when nothing bounds it."""
+        return None if self._exhausted else int(self._held[-1]["group"][-1].as_py()) - 1
+
+    def take(self, last: int | None) -> list[pa.Table]:
+        """Hand out the rows of all groups up to the last."""
+        if last is None:
+            taken, self._held = self._held, []
+            return taken
+        taken, self._held = _split(self._held, last)
+        return taken
+
+    def leave_out(self, group: int) -> list[Part]:
+        """Go on after a group, the next one; returns where its rows can be read."""
+        if not self._first <= group <= self._last:
+            return []
+        parts = [
+            Part(*(partial(self._read, read, group, group) for read in both))
+            for both in zip(
+                self._delta.batches(group, group),
+                self._delta.batches(group, group, values=False),
+                strict=True,
+            )
+        ]
+        self._begin(group + 1)
+        return parts
+
+    def _begin(self, group: int) -> None:
+        self._first = group
+        self._held, self._exhausted = [], False
+        self._batches = iter(self._delta.batches(group, self._last) if group <= self._last else ())
+        self.load()
+
+    def _read(self, read: DeltaBatch, first: int, last: int) -> pa.Table:
+        batch = select(read(), first, last)
+        states = self._numbers[batch["state"].to_numpy()]
+        names = batch.schema.names
+        table = pa.Table.from_arrays([pa.array(states), *batch.columns[1:]], names=names)
+        if not self._all_count:
+            table = table.filter(pc.field("state") >= 0)
+        return table.cast(pa.schema([WIDE_COLUMNS.field(name) for name in names]))
+
+
+def cut_pieces(sources: Sequence[Source]) -> Iterator[Piece]:
+    """All rows of the sources, in ascending key groups.
+
+    In memory at once are a batch of each source, what the piece holds, and no more than
+    `HELD_BYTES` beyond.
+    """
+    while True:
+        bounds = [bound for s in sources if (bound := s.safe()) is not None]
+        last = min(bounds, default=None)
+        taken = [table for source in sources for table in source.take(last)]
+        yield from _cut(taken)
+        if last is None:
+            return
+        if not taken and sum(s.held_bytes for s in sources) > HELD_BYTES:
+            yield Piece([part for s in sources for part in s.leave_out(last + 1)], True)
+            continue
+        for source in sources:
+            if source.safe() == last:
+                source.load()
+
+
+def _cut(tables: list[pa.Table]) -> Iterator[Piece]:
+    """Halve the range of key groups until a half is small enough, or of one group."""
+    if not tables:
+        return
+    first = min(int(table["group"][0].as_py()) for table in tables)
+    last = max(int(table["group"][-1].as_py()) for table in tables)
+    large = sum(table.nbytes for table in tables) > HELD_BYTES
+    if large and first < last:
+        for half in _split(tables, (first + last) // 2):
+            yield from _cut(half)
+    else:
+        yield Piece([_held_part(table) for table in tables], large)
+
+
+def _held_part(table: pa.Table) -> Part:
+    return Part(lambda: table, lambda: table.drop_columns(["value"]))
+
+
+def _split(tables: list[pa.Table], last: int) -> tuple[list[pa.Table], list[pa.Table]]:
+    """The rows of the groups up to the last, and the others."""
+    before, after = [], []
+    for table in tables:
+        cut = int(np.searchsorted(table["group"].to_numpy(), last, side="right"))
+        if cut:
+            before.append(table.slice(0, cut))
+        if cut < len(table):
+            after.append(table.slice(cut))
+    return before, after
+
 
 Read = Callable[[StateFile], bytes]
 

@@ -1,5 +1,7 @@
 """The narrow interface through which everything durable is written and read."""
 
+from __future__ import annotations
+
 import builtins
 from typing import Protocol
 

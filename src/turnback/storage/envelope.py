@@ -1,14 +1,51 @@
-"""A one-line header that makes small durable files versioned and tamper-evident.
+"""Checksums of stored files."""
 
-The header is ASCII: ``turnback <kind> <version> <length> <digest>``. Its layout is the same in
-every version; the digest covers kind, version and length too, so that a damaged version number
-is never mistaken for a file of a newer Turnback.
-"""
+from __future__ import annotations
 
 import re
+from typing import TypeVar
 
-from turnback.core.errors import FormatVersionError
-from turnback.storage.digest import damaged, digest
+import msgspec
+import xxhash
+
+from turnback.core.errors import ConfigurationError, CorruptFileError, FormatVersionError
+
+
+def digest(data: bytes) -> str:
+    """Return the checksum of some bytes: 'xxh3:' and 32 hexadecimal digits."""
+    return _xxh3(data)
+
+
+def check(data: bytes, length: int, digest: str, name: str) -> None:
+    """Compare a file's bytes with what was recorded when it was written.
+
+    Args:
+        data: The bytes that were read.
+        length: The recorded length.
+        digest: The recorded checksum.
+        name: The file, for the message.
+
+    Raises:
+        CorruptFileError: Length or checksum differ.
+    """
+    if len(data) != length:
+        raise damaged(name, f"{len(data)} bytes found, {length} recorded")
+    found = _xxh3(data)
+    if found != digest:
+        raise damaged(name, f"checksum {found} found, {digest} recorded")
+
+
+def damaged(name: str, what: str) -> CorruptFileError:
+    """Return the error that says how a file differs from what was written."""
+    return CorruptFileError(
+        f"{name} is damaged: {what}; nothing of it was used. Put back an intact copy of the file, "
+        "or start from another checkpoint or savepoint"
+    )
+
+
+def _xxh3(data: bytes) -> str:
+    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
+
 
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _HEADER = re.compile(
@@ -71,3 +108,53 @@ def _versions(readable: range) -> str:
     if len(readable) == 1:
         return f"version {readable[0]}"
     return f"versions {readable[0]} to {readable[-1]}" if readable else "none"
+
+
+T = TypeVar("T")
+_MAX_ID = 80
+_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+
+
+def encode_document(kind: str, version: int, document: msgspec.Struct) -> bytes:
+    """Return the bytes of a file that holds a struct."""
+    return seal(kind, version, msgspec.json.encode(document))
+
+
+def decode_document(kind: str, version: int, data: bytes, name: str, type_: type[T]) -> T:
+    """Read the bytes of a file that holds a struct.
+
+    Args:
+        kind: What the file has to be.
+        version: The newest readable version.
+        data: The whole file.
+        name: The file, for messages.
+        type_: The struct.
+
+    Raises:
+        CorruptFileError: It is damaged, or its content cannot be used.
+        FormatVersionError: It was written by a newer version.
+    """
+    _, body = unseal(kind, version, data, name)
+    try:
+        return msgspec.json.decode(body, type=type_)
+    except msgspec.MsgspecError as error:
+        raise CorruptFileError(f"{name} is intact but cannot be used: {error}") from error
+
+
+def is_id(text: object) -> bool:
+    """Return whether this can be the id of a file: letters, digits, '-' and '_', nothing else."""
+    return isinstance(text, str) and 0 < len(text) <= _MAX_ID and _SAFE.issuperset(text)
+
+
+def check_id(id_: str, what: str) -> str:
+    """Return the id, or refuse what could lead to another path than its own.
+
+    Raises:
+        ConfigurationError: It holds anything but letters, digits, '-' and '_'.
+    """
+    if not is_id(id_):
+        raise ConfigurationError(
+            f"{id_!r} is not the id of a {what}: ids are 1 to {_MAX_ID} letters, digits, '-' or "
+            "'_'; copy it as it was printed"
+        )
+    return id_

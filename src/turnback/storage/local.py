@@ -1,5 +1,7 @@
 """Files below a directory of a local or mounted file system."""
 
+from __future__ import annotations
+
 import builtins
 import errno
 import fcntl
@@ -11,22 +13,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from turnback.core.errors import (
-    AlreadyExistsError,
-    ConfigurationError,
-    NotFoundError,
-    StorageError,
-)
+from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import TEMPORARY, split_path, split_prefix
 from turnback.storage.directory import (
     descend,
     entry_mode,
+    find_leftovers,
     forget,
     link_refused,
+    remove_leftovers,
     subdirectory,
     sync_directory,
 )
-from turnback.storage.leftovers import find_leftovers, remove_leftovers
 
 _TRIES = 100
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
@@ -182,7 +180,7 @@ class LocalStorage:
             where = f" at {error.filename}" if isinstance(error.filename, str) else ""
             raise StorageError(f"cannot {action} {path} in {self.uri}: {what}{where}") from error
 
-    def __reduce__(self) -> tuple[type["LocalStorage"], tuple[str]]:
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
         return LocalStorage, (self._root,)
 
     def __repr__(self) -> str:

@@ -1,15 +1,12 @@
 """Files in the memory of one process."""
 
+from __future__ import annotations
+
 import builtins
 import threading
 from typing import NoReturn
 
-from turnback.core.errors import (
-    AlreadyExistsError,
-    ConfigurationError,
-    NotFoundError,
-    StorageError,
-)
+from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import split_path, split_prefix
 
 _LOCK = threading.Lock()

@@ -1,5 +1,7 @@
 """From a URI to the storage behind it."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Mapping

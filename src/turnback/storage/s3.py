@@ -1,5 +1,7 @@
 """Objects below a prefix of an S3 bucket, through `obstore` (the extra 's3')."""
 
+from __future__ import annotations
+
 import builtins
 import importlib.util
 import os
@@ -10,16 +12,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from turnback.core.duration import parse_duration
-from turnback.core.errors import (
-    AlreadyExistsError,
-    ConfigurationError,
-    NotFoundError,
-    StorageError,
-)
+from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import split_path, split_prefix
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
+
 
 _STORE_OPTIONS = (
     "access_key_id",
@@ -141,7 +139,7 @@ class S3Storage:
                     raise
 
     @contextmanager
-    def _request(self, action: str, path: str) -> Iterator["S3Store"]:
+    def _request(self, action: str, path: str) -> Iterator[S3Store]:
         global _process
         from obstore.exceptions import BaseError
 
@@ -159,14 +157,14 @@ class S3Storage:
             what = path or "everything"
             raise StorageError(f"cannot {action} {what} in {self.uri}: {_reason(error)}") from error
 
-    def __reduce__(self) -> tuple[type["S3Storage"], tuple[str, dict[str, str]]]:
+    def __reduce__(self) -> tuple[type[S3Storage], tuple[str, dict[str, str]]]:
         return S3Storage, (self.uri, self._options)
 
     def __repr__(self) -> str:
         return f"S3Storage({self.uri!r})"
 
 
-def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> "S3Store":
+def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> S3Store:
     from obstore.exceptions import BaseError
     from obstore.store import S3Store
 

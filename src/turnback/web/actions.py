@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnback.coordinator.request import RequestKind
-from turnback.ops.model import RequestRow
+from turnback.inspect.model import RequestRow
+from turnback.job.request import RequestKind
 from turnback.web.endpoint import Call
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from turnback.core.clock import Clock, SystemClock
-from turnback.ops.jobs import Jobs
+from turnback.inspect.jobs import Jobs
 from turnback.web.api import PREFIX, api_routes, in_thread
 from turnback.web.assets import Assets
 from turnback.web.endpoints import ENDPOINTS

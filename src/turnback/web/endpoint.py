@@ -12,7 +12,7 @@ from starlette.datastructures import QueryParams
 
 from turnback.core.errors import ConfigurationError
 from turnback.core.ids import check_job_name
-from turnback.ops.job import Job
+from turnback.inspect.job import Job
 from turnback.web.errors import Refusal
 from turnback.web.model import Body
 from turnback.web.site import Site

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from turnback.ops.model import (
+from turnback.inspect.compare import DiffPage, StateDiffRow
+from turnback.inspect.model import (
     CheckpointHistory,
     ConfigRow,
-    DiffPage,
     FailureRow,
     JobDetail,
     JobSummary,
     RequestRow,
     SavepointRow,
     SnapshotView,
-    StateDiffRow,
     StatePage,
-    Timeline,
 )
+from turnback.inspect.timeline import Timeline
 from turnback.web import actions, logtail, reads, states
 from turnback.web.endpoint import Endpoint, Parameter
-from turnback.web.model import (
-    About,
-    CancelBody,
-    LogTail,
-    SavepointBody,
-    SnapshotRow,
-    StopBody,
-)
+from turnback.web.model import About, CancelBody, LogTail, SavepointBody, SnapshotRow, StopBody
 
 _JOB = "/jobs/{job}"
 _FROM = Parameter("from", "the earlier snapshot: chk-N, latest or a savepoint's id", required=True)

@@ -10,13 +10,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from turnback.coordinator.status import JobState, Metrics
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
-from turnback.ops.job import Job
-from turnback.ops.jobs import Jobs
-from turnback.ops.liveness import LOST, UNREADABLE
-from turnback.ops.model import (
+from turnback.inspect.job import Job
+from turnback.inspect.jobs import Jobs
+from turnback.inspect.model import (
     CheckpointHistory,
     CheckpointRow,
     CheckpointStatus,
@@ -24,6 +22,8 @@ from turnback.ops.model import (
     JobSummary,
     OperatorNode,
 )
+from turnback.inspect.summary import LOST, UNREADABLE
+from turnback.job.status import JobState, Metrics
 
 _LOG = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,11 +1,11 @@
-"""What only the page and its API exchange; all else is in `turnback.ops.model`."""
+"""What only the page and its API exchange; all else is in `turnback.inspect.model`."""
 
 from __future__ import annotations
 
 import msgspec
 
-from turnback.coordinator.savepoint_settings import SavepointFormat
-from turnback.ops.model import View
+from turnback.config.savepoints import SavepointFormat
+from turnback.inspect.model import View
 
 
 class About(View, frozen=True):

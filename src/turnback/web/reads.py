@@ -7,7 +7,7 @@ from importlib import metadata
 
 import msgspec
 
-from turnback.ops.model import (
+from turnback.inspect.model import (
     CheckpointHistory,
     ConfigRow,
     FailureRow,
@@ -15,8 +15,8 @@ from turnback.ops.model import (
     JobSummary,
     RequestRow,
     SavepointRow,
-    Timeline,
 )
+from turnback.inspect.timeline import Timeline
 from turnback.web.endpoint import Call
 from turnback.web.model import About, SnapshotRow
 

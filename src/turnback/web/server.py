@@ -13,7 +13,7 @@ from pathlib import Path
 import uvicorn
 
 from turnback.core.errors import ConfigurationError
-from turnback.ops.jobs import Jobs
+from turnback.inspect.jobs import Jobs
 from turnback.web.app import create_app
 from turnback.web.hosts import is_loopback
 

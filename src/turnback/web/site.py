@@ -10,7 +10,7 @@ from pathlib import Path
 
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError
-from turnback.ops.jobs import Jobs
+from turnback.inspect.jobs import Jobs
 from turnback.web.hosts import Hosts
 
 _LEAST_TOKEN = 16

@@ -5,27 +5,28 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from turnback.coordinator.document import is_id
-from turnback.ops.model import DiffPage, SnapshotView, StateDiffRow, StatePage
+from turnback.inspect.compare import DiffPage, StateDiffRow
+from turnback.inspect.model import SnapshotView, StatePage
+from turnback.storage.envelope import is_id
 from turnback.web.endpoint import Call
 from turnback.web.errors import Refusal
 
 if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is looked at
-    from turnback.runtime.snapshot import Snapshot
+    from turnback.snapshot.snapshot import Snapshot
 
 _CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
 
 
 def snapshot(call: Call) -> SnapshotView:
     """Return what is in a snapshot."""
-    from turnback.ops.snapshots import view
+    from turnback.inspect.snapshots import view
 
     return view(_snapshot(call, call.path["snapshot"]))
 
 
 def state(call: Call) -> StatePage:
     """Return some rows of a state."""
-    from turnback.ops.browse import page
+    from turnback.inspect.browse import page
 
     query = call.query
     return page(
@@ -40,14 +41,14 @@ def state(call: Call) -> StatePage:
 
 def diff(call: Call) -> list[StateDiffRow]:
     """Return which states two snapshots of a job have."""
-    from turnback.ops.compare import states
+    from turnback.inspect.compare import states
 
     return states(_snapshot(call, call.query["from"]), _snapshot(call, call.query["to"]))
 
 
 def diff_state(call: Call) -> DiffPage:
     """Return some differences of a state between two snapshots of a job."""
-    from turnback.ops.compare import page
+    from turnback.inspect.compare import page
 
     query = call.query
     return page(

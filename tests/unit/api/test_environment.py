@@ -17,7 +17,7 @@ from turnback import (
     StreamExecutionEnvironment,
 )
 from turnback.api.arguments import snapshot_text
-from turnback.config.extract import job_root
+from turnback.config.configuration import job_root
 from turnback.core.errors import ConfigurationError, PlanError
 
 

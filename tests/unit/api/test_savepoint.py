@@ -11,31 +11,22 @@ import pytest
 
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, Savepoint, SavepointWriter, ValueStateDescriptor
-from turnback.coordinator import (
-    Fence,
-    Manifest,
-    OperatorInfo,
-    SavepointFormat,
-    SourcePosition,
-    slot_path,
-)
-from turnback.coordinator.manifest import encode
-from turnback.core import Types
+from turnback.checkpoint.log import slot_path
+from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition, encode
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
     StateError,
 )
-from turnback.savepoint import (
-    SavedState,
-    SavepointDirectory,
-    SavepointMetadata,
-    StatePart,
-    Verdict,
-)
-from turnback.state import StateSchema
-from turnback.storage import LocalStorage, digest
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.metadata import SavedState, SavepointMetadata, StatePart
+from turnback.snapshot.preflight import Verdict
+from turnback.state.schema import StateSchema
+from turnback.storage.envelope import digest
+from turnback.storage.local import LocalStorage
+from turnback.types.factory import Types
 
 KEY = {"types": ["string", "long"], "columns": True}
 TOTAL = StateSchema(uid="count", name="total", kind="value", key=KEY, value="long")

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from snapshot_support import FakeJob, schema
 from turnback.cli.main import main
-from turnback.coordinator.event import AttemptStarted, CheckpointDone, CheckpointFailed
-from turnback.coordinator.history import History
-from turnback.coordinator.program import JobProgram, ProgramOperator
-from turnback.coordinator.request import Progress, Request, RequestState
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.status import JobState
-from unit.ops.snapshot_support import FakeJob, schema
+from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History
+from turnback.job.request import Progress, Request, RequestState
+from turnback.job.requests import Requests
+from turnback.job.status import JobProgram, JobState, ProgramOperator
 
 PROGRAM = str(Path(sys.executable).with_name("turnback"))
 TOTAL = schema()

@@ -8,10 +8,10 @@ import time
 import pytest
 
 from turnback.cli.exit import ExitCode
-from turnback.coordinator.catalog import SavepointCatalog, SavepointEntry
-from turnback.coordinator.request import RequestKind, RequestState
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.status import JobState
+from turnback.job.catalog import SavepointCatalog, SavepointEntry
+from turnback.job.request import RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.job.status import JobState
 from unit.cli.cli_support import Driver, make_job
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,9 @@ def test_a_job_that_is_over_cannot_be_asked(shell, state):
 def test_waiting_ends_when_the_driver_is_gone(shell, job, monkeypatch):
     monkeypatch.setattr("turnback.cli.waiting._LIFE_S", 0.0)
     monkeypatch.setattr("turnback.cli.waiting._LAST_WORDS_S", 0.0)
-    monkeypatch.setattr("turnback.ops.job.Job.ask", lambda self, *a, **k: _ask_and_die(self, job))
+    monkeypatch.setattr(
+        "turnback.inspect.job.Job.ask", lambda self, *a, **k: _ask_and_die(self, job)
+    )
     done = shell("savepoint", "orders")
     assert done.code == ExitCode.FAILED
     assert "is gone (FAILED)" in done.err
@@ -208,7 +210,7 @@ def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so
         job.directory.say(JobState.FINISHED, job.info.job_id)
         return self.request(request.id)
 
-    monkeypatch.setattr("turnback.ops.job.Job.ask", ask)
+    monkeypatch.setattr("turnback.inspect.job.Job.ask", ask)
     done = shell("stop", "orders", "--yes")
     assert (done.code, done.lines) == (0, [str(tmp_path / "sp")])
 
@@ -225,6 +227,6 @@ def test_a_driver_has_some_time_to_answer_after_its_job_has_ended(shell, job, mo
         late.start()
         return self.request(request.id)
 
-    monkeypatch.setattr("turnback.ops.job.Job.ask", ask)
+    monkeypatch.setattr("turnback.inspect.job.Job.ask", ask)
     done = shell("savepoint", "orders")
     assert (done.code, done.lines) == (0, ["/sp"])

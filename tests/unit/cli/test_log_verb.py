@@ -10,7 +10,7 @@ import pytest
 
 from turnback.cli.exit import ExitCode
 from turnback.cli.tail import Tail, last_lines
-from turnback.coordinator.status import JobState
+from turnback.job.status import JobState
 from unit.cli.cli_support import make_job
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from turnback.cli.exit import ExitCode
-from turnback.coordinator.status import JobState
+from turnback.job.status import JobState
 from unit.cli.cli_support import TOTAL, make_job
 
 

@@ -15,9 +15,9 @@ import pytest
 import turnback.cli.listing
 from turnback.cli.app import VERBS
 from turnback.cli.exit import ExitCode
-from turnback.coordinator.request import RequestState
-from turnback.coordinator.requests import Requests
-from turnback.coordinator.status import JobState
+from turnback.job.request import RequestState
+from turnback.job.requests import Requests
+from turnback.job.status import JobState
 from unit.cli.cli_support import PROGRAM, Driver, make_job
 
 pytestmark = pytest.mark.slow

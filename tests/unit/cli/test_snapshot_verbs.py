@@ -3,11 +3,11 @@
 import pytest
 
 from turnback.cli.exit import ExitCode
-from turnback.config.launch import Launch
-from turnback.coordinator import ProcessId, RunningJob
-from turnback.coordinator.status import JobState
+from turnback.job.process import ProcessId
+from turnback.job.run import Launch, RunningJob
+from turnback.job.status import JobState
 from turnback.launch.runs import Runs
-from turnback.runtime.localstores import LocalStores, StoreOwner
+from turnback.worker.local_state import LocalStores, StoreOwner
 from unit.cli.cli_support import TOTAL, make_job
 
 

@@ -9,22 +9,25 @@ from pathlib import Path
 from typing import Any
 
 from turnback import StreamExecutionEnvironment
-from turnback.config.configuration import Configuration, parse_pairs
-from turnback.config.options import OPTIONS, SPELLINGS
-from turnback.config.table import table
-from turnback.config.variables import variable_of
+from turnback.config.configuration import Configuration
+from turnback.config.layers import parse_pairs, variable_of
+from turnback.config.options import OPTIONS, SPELLINGS, table
 
+MODULE = "turnback.config.options"
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "configuration.md"
 
 
 def test_the_table_is_that_of_the_code():
     printed = subprocess.run(
-        [sys.executable, "-m", "turnback.config"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "turnback.config.options"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert printed == table()
     lines = PAGE.read_text().splitlines(keepends=True)
     shown = "".join(line for line in lines if line.startswith("|"))
-    assert shown == printed, "put what `python -m turnback.config` prints into the page"
+    assert shown == printed, "put what `python -m turnback.config.options` prints into the page"
 
 
 def test_every_key_has_its_row():
@@ -70,7 +73,7 @@ def test_what_the_page_shows_is_accepted(tmp_path, monkeypatch):
 def test_nothing_heavy_is_imported():
     heavy = ("pyarrow", "pyspark", "pandas", "numpy")
     program = (
-        "import sys, turnback.config.extract, turnback.config.table\n"
+        "import sys, turnback.config.options\n"
         "from turnback.config.configuration import Configuration\n"
         "Configuration.load().entries()\n"
         f"print([name for name in {heavy} if name in sys.modules])"

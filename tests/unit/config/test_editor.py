@@ -11,8 +11,7 @@ from turnback import (
     RestartStrategies,
     StreamExecutionEnvironment,
 )
-from turnback.config.configuration import Configuration
-from turnback.config.editor import ConfigurationEditor
+from turnback.config.configuration import Configuration, ConfigurationEditor
 from turnback.core.errors import ConfigurationError
 
 LINE = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from turnback import CheckpointStorage, RestartStrategies, StreamExecutionEnvironment
-from turnback.config.configuration import Configuration
-from turnback.config.extract import (
+from turnback.config.configuration import (
+    Configuration,
     job_root,
     location,
     spark_options,
@@ -14,13 +14,13 @@ from turnback.config.extract import (
     storage_options,
 )
 from turnback.config.object_store import S3_OPTIONS, from_storage_options
-from turnback.coordinator import choose_restart
-from turnback.coordinator.restart import (
+from turnback.config.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
     NoRestart,
     RestartStrategyConfiguration,
+    choose_restart,
 )
 from turnback.core.errors import ConfigurationError
 from turnback.storage import s3
@@ -218,7 +218,7 @@ def test_where_jobs_are(load, tmp_path, monkeypatch):
 def test_a_session_is_made_with_them(tmp_path, monkeypatch):
     from pyspark.sql import SparkSession
 
-    from turnback.runtime.spark import session
+    from turnback.spark import session
 
     # All but the start of the JVM, which takes seconds.
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: dict(self._options))

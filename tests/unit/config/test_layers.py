@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import Configuration
-from turnback.config.layer import Rank
-from turnback.config.variables import variable_of
-from turnback.coordinator.config import CheckpointingMode
+from turnback.config.layers import Rank, variable_of
 from turnback.core.errors import ConfigurationError
 
 KEY = "state.savepoints.dir"

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from turnback.core import Clock, ManualClock, SystemClock
+from turnback.core.clock import Clock, ManualClock, SystemClock
 
 
 def test_the_system_clock_tells_the_time() -> None:

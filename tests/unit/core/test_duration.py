@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from turnback.core import format_duration, parse_duration, parse_size
+from turnback.core.duration import format_duration, parse_duration, parse_size
 from turnback.core.errors import ConfigurationError
 
 

@@ -4,9 +4,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from turnback.core import check_job_name, check_state_name, check_uid, path_segment
 from turnback.core.errors import ConfigurationError, PlanError
-from turnback.core.ids import segment_name
+from turnback.core.ids import (
+    check_job_name,
+    check_state_name,
+    check_uid,
+    path_segment,
+    segment_name,
+)
 
 
 @pytest.mark.parametrize("check", [check_uid, check_job_name, check_state_name])

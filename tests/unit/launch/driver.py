@@ -11,15 +11,12 @@ import sys
 import time
 
 from turnback.api.launched import launched
-from turnback.coordinator import (
-    JobDirectory,
-    JobState,
-    RequestKind,
-    Requests,
-    RunError,
-    RunningJob,
-)
 from turnback.core.errors import ConfigurationError, JobInUseError
+from turnback.job.directory import JobDirectory
+from turnback.job.request import RequestKind
+from turnback.job.requests import Requests
+from turnback.job.run import RunError, RunningJob
+from turnback.job.status import JobState
 
 ROOT, HOW = sys.argv[1:3]
 DELAY, RESTARTS = (*sys.argv[3:], *("50 ms", "1")[len(sys.argv) - 3 :])

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from turnback.config.launch import Launch
-from turnback.coordinator import ProcessId, RunDirectory
+from turnback.job.process import ProcessId
+from turnback.job.run import Launch, RunDirectory
 from turnback.launch.runs import Runs
 
 DRIVER = Path(__file__).with_name("driver.py")

@@ -10,9 +10,8 @@ import pytest
 
 from turnback import ClaimMode
 from turnback.api.launched import Launched, Start
-from turnback.config.launch import Launch
-from turnback.coordinator import RunDirectory
 from turnback.core.errors import ConfigurationError
+from turnback.job.run import Launch, RunDirectory
 
 START = Start(
     name="job",

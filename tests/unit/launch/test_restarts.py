@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from launch_support import Launches, until
 
-from turnback.coordinator import JobDirectory, JobState, RunDirectory, Status
+from turnback.job.directory import JobDirectory
+from turnback.job.run import RunDirectory
+from turnback.job.status import JobState, Status
 
 MANY = ("50 ms", "20")
 pytestmark = pytest.mark.slow

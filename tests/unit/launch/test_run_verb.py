@@ -13,8 +13,9 @@ import msgspec
 import pytest
 from launch_support import DRIVER, Launches
 
-from turnback.config.launch import Launch
-from turnback.coordinator import JobDirectory, Requests, RunDirectory
+from turnback.job.directory import JobDirectory
+from turnback.job.requests import Requests
+from turnback.job.run import Launch, RunDirectory
 from turnback.launch.supervisor import rotate
 
 pytestmark = pytest.mark.slow
@@ -24,7 +25,7 @@ ECHO = """
 import sys
 from pathlib import Path
 import msgspec
-from turnback.config.launch import current_launch
+from turnback.job.run import current_launch
 Path(sys.argv[1]).write_bytes(msgspec.json.encode(current_launch()))
 """
 

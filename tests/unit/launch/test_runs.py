@@ -8,9 +8,17 @@ import pytest
 from launch_support import Launches
 from msgspec.structs import replace
 
-from turnback.config.launch import LAUNCH, LAUNCH_VARIABLE, Launch, current_launch
-from turnback.coordinator import ProcessId, RunEnd, RunError, RunningJob
 from turnback.core.errors import ConfigurationError, JobInUseError
+from turnback.job.process import ProcessId
+from turnback.job.run import (
+    LAUNCH,
+    LAUNCH_VARIABLE,
+    Launch,
+    RunEnd,
+    RunError,
+    RunningJob,
+    current_launch,
+)
 from turnback.launch.runs import Runs
 
 GONE = ProcessId(ProcessId.current().host, ProcessId.current().machine, 1, "never")

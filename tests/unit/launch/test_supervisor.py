@@ -8,14 +8,11 @@ import signal
 import pytest
 from launch_support import Launches, until
 
-from turnback.coordinator import (
-    JobDirectory,
-    JobState,
-    RequestKind,
-    Requests,
-    RequestState,
-    RunDirectory,
-)
+from turnback.job.directory import JobDirectory
+from turnback.job.request import RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.job.run import RunDirectory
+from turnback.job.status import JobState
 
 pytestmark = pytest.mark.slow
 

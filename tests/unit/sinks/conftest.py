@@ -3,8 +3,9 @@ from typing import Any
 
 import pytest
 
-from turnback.core.types import TypeInfo, Types
-from turnback.sinks import CommitterContext, WriterContext
+from turnback.sinks.base import CommitterContext, WriterContext
+from turnback.types.factory import Types
+from turnback.types.typeinfo import TypeInfo
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

@@ -14,11 +14,11 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from turnback.core.batch import Batch
 from turnback.core.errors import ConfigurationError, ElementTypeError, SinkError
-from turnback.core.types import Types
-from turnback.sinks import FileSink
-from turnback.sinks.staged import StagedFile
+from turnback.sinks.files import FileSink
+from turnback.sinks.staging import StagedFile
+from turnback.types.columns import Batch
+from turnback.types.factory import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 FORMATS = ["parquet", "json", "csv"]

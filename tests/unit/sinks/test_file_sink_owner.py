@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core.batch import Batch
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.core.types import Types
-from turnback.sinks import FileSink
+from turnback.sinks.files import FileSink
+from turnback.types.columns import Batch
+from turnback.types.factory import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

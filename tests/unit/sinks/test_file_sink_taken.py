@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from turnback.core.batch import Batch
 from turnback.core.errors import SinkError
-from turnback.core.types import Types
-from turnback.sinks import FileSink, file_committer
+from turnback.sinks import files as file_committer
+from turnback.sinks.files import FileSink
 from turnback.storage.local import LocalStorage
+from turnback.types.columns import Batch
+from turnback.types.factory import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

@@ -11,10 +11,13 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from turnback.core.batch import Batch
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.core.types import RowTypeInfo, Types
-from turnback.sinks import CollectSink, DiscardSink, FileSink, PrintSink, inline
+from turnback.sinks import inline
+from turnback.sinks.files import FileSink
+from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
+from turnback.types.columns import Batch
+from turnback.types.factory import Types
+from turnback.types.typeinfo import RowTypeInfo
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 
@@ -221,15 +224,15 @@ def test_forgotten_sinks_free_what_they_gathered(writer_ctx, committer_ctx):
     sink = CollectSink()
     key = sink._key
     sink.committer(committer_ctx()).commit([write(sink, writer_ctx(), ("a", 1))])
-    assert inline.Ledger.of(key).value == [("a", 1)]
+    assert inline.OutputLedger.of(key).value == [("a", 1)]
     del sink
     gc.collect()
-    assert inline.Ledger.of(key).value is None
+    assert inline.OutputLedger.of(key).value is None
 
 
 def test_the_memory_of_what_was_done_is_bounded(monkeypatch):
     monkeypatch.setattr(inline, "_REMEMBERED", 10)
-    ledger = inline.Ledger()
+    ledger = inline.OutputLedger()
     done = []
     for i in range(100):
         ledger.once(str(i), lambda i=i: done.append(i))

@@ -13,9 +13,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
-from turnback.core.batch import Batch
-from turnback.core.types import Types
-from turnback.sinks import FileSink
+from turnback.sinks.files import FileSink
+from turnback.types.columns import Batch
+from turnback.types.factory import Types
 
 NESTED = Types.ROW_NAMED(["x", "y"], [Types.LONG(), Types.LIST(Types.BIG_DEC(10, 2))])
 ODD = Types.ROW_NAMED(

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import ConfigurationError
-from turnback.sinks import CollectSink, DiscardSink, FileSink, PrintSink
+from turnback.sinks.files import FileSink
+from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 from turnback.sinks.rebuild import rebuilt
 
 

@@ -12,10 +12,10 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from turnback.core.batch import Batch
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.core.types import Types
-from turnback.sinks import TwoPhaseCommitSink
+from turnback.sinks.two_phase import TwoPhaseCommitSink
+from turnback.types.columns import Batch
+from turnback.types.factory import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 SCHEMA = """

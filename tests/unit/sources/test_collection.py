@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 
 from turnback import Row, Types
-from turnback.core import Batch
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.sources.collection import CollectionReader, _encoded, _type_of, collection_frame
+from turnback.sources.frames import CollectionReader, _encoded, _type_of, collection_frame
+from turnback.types.columns import Batch
 
 
 class Named(NamedTuple):

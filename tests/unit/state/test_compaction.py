@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.state import Merge, StateFile, in_order, plan_merges
+from turnback.state.compaction import Merge, plan_merges
+from turnback.state.files import StateFile, in_order
 
 KB = 1 << 10
 

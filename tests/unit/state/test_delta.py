@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from turnback.core.errors import CorruptFileError, FormatVersionError
-from turnback.state import DeltaBuilder, StateSchema, read_delta
 from turnback.state import delta as module
+from turnback.state.delta import DeltaBuilder, read_delta
+from turnback.state.schema import StateSchema
 
 VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
 MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from turnback.core import Types
-from turnback.functions import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ReduceFunction,
-    ReducingStateDescriptor,
-)
+from turnback.program.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
+from turnback.program.functions import AggregateFunction, ReduceFunction
+from turnback.types.factory import Types
 
 
 class Mean(AggregateFunction):

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.core import KeyCodec, Types
 from turnback.core.errors import StateError
-from turnback.functions import ListStateDescriptor, ValueStateDescriptor
-from turnback.state import DeltaBuilder, KeyedStateBackend
+from turnback.program.descriptors import ListStateDescriptor, ValueStateDescriptor
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.delta import DeltaBuilder
+from turnback.types.factory import Types
+from turnback.types.keys import KeyCodec
 
 
 @pytest.fixture

@@ -7,18 +7,19 @@ import random
 import pyarrow as pa
 import pytest
 
-from turnback.state import (
+from turnback.state import delta
+from turnback.state import merging as mergeinput
+from turnback.state.delta import (
+    COLUMNS,
+    WIDE_COLUMNS,
     BuiltDelta,
     DeltaBuilder,
-    StateSchema,
-    delta,
-    live_rows,
-    merge,
-    mergeinput,
+    bounded_batches,
     read_delta,
     write_delta,
 )
-from turnback.state.delta import COLUMNS, WIDE_COLUMNS, bounded_batches
+from turnback.state.merging import live_rows, merge
+from turnback.state.schema import StateSchema
 
 VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
 MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")

@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import itertools
 
-from turnback.core import Types
-from turnback.functions import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from turnback.state.layout import component, split_sub, state_prefix, wrap, wrapped_size
+from turnback.program.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
+from turnback.state.schema import component, split_sub, state_prefix, wrap, wrapped_size
+from turnback.types.factory import Types
 
 
 def test_no_component_is_a_prefix_of_another():

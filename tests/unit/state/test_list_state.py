@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.functions import ListStateDescriptor
+from turnback.program.descriptors import ListStateDescriptor
 
 LIST = ListStateDescriptor("list", int)
 

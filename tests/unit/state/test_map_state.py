@@ -5,9 +5,9 @@ from decimal import Decimal
 
 import pytest
 
-from turnback.core import Types
 from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
-from turnback.functions import MapStateDescriptor
+from turnback.program.descriptors import MapStateDescriptor
+from turnback.types.factory import Types
 
 MAP = MapStateDescriptor("map", str, int)
 

@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from turnback.core.errors import CorruptFileError, IncompatibleStateError
-from turnback.state import DeltaBuilder, StateSchema, delta, live_rows, merge, read_delta
+from turnback.state import delta
+from turnback.state.delta import DeltaBuilder, read_delta
+from turnback.state.merging import live_rows, merge
+from turnback.state.schema import StateSchema
 
 VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
 MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from turnback.state import StateFile, in_order, joined_lineage
+from turnback.state.files import StateFile, in_order, joined_lineage
 
 
 def file(first, last, lineage=(), groups=(0, 9)):

@@ -9,9 +9,7 @@ import textwrap
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.state.hashmap import HashMapStore
-from turnback.state.rocksdb import RocksOptions, RocksStore, after
-from turnback.state.store import Changes
+from turnback.state.stores import Changes, HashMapStore, RocksOptions, RocksStore, after
 
 
 @pytest.fixture(params=[HashMapStore, RocksStore])
@@ -73,7 +71,7 @@ def test_a_value_of_64_mib_comes_back_exactly(make, tmp_path):
 
 
 def test_the_memory_store_grows_as_needed(tmp_path, monkeypatch):
-    monkeypatch.setattr("turnback.state.hashmap._SMALLEST_MAP", 1 << 20)
+    monkeypatch.setattr("turnback.state.stores._SMALLEST_MAP", 1 << 20)
     store = HashMapStore(tmp_path / "s")
     for i in range(5):
         put(store, {b"%d-%d" % (i, n): b"v" * 1000 for n in range(2000)}, b"%d" % i)
@@ -109,7 +107,7 @@ def test_a_killed_process_leaves_a_whole_batch(module, name, tmp_path):
         import sys
         from pathlib import Path
         from turnback.state.{module} import {name}
-        from turnback.state.store import Changes
+        from turnback.state.stores import Changes
         store = {name}(Path(sys.argv[1]))
         for n in range(10**9):
             value = b"%d" % n
@@ -143,8 +141,8 @@ def test_a_full_memory_is_told_and_leaves_the_store_as_it_was(tmp_path):
         import resource, sys
         from pathlib import Path
         from turnback.core.errors import StateError
-        from turnback.state.hashmap import HashMapStore
-        from turnback.state.store import Changes
+        from turnback.state.stores import HashMapStore
+        from turnback.state.stores import Changes
         store = HashMapStore(Path(sys.argv[1]))
         store.write(Changes([], [b"key-000001"], [b"1"]), b"m1")
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.core import Types
 from turnback.core.errors import StateError
-from turnback.functions import ValueStateDescriptor
+from turnback.program.descriptors import ValueStateDescriptor
+from turnback.types.factory import Types
 
 COUNT = ValueStateDescriptor("count", Types.LONG())
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
-from turnback.storage import MemoryStorage, claim
+from turnback.storage.base import claim
+from turnback.storage.memory import MemoryStorage
 
 Fault = Callable[[MemoryStorage, str, bytes], None]
 

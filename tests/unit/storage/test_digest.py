@@ -1,7 +1,7 @@
 import pytest
 
 from turnback.core.errors import CorruptFileError
-from turnback.storage import check, digest
+from turnback.storage.envelope import check, digest
 
 
 def test_the_digest_is_the_documented_one() -> None:

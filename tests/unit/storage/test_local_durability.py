@@ -17,7 +17,8 @@ import pytest
 import turnback
 from services.missing import missing
 from turnback.core.errors import AlreadyExistsError, StorageError
-from turnback.storage import LocalStorage, claim
+from turnback.storage.base import claim
+from turnback.storage.local import LocalStorage
 
 SOURCE = str(Path(turnback.__file__).parents[1])
 TRACED = "fsync,fdatasync,linkat,link,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,write"
@@ -190,7 +191,7 @@ def test_a_link_whose_reply_was_lost_on_nfs_is_ours(
 def strace(code: str, log: Path, *options: str) -> subprocess.CompletedProcess[str]:
     if shutil.which("strace") is None:
         missing("strace is not installed")
-    python = [sys.executable, "-c", f"from turnback.storage import LocalStorage\n{code}"]
+    python = [sys.executable, "-c", f"from turnback.storage.local import LocalStorage\n{code}"]
     done = subprocess.run(
         ["strace", "-f", "-y", "-o", log, "-e", f"trace={TRACED}", *options, *python],
         env={**os.environ, "PYTHONPATH": SOURCE},
@@ -279,7 +280,7 @@ def test_a_file_size_limit(tmp_path: Path) -> None:
 CLOSED = """
 import os, sys
 from turnback.core.errors import NotFoundError, StorageError
-from turnback.storage import LocalStorage
+from turnback.storage.local import LocalStorage
 if os.geteuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 storage = LocalStorage(sys.argv[1])

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import StorageError
-from turnback.storage import LocalStorage, Storage
+from turnback.storage.base import Storage
+from turnback.storage.local import LocalStorage
 
 Operation = Callable[[Storage, str], object]
 OPERATIONS: dict[str, Operation] = {

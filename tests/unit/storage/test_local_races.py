@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import AlreadyExistsError, NotFoundError
-from turnback.storage import LocalStorage
+from turnback.storage.local import LocalStorage
 
 pytestmark = pytest.mark.slow
 

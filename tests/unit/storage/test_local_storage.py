@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from storage_contract import StorageContract
 from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
-from turnback.storage import LocalStorage, Storage
+from turnback.storage.base import Storage
+from turnback.storage.local import LocalStorage
 
 
 @pytest.fixture

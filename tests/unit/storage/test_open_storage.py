@@ -4,7 +4,10 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import ConfigurationError
-from turnback.storage import LocalStorage, MemoryStorage, S3Storage, open_storage
+from turnback.storage.local import LocalStorage
+from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import open_storage
+from turnback.storage.s3 import S3Storage
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "{}/"])

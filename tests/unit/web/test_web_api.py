@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from web_support import BEARER, TOKEN, Browser
 
-from turnback.coordinator.request import Progress, RequestKind, RequestState
-from turnback.coordinator.requests import Requests
-from turnback.ops.model import JobDetail, RequestRow
+from turnback.inspect.model import JobDetail, RequestRow
+from turnback.job.request import Progress, RequestKind, RequestState
+from turnback.job.requests import Requests
 from turnback.web import api
 from turnback.web.endpoints import ENDPOINTS
 from turnback.web.model import ErrorAnswer

@@ -8,7 +8,7 @@ from pathlib import Path
 from web_support import TOKEN, served
 
 from services.missing import missing
-from turnback.coordinator.requests import Requests
+from turnback.job.requests import Requests
 from turnback.web.endpoints import ENDPOINTS
 from turnback.web.metrics import JOB_METRICS, OPERATOR_METRICS
 

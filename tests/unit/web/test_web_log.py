@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from turnback.coordinator.status import JobState
+from turnback.job.status import JobState
 
 
 def say(world, log):

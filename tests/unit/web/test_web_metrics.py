@@ -1,11 +1,10 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnback.coordinator.event import Restarting
-from turnback.coordinator.history import History
-from turnback.coordinator.jobdir import JobDirectory
-from turnback.coordinator.status import JobState, Metrics
+from snapshot_support import schema
+from turnback.job.directory import JobDirectory
+from turnback.job.history import History, Restarting
+from turnback.job.status import JobState, Metrics
 from turnback.web.metrics import JOB_METRICS, OPERATOR_METRICS
-from unit.ops.snapshot_support import schema
 
 JOB = "flink_jobmanager_job_"
 OPERATOR = "flink_taskmanager_job_task_operator_"
@@ -117,7 +116,7 @@ def test_the_tables_hold_what_is_shown(browser):
 def test_no_jobs_at_all(tmp_path):
     from web_support import TOKEN, Browser
 
-    from turnback.ops.jobs import Jobs
+    from turnback.inspect.jobs import Jobs
     from turnback.web.app import create_app
 
     jobs = Jobs(str(tmp_path / "nothing"))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import logging, sys
-from turnback.ops.jobs import Jobs
+from turnback.inspect.jobs import Jobs
 from turnback.web.server import serve
 logging.basicConfig(level=logging.DEBUG, filename=sys.argv[2])
 serve(Jobs(sys.argv[1]), token=sys.argv[3], port=0, on_ready=lambda u: print(u, flush=True))

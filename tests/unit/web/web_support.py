@@ -11,16 +11,14 @@ from typing import Any
 
 import httpx
 
-from turnback.coordinator.event import AttemptStarted, CheckpointDone, CheckpointFailed, JobEnded
-from turnback.coordinator.history import History
-from turnback.coordinator.jobdir import JobDirectory
-from turnback.coordinator.program import JobProgram, ProgramOperator, ProgramSetting
-from turnback.coordinator.status import JobState, Metrics
+from snapshot_support import FakeJob, schema
 from turnback.core.clock import ManualClock
-from turnback.ops.jobs import Jobs
+from turnback.inspect.jobs import Jobs
+from turnback.job.directory import JobDirectory
+from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History, JobEnded
+from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
 from turnback.web.app import create_app
 from turnback.web.server import serve
-from unit.ops.snapshot_support import FakeJob, schema
 
 TOKEN = "correct-horse-battery-staple"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -1,0 +1,253 @@
+"""Which checkpoints' sink work is known to be done, for each sink.
+
+Every attempt writes a file of its own, and what is known is the highest of all files. So a driver
+that was replaced without knowing it can never turn the record of its successor back.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from turnback.core.errors import NotFoundError
+from turnback.storage.base import Storage
+from turnback.storage.envelope import seal, unseal
+
+
+class EpochCommitter(Protocol):
+    """Settles the transactions of one sink, on the driver.
+
+    The methods are called one at a time, but not always from the same thread. They may block: the
+    stream goes on meanwhile.
+    """
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        """Make transactions visible, oldest first.
+
+        Called after the manifest that holds them is durable, and again with the same ones after
+        any failure: it must be idempotent.
+        """
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        """Roll back transactions that no manifest holds; those already gone are fine."""
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        """Commit `pending` and roll back everything else dead attempts of this job left behind.
+
+        Called once at the start of an attempt, before its first epoch.
+        """
+
+
+@runtime_checkable
+class DiscardsOthers(Protocol):
+    """A committer that can find transactions that nobody will ever commit, and roll them back."""
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Roll back what tasks of this attempt have begun or prepared, except for `known`.
+
+        Called between two epochs, so that whatever is open and not known is of a task attempt
+        whose output did not count.
+        """
+
+
+class OpenTransactions:
+    """Sink transactions that are prepared and not yet known to be committed.
+
+    Not thread-safe; the coordinator guards it.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, deque[tuple[int, bytes]]] = {}
+
+    def add(self, epoch: int, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Take over what sinks prepared in an epoch."""
+        for uid, transactions in prepared.items():
+            queue = self._open.setdefault(uid, deque())
+            queue.extend((epoch, transaction) for transaction in transactions)
+
+    def upto(self, epoch: int) -> dict[str, tuple[bytes, ...]]:
+        """Return what is open of all epochs up to this one, oldest first, by sink uid."""
+        return self._select(lambda prepared: prepared <= epoch)
+
+    def after(self, epoch: int) -> dict[str, tuple[bytes, ...]]:
+        """Return what is open of the epochs after this one, oldest first, by sink uid."""
+        return self._select(lambda prepared: prepared > epoch)
+
+    def committed(self, uid: str, epoch: int) -> None:
+        """Forget what a sink has committed: everything up to this epoch."""
+        queue = self._open.get(uid)
+        while queue and queue[0][0] <= epoch:
+            queue.popleft()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._open.values()))
+
+    def _select(self, wanted: Callable[[int], bool]) -> dict[str, tuple[bytes, ...]]:
+        found = {
+            uid: tuple(transaction for epoch, transaction in queue if wanted(epoch))
+            for uid, queue in self._open.items()
+        }
+        return {uid: transactions for uid, transactions in found.items() if transactions}
+
+
+_KIND, _FORMAT = "committed", 1
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """How far sinks are known to have committed.
+
+    Attributes:
+        number: Every sink has committed everything up to this checkpoint.
+        sinks: By uid, the sinks that are known to be further.
+    """
+
+    number: int = 0
+    sinks: dict[str, int] = {}
+
+    def by(self, uid: str) -> int:
+        """Return the highest checkpoint whose work this sink has done, or 0."""
+        return max(self.number, self.sinks.get(uid, 0))
+
+    def joined(self, other: Committed) -> Committed:
+        """Return what the two know together."""
+        number = max(self.number, other.number)
+        further = {uid: max(self.by(uid), other.by(uid)) for uid in {**self.sinks, **other.sinks}}
+        return Committed(number, {uid: n for uid, n in sorted(further.items()) if n > number})
+
+
+class CommitRecords:
+    """The records of all attempts of a job.
+
+    Args:
+        storage: The job directory.
+        directory: Where in it the records are.
+    """
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self._storage = storage
+        self._directory = directory
+        # "committed.json" is from before each attempt had a file.
+        self._name = re.compile(rf"{directory}/committed(?:-([1-9][0-9]*))?\.json")
+        self._own: Committed | None = None
+
+    def read(self) -> Committed:
+        """Return what is known.
+
+        Raises:
+            CorruptFileError: A record is damaged.
+        """
+        while True:
+            try:
+                found = Committed()
+                for path in self._paths():
+                    found = found.joined(self._get(path))
+                return found
+            except NotFoundError:
+                continue  # it was joined into a newer one meanwhile
+
+    def write(self, attempt: int, number: int, sinks: Collection[str] | None = None) -> None:
+        """Record that sinks have committed everything up to a checkpoint.
+
+        Args:
+            attempt: The attempt that records it, always the same for one object.
+            number: The checkpoint.
+            sinks: Their uids; None for all there are.
+        """
+        new = Committed(number) if sinks is None else Committed(0, dict.fromkeys(sinks, number))
+        first = self._own is None
+        before = self._own or self.read()
+        known = before.joined(new)
+        if known == before:
+            return
+        path = f"{self._directory}/committed-{attempt}.json"
+        self._storage.put(path, seal(_KIND, _FORMAT, msgspec.json.encode(known)))
+        self._own = known
+        if first:
+            for older, writer in self._paths().items():
+                if writer < attempt:
+                    self._storage.delete(older)
+
+    def _paths(self) -> dict[str, int]:
+        """The files there are, and the attempts that wrote them."""
+        matches = map(self._name.fullmatch, self._storage.list(self._directory))
+        return {match[0]: int(match[1] or 0) for match in matches if match}
+
+    def _get(self, path: str) -> Committed:
+        data = self._storage.get(path)
+        _, body = unseal(_KIND, _FORMAT, data, f"{self._storage.uri}/{path}")
+        return msgspec.json.decode(body, type=Committed)
+
+
+class Lane(Protocol):
+    """Runs jobs one at a time, in the order given."""
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Run a job after all given before. Jobs do not raise."""
+
+    def close(self, timeout_s: float) -> bool:
+        """Take no more jobs; return whether all given ones ended within the time."""
+
+
+class ThreadLane:
+    """A lane with one thread, started when there is something to do.
+
+    The thread is a daemon: storage that never answers must not keep a finished driver alive.
+
+    Args:
+        name: Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """See `Lane.submit`."""
+        self._jobs.put(job)
+        with self._lock:
+            if self._thread is None:
+                name = f"turnback-{self._name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def close(self, timeout_s: float) -> bool:
+        """See `Lane.close`."""
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            return True
+        self._jobs.put(None)
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # it may hold a whole cut while the lane waits for the next one
+
+
+class InlineLane:
+    """A lane without a thread: `submit` returns when the job is done. For tests and tools.
+
+    Args:
+        name: Ignored.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """See `Lane.submit`."""
+        job()
+
+    def close(self, timeout_s: float) -> bool:
+        """See `Lane.close`."""
+        return True

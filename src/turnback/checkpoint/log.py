@@ -1,0 +1,374 @@
+"""The linear log of checkpoints: the only commit point, and the fence between attempts.
+
+Slots are numbered without gaps and written with put-if-absent. A new attempt puts a fence into
+the first free slot, which is the slot its predecessor would write next; fences are never deleted,
+so a predecessor that is still alive can never append again.
+
+Checkpoints are deleted, and their slots are free again. A start that was held up between looking
+and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts
+only if it is the newest slot when it is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from turnback.checkpoint.commits import CommitRecords
+from turnback.checkpoint.look import Look, Unreadable, read_down
+from turnback.checkpoint.manifest import Fence, Manifest, Slot, decode, encode
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    CorruptFileError,
+    FencedError,
+    FormatVersionError,
+    NotFoundError,
+)
+from turnback.storage.base import Storage, claim
+
+DIRECTORY = "checkpoints"
+_SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
+
+
+@dataclass(frozen=True)
+class Scan:
+    """What a look at the whole log found: checkpoints, and why others cannot be read."""
+
+    manifests: tuple[Manifest, ...]
+    unreadable: dict[int, Unreadable]
+
+
+def slot_path(number: int) -> str:
+    """Return the path of a slot inside the job directory."""
+    return f"{DIRECTORY}/chk-{number}.json"
+
+
+class CheckpointLog:
+    """The checkpoints of one job; `storage` is the job's own directory.
+
+    Reading needs no preparation. To append, take a fence first; one object belongs to one
+    attempt, and appends come from one thread at a time.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        """Use the log below `storage`; nothing is read yet."""
+        self._storage = storage
+        self._commits = CommitRecords(storage, DIRECTORY)
+        self._fence: Fence | None = None
+        self._next = 0
+
+    @property
+    def uri(self) -> str:
+        """Where the job directory is."""
+        return self._storage.uri
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that may append."""
+        return self._own_fence().attempt
+
+    @property
+    def next_number(self) -> int:
+        """The slot this attempt writes next."""
+        return self._next
+
+    # -- reading
+
+    def numbers(self) -> list[int]:
+        """Return the numbers of all slots, ascending."""
+        found = (_SLOT.fullmatch(path) for path in self._storage.list(DIRECTORY))
+        return sorted(int(match[1]) for match in found if match)
+
+    def get(self, number: int) -> Slot:
+        """Read a slot.
+
+        Raises:
+            CheckpointNotFoundError: There is no such slot.
+            CorruptFileError: It is damaged.
+        """
+        path = slot_path(number)
+        try:
+            data = self._storage.get(path)
+        except NotFoundError:
+            raise CheckpointNotFoundError(f"there is no {path} in {self.uri}") from None
+        slot = decode(data, f"{self.uri}/{path}")
+        if slot.number != number:
+            raise CorruptFileError(
+                f"{self.uri}/{path} holds checkpoint {slot.number}: it was copied or renamed"
+            )
+        return slot
+
+    def entries(self) -> list[Slot]:
+        """Return all slots in order, fences included."""
+        return [self.get(number) for number in self.numbers()]
+
+    def newest(self) -> Slot | None:
+        """Return the newest slot, fences included; `None` if there is none.
+
+        Raises:
+            CorruptFileError: It is damaged.
+        """
+        return self._look().top
+
+    def latest(self) -> Manifest | None:
+        """Return the newest checkpoint, `None` if there is none.
+
+        Raises:
+            CorruptFileError: A slot above it is damaged. An older checkpoint is never given
+                instead, because sinks may have committed what the damaged one holds.
+        """
+        return next(self._readable(), None)
+
+    def find(self, before_ms: int) -> Manifest | None:
+        """Return the checkpoint with the highest number created at or before a time."""
+        return next((m for m in self._readable() if m.created_ms <= before_ms), None)
+
+    def scan(self) -> Scan:
+        """Return all readable checkpoints in order, and what cannot be read."""
+        manifests: list[Manifest] = []
+        unreadable: dict[int, Unreadable] = {}
+        for number, found in self._newest_first():
+            if isinstance(found, Manifest):
+                manifests.insert(0, found)
+            else:
+                unreadable[number] = found
+        return Scan(tuple(manifests), unreadable)
+
+    # -- writing
+
+    def fence(
+        self,
+        *,
+        job: str,
+        job_id: str,
+        created_ms: int,
+        host: str,
+        pid: int,
+        nonce: str,
+        after: int | None = None,
+    ) -> Fence:
+        """Start an attempt: take the first free slot and with it the right to append.
+
+        Args:
+            job: Name of the job.
+            job_id: Its identity.
+            created_ms: When, by the driver's clock.
+            host: Where the driver runs.
+            pid: Its process.
+            nonce: Tells this driver apart from any other.
+            after: The attempt that the same driver restarts from.
+
+        Raises:
+            FencedError: Another driver of this job started at the same moment and won, or has
+                taken over since attempt `after`.
+            CorruptFileError: The newest slot is damaged, so the next attempt is not known.
+        """
+        while True:
+            # Both from one look: of what lands after it, the claim below learns.
+            look = self._look()
+            top = look.top
+            if after is not None and top is not None and top.attempt != after:
+                self._check_own(top, nonce, after)
+            fence = Fence(
+                job=job,
+                job_id=job_id,
+                number=top.number + 1 if top else 1,
+                attempt=top.attempt + 1 if top else 1,
+                created_ms=created_ms,
+                host=host,
+                pid=pid,
+                nonce=nonce,
+                manifests=look.manifests,
+            )
+            try:
+                claim(self._storage, slot_path(fence.number), encode(fence))
+            except AlreadyExistsError:
+                self._explain_lost_start(fence)
+                continue
+            if self._is_in_force(fence):
+                self._fence = fence
+                self._next = fence.number + 1
+                return fence
+
+    def append(self, manifest: Manifest) -> tuple[Manifest, ...]:
+        """Make a checkpoint durable in the next slot.
+
+        A write of this attempt whose outcome was never learnt may turn up in that slot. It is a
+        complete checkpoint like any other; the given one is then written behind it.
+
+        Returns:
+            Every manifest found or made durable, in order; the last is the given one, with the
+            number it really has.
+
+        Raises:
+            FencedError: A newer attempt has taken over.
+            StorageError: It is not known whether it was written; append again to find out.
+        """
+        late = self._put_next(manifest)
+        return (*late, msgspec.structs.replace(manifest, number=self._next - 1))
+
+    def end(self) -> tuple[Manifest, ...]:
+        """Give up the right to append: no write still on its way can become a checkpoint.
+
+        Needed before the newest checkpoint is removed, or its number would be free again.
+
+        Returns:
+            Manifests of this attempt whose outcome was not known until now.
+        """
+        own = self._own_fence()
+        last = msgspec.structs.replace(own, manifests=(), ended=True)
+        late = self._put_next(last)
+        self._fence = None
+        return late
+
+    def check_fence(self) -> None:
+        """Raise `FencedError` if a newer attempt has taken over."""
+        own, number = self._own_fence(), self._next  # a manifest may be appended meanwhile
+        try:
+            self._storage.get(slot_path(number))
+        except NotFoundError:
+            return
+        self._own_late_write(own, number)
+
+    def remove(self, number: int) -> None:
+        """Remove a checkpoint; a missing one is fine, a fence is refused."""
+        try:
+            slot = self.get(number)
+        except CheckpointNotFoundError:
+            return
+        if isinstance(slot, Fence):
+            raise CheckpointError(f"{slot_path(number)} in {self.uri} is a fence: it has to stay")
+        self._storage.delete(slot_path(number))
+
+    # -- which sink work is done
+
+    def record_commit(self, number: int, sinks: Collection[str] | None = None) -> None:
+        """Record that sinks (all, or those with these uids) have done the work of a checkpoint.
+
+        With it everything up to that checkpoint is committed. A record only ever goes up.
+        """
+        self._commits.write(self._own_fence().attempt, number, sinks)
+
+    def committed(self) -> int:
+        """Return the highest checkpoint whose sink work is known to be committed, or 0."""
+        return self._commits.read().number
+
+    def uncommitted(self, manifest: Manifest) -> dict[str, tuple[bytes, ...]]:
+        """Return the transactions of a checkpoint that are not known to be committed, by sink uid.
+
+        What is known to be committed need not be there any more: its reader may have taken it.
+        """
+        known = self._commits.read()
+        return {
+            uid: transactions
+            for uid, transactions in manifest.transactions.items()
+            if transactions and manifest.number > known.by(uid)
+        }
+
+    # -- internals
+
+    def _put_next(self, slot: Slot) -> tuple[Manifest, ...]:
+        own = self._own_fence()
+        late: list[Manifest] = []
+        while True:
+            slot = msgspec.structs.replace(slot, number=self._next)
+            try:
+                claim(self._storage, slot_path(self._next), encode(slot))
+            except AlreadyExistsError:
+                late.append(self._own_late_write(own, self._next))
+                self._next += 1
+                continue
+            self._next += 1
+            return tuple(late)
+
+    def _readable(self) -> Iterator[Manifest]:
+        """Give the checkpoints, newest first; raises when it comes to one that is damaged."""
+        for _, found in self._newest_first():
+            if not isinstance(found, Manifest):
+                raise found
+            yield found
+
+    def _newest_first(self) -> Iterator[tuple[int, Manifest | Unreadable]]:
+        """Give the checkpoints, or why they cannot be read, newest first."""
+        given = False
+        while not given:
+            look = self._look()
+            for number in reversed(look.manifests):
+                try:
+                    slot = look.slots.get(number) or self.get(number)
+                except CheckpointNotFoundError:
+                    if not given:
+                        break  # the newest was dropped since, so a newer one is there: look again
+                except (CorruptFileError, FormatVersionError) as error:
+                    given = True
+                    yield number, error
+                else:
+                    if isinstance(slot, Manifest):
+                        given = True
+                        yield number, slot
+            else:
+                return
+
+    def _look(self) -> Look:
+        while True:
+            numbers = self.numbers()
+            look = read_down(numbers, self.get)
+            # The newest slot is dropped only after a newer one was written.
+            if not numbers or numbers[-1] in {*look.slots, *look.unreadable}:
+                return look
+
+    def _own_fence(self) -> Fence:
+        if self._fence is None:
+            raise CheckpointError(f"the checkpoint log of {self.uri} was opened for reading only")
+        return self._fence
+
+    def _check_own(self, top: Slot, nonce: str, after: int) -> None:
+        """Refuse to restart a failed attempt whose driver was replaced without knowing it."""
+        if not isinstance(top, Fence) or top.nonce != nonce:
+            raise FencedError(
+                f"job {top.job!r}: attempt {after} may not be restarted by this driver, attempt "
+                f"{top.attempt} has taken over at chk-{top.number}. Stop this driver"
+            )
+
+    def _is_in_force(self, fence: Fence) -> bool:
+        """Return whether a fence is above everything its predecessors have written.
+
+        Raises:
+            FencedError: Another driver has taken over already.
+        """
+        top = self.newest()
+        if top == fence:
+            return True
+        if top is not None and top.attempt >= fence.attempt:
+            raise FencedError(
+                f"job {fence.job!r}: another driver started at the same moment and won attempt "
+                f"{top.attempt} at chk-{top.number}. This one has written nothing; leave it stopped"
+            )
+        return False
+
+    def _explain_lost_start(self, mine: Fence) -> None:
+        try:
+            taken = self.get(mine.number)
+        except CheckpointNotFoundError:
+            return  # a checkpoint, which was dropped since
+        if isinstance(taken, Fence):
+            raise FencedError(
+                f"job {mine.job!r}: another driver (pid {taken.pid} on {taken.host}) started at "
+                f"the same moment and won attempt {taken.attempt}. This one has written nothing; "
+                "leave it stopped"
+            )
+
+    def _own_late_write(self, own: Fence, number: int) -> Manifest:
+        taken = self.get(number)
+        if isinstance(taken, Manifest) and taken.attempt == own.attempt:
+            return taken
+        raise FencedError(
+            f"job {own.job!r}: attempt {own.attempt} (pid {own.pid} on {own.host}) may commit "
+            f"nothing any more, attempt {taken.attempt} has taken over at chk-{taken.number}. "
+            "Stop this driver"
+        )

@@ -1,0 +1,298 @@
+"""When a failed job is started again. Pure: the caller brings the time and does the waiting."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from turnback.config.option import Option, read_options
+from turnback.config.restart_options import (
+    RESTART_OPTIONS,
+    RESTART_TYPE,
+    restart_kind,
+)
+from turnback.core.duration import parse_duration
+from turnback.core.errors import ConfigurationError
+
+Duration = int | str | timedelta
+
+
+class RestartStrategy(ABC):
+    """Decides what follows a failure, for one run of a job."""
+
+    @abstractmethod
+    def on_failure(self, now: int) -> int | None:
+        """Say how many milliseconds to wait before the next attempt, `None` to give up.
+
+        Args:
+            now: Milliseconds of a monotonic clock.
+        """
+
+
+class RestartStrategyConfiguration(ABC):
+    """A restart strategy as a user writes it down; equal by value, shared by any number of jobs."""
+
+    kind: ClassVar[str | None] = None
+    """Its name in ``restart-strategy.type``."""
+
+    @abstractmethod
+    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+        """Return a fresh strategy for one run of a job.
+
+        Args:
+            jitter: Gives numbers between 0 and 1.
+        """
+
+    def to_configuration(self) -> dict[str, str]:
+        """Return the strategy as configuration keys and values.
+
+        Raises:
+            ConfigurationError: It is none of `RestartStrategies`.
+        """
+        if self.kind is None:
+            raise ConfigurationError(f"{self!r} has no configuration keys: use RestartStrategies")
+        chosen = {RESTART_TYPE: self.kind}
+        return chosen | {o.key: o.write(getattr(self, o.field)) for o in _options(self.kind)}
+
+
+@dataclass(frozen=True)
+class NoRestart(RestartStrategyConfiguration):
+    """The first failure is the last."""
+
+    kind = "none"
+
+    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+        """See the base class."""
+        return _FixedDelay(0, 0)
+
+
+@dataclass(frozen=True)
+class FixedDelayRestart(RestartStrategyConfiguration):
+    """A number of restarts (`None`: any number), each after the same delay."""
+
+    kind = "fixed-delay"
+
+    attempts: int | None = 1
+    delay_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        if self.attempts is not None:
+            _at_least("restart-strategy.fixed-delay.attempts", self.attempts, 0)
+
+    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+        """See the base class."""
+        return _FixedDelay(self.attempts, self.delay_ms)
+
+
+@dataclass(frozen=True)
+class FailureRateRestart(RestartStrategyConfiguration):
+    """Restarts, until more than `max_failures` fall into one interval."""
+
+    kind = "failure-rate"
+
+    max_failures: int = 1
+    interval_ms: int = 60_000
+    delay_ms: int = 1_000
+
+    def __post_init__(self) -> None:
+        name = "restart-strategy.failure-rate"
+        _at_least(f"{name}.max-failures-per-interval", self.max_failures, 1)
+        _at_least(f"{name}.failure-rate-interval", self.interval_ms, 1)
+
+    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+        """See the base class."""
+        return _FailureRate(self)
+
+
+@dataclass(frozen=True)
+class ExponentialDelayRestart(RestartStrategyConfiguration):
+    """Restarts for ever, after delays that grow until the job has run well for a while."""
+
+    kind = "exponential-delay"
+
+    initial_ms: int = 1_000
+    max_ms: int = 60_000
+    multiplier: float = 1.5
+    reset_threshold_ms: int = 3_600_000
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        name = "restart-strategy.exponential-delay"
+        _at_least(f"{name}.initial-backoff", self.initial_ms, 1)
+        _at_least(f"{name}.max-backoff", self.max_ms, self.initial_ms)
+        _at_least(f"{name}.backoff-multiplier", self.multiplier, 1, whole=False)
+        _at_least(f"{name}.reset-backoff-threshold", self.reset_threshold_ms, 1)
+        _at_least(f"{name}.jitter-factor", self.jitter, 0, whole=False)
+        if self.jitter > 1:
+            raise ConfigurationError(
+                f"{name}.jitter-factor is {self.jitter}: from 0 to 1 is allowed"
+            )
+
+    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+        """See the base class."""
+        return _ExponentialDelay(self, jitter)
+
+
+@dataclass(frozen=True)
+class FallBackRestart(RestartStrategyConfiguration):
+    """Whatever the configuration file says."""
+
+    def to_configuration(self) -> dict[str, str]:
+        """Return nothing: what is configured elsewhere counts."""
+        return {}
+
+    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+        """See the base class."""
+        raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
+
+
+class RestartStrategies:
+    """The restart strategies to choose from."""
+
+    @staticmethod
+    def no_restart() -> RestartStrategyConfiguration:
+        """Never restart."""
+        return NoRestart()
+
+    @staticmethod
+    def fixed_delay_restart(
+        restart_attempts: int, delay_between_attempts: Duration
+    ) -> RestartStrategyConfiguration:
+        """Restart a number of times, each after the same delay."""
+        return FixedDelayRestart(restart_attempts, parse_duration(delay_between_attempts))
+
+    @staticmethod
+    def failure_rate_restart(
+        failure_rate: int, failure_interval: Duration, delay_interval: Duration
+    ) -> RestartStrategyConfiguration:
+        """Restart unless more than `failure_rate` failures fall into one interval."""
+        return FailureRateRestart(
+            failure_rate, parse_duration(failure_interval), parse_duration(delay_interval)
+        )
+
+    @staticmethod
+    def exponential_delay_restart(
+        initial_backoff: Duration,
+        max_backoff: Duration,
+        backoff_multiplier: float,
+        reset_backoff_threshold: Duration,
+        jitter_factor: float,
+    ) -> RestartStrategyConfiguration:
+        """Restart for ever, after growing delays."""
+        return ExponentialDelayRestart(
+            parse_duration(initial_backoff),
+            parse_duration(max_backoff),
+            backoff_multiplier,
+            parse_duration(reset_backoff_threshold),
+            jitter_factor,
+        )
+
+    @staticmethod
+    def fall_back_restart() -> RestartStrategyConfiguration:
+        """Leave it to the configuration file."""
+        return FallBackRestart()
+
+
+def choose_restart(
+    in_code: RestartStrategyConfiguration | None,
+    configuration: Mapping[str, Any],
+    checkpointing: bool,
+) -> RestartStrategyConfiguration:
+    """Return the strategy of a job: code wins over configuration, which wins over the default.
+
+    Without checkpoints the default is no restart, with them a restart every second without limit.
+    """
+    if in_code is not None and not isinstance(in_code, FallBackRestart):
+        return in_code
+    configured = restart_from_configuration(configuration)
+    if configured is not None:
+        return configured
+    return FixedDelayRestart(None, 1_000) if checkpointing else NoRestart()
+
+
+def restart_from_configuration(
+    configuration: Mapping[str, Any],
+) -> RestartStrategyConfiguration | None:
+    """Return the strategy that configuration keys describe, `None` if they do not.
+
+    Raises:
+        ConfigurationError: A value cannot be used.
+    """
+    kind = read_options(RESTART_OPTIONS[:1], configuration).get("kind")
+    if kind is None:
+        return None
+    return _MAKE[kind](**read_options(_options(kind), configuration))
+
+
+def _options(kind: str) -> list[Option]:
+    return [option for option in RESTART_OPTIONS if restart_kind(option.key) == kind]
+
+
+_MAKE: dict[str, Callable[..., RestartStrategyConfiguration]] = {
+    "none": NoRestart,
+    "fixed-delay": FixedDelayRestart,
+    "failure-rate": FailureRateRestart,
+    "exponential-delay": ExponentialDelayRestart,
+}
+
+
+def _at_least(option: str, value: float, least: float, whole: bool = True) -> None:
+    kinds: tuple[type, ...] = (int,) if whole else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or value == float("inf"):
+        what = "a whole number" if whole else "a number"
+        raise ConfigurationError(f"{option} is {value!r}: it must be {what}")
+    if not value >= least:
+        raise ConfigurationError(f"{option} is {value}: it must be at least {least}")
+
+
+class _FixedDelay(RestartStrategy):
+    def __init__(self, attempts: int | None, delay_ms: int) -> None:
+        self._left = attempts
+        self._delay_ms = delay_ms
+
+    def on_failure(self, now: int) -> int | None:
+        if self._left is not None:
+            if self._left == 0:
+                return None
+            self._left -= 1
+        return self._delay_ms
+
+
+class _FailureRate(RestartStrategy):
+    def __init__(self, configuration: FailureRateRestart) -> None:
+        self._configuration = configuration
+        self._failures: deque[int] = deque(maxlen=configuration.max_failures + 1)
+
+    def on_failure(self, now: int) -> int | None:
+        configuration = self._configuration
+        self._failures.append(now)
+        too_many = len(self._failures) > configuration.max_failures
+        if too_many and now - self._failures[0] <= configuration.interval_ms:
+            return None
+        return configuration.delay_ms
+
+
+class _ExponentialDelay(RestartStrategy):
+    def __init__(self, configuration: ExponentialDelayRestart, jitter: Callable[[], float]) -> None:
+        self._configuration = configuration
+        self._jitter = jitter
+        self._backoff: float | None = None
+        self._restarted = 0
+
+    def on_failure(self, now: int) -> int | None:
+        configuration = self._configuration
+        ran_well = now - self._restarted >= configuration.reset_threshold_ms
+        if self._backoff is None or ran_well:
+            self._backoff = configuration.initial_ms
+        else:
+            grown = self._backoff * configuration.multiplier
+            self._backoff = min(grown, configuration.max_ms)
+        spread = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
+        delay = max(0, round(min(self._backoff + spread, configuration.max_ms)))
+        self._restarted = now + delay
+        return delay

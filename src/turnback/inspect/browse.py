@@ -1,0 +1,348 @@
+"""One state of a snapshot, read in this process, a piece at a time."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from turnback.core.errors import ConfigurationError, ElementTypeError, StateError
+from turnback.inspect.model import StatePage
+from turnback.inspect.snapshots import while_kept
+from turnback.inspect.text import Show, parse_key, shower
+from turnback.snapshot.metadata import check_state
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.files import storage_of
+from turnback.types.factory import Types
+from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+SPAN_ROWS = 200_000
+SPAN_BYTES = 32 << 20
+_CURSOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,15})")
+
+
+class RowPosition(NamedTuple):
+    """A row: the file or key group it is in, and which row of that it is."""
+
+    place: int
+    row: int
+
+    def cursor(self) -> str:
+        """The text that stands for it."""
+        return f"{self.place}.{self.row}"
+
+    @classmethod
+    def of(cls, cursor: str | None) -> RowPosition:
+        """Read what `cursor` gave; the first row for None.
+
+        Raises:
+            ConfigurationError: It is something else.
+        """
+        if cursor is None:
+            return cls(0, 0)
+        match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
+        if match is None:
+            raise ConfigurationError(
+                f"{cursor!r} does not say where to go on: pass on what the page before gave as next"
+            )
+        return cls(int(match[1]), int(match[2]))
+
+
+class StateRows:
+    """The rows of one state.
+
+    Args:
+        snapshot: The checkpoint or savepoint.
+        uid: The operator.
+        name: The state.
+
+    Attributes:
+        key_types: Types of the key's columns.
+        columns: Names of the columns that are shown.
+
+    Raises:
+        StateError: There is no such state; the message suggests the nearest name.
+        IncompatibleStateError: This version of Turnback cannot read it.
+    """
+
+    def __init__(self, snapshot: Snapshot, uid: str, name: str) -> None:
+        from turnback.snapshot.table import StateTable
+
+        check_state(snapshot.name, [state.id for state in snapshot.states], uid, name)
+        (schema,) = (s.schema for s in snapshot.states if s.id == (uid, name))
+        self.schema = schema
+        self.stored = snapshot.rows(schema)
+        self.groups = snapshot.max_parallelism
+        self.codec = StateTable(schema)
+        self.key_types = tuple(type_from_descriptor(t) for t in schema.key["types"])
+        self.columns = tuple(self.codec.arrow_schema.names[1:])
+
+    def shown(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
+        """Rows with typed columns in a form that JSON can hold, without the key group.
+
+        Raises:
+            StateError: A value is none of its type.
+        """
+        shows = self.showers(full=full)
+        try:
+            lists = [
+                [show(value) for value in typed[name].to_pylist()]
+                for name, show in zip(self.columns, shows, strict=True)
+            ]
+        except (ValueError, OverflowError) as error:
+            raise self.unreadable(str(error)) from error
+        return list(zip(*lists, strict=True))
+
+    def showers(self, *, full: bool = False) -> list[Show]:
+        """What shows the values of each column."""
+        whole = {"longest": None} if full else {}
+        shows = [_key_shower(self.key_types)]
+        if self.schema.kind == "list":
+            shows.append(_position)
+        elif self.schema.kind == "map":
+            shows.append(shower(type_from_descriptor(self.schema.sub), longest=None))
+        return [*shows, shower(type_from_descriptor(self.schema.value), **whole)]
+
+    def tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
+        """Typed rows from a position on, and the position of the first of each table.
+
+        A place is a file in a savepoint, and a key group in a checkpoint. In memory at once are
+        the files of one place and a piece of their rows.
+        """
+        found = self._of_parts(start) if self.stored.parts else self._of_files(start)
+        for position, table in found:
+            self.check(table)
+            yield position, table
+
+    def check(self, typed: pa.Table) -> None:
+        """Refuse a table that has other columns than the state."""
+        wanted = self.codec.arrow_schema
+        if typed.schema.names != wanted.names or typed.schema.types != wanted.types:
+            raise self.unreadable(f"its files have the columns {typed.schema.names}")
+
+    def after(self, position: RowPosition, table: pa.Table, rows: int) -> RowPosition:
+        """The position after so many rows of a table that begins at a position."""
+        if self.stored.parts:
+            return RowPosition(position.place, position.row + rows)
+        groups = table["key_group"].to_numpy()
+        last = int(groups[rows - 1])
+        before = position.row if last == position.place else 0
+        return RowPosition(last, before + int((groups[:rows] == last).sum()))
+
+    def unreadable(self, why: str) -> StateError:
+        """The error for rows that cannot be used."""
+        return StateError(
+            f"state {self.schema.name!r} of operator {self.schema.uid!r} in "
+            f"{self.stored.storage.uri} cannot be read: {why}"
+        )
+
+    def _of_parts(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
+        from turnback.snapshot.table import read_parts
+
+        storage = storage_of(self.stored.storage)
+        parts = sorted(self.stored.parts, key=lambda p: (p.first_group, p.last_group, p.path))
+        for place, part in enumerate(parts[start.place :], start.place):
+            first = start.row if place == start.place else 0
+            row = 0
+            for table in read_parts(storage, (part,), 0, self.groups - 1):
+                skipped = min(max(first - row, 0), table.num_rows)
+                if skipped < table.num_rows:
+                    yield RowPosition(place, row + skipped), table.slice(skipped)
+                row += table.num_rows
+
+    def _of_files(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
+        from turnback.snapshot.reader import spans_of
+
+        files = [f for f in self.stored.files if self.schema.uid in f.operators]
+        place, row = start.place, 0
+        for first, last in spans_of(self.groups, files, SPAN_ROWS, SPAN_BYTES):
+            if last < start.place:
+                continue
+            for table in self.stored.typed(max(first, start.place), last):
+                groups = table["key_group"].to_numpy()
+                if int(groups[0]) != place:
+                    place, row = int(groups[0]), 0
+                wanted = start.row if place == start.place else 0
+                skipped = min(max(wanted - row, 0), int((groups == place).sum()))
+                if skipped < table.num_rows:
+                    rest = table.slice(skipped)
+                    same = int(groups[skipped]) == place
+                    yield RowPosition(int(groups[skipped]), row + skipped if same else 0), rest
+                end = int(groups[-1])
+                row = (row if end == place else 0) + int((groups == end).sum())
+                place = end
+
+
+def _key_shower(types: tuple[TypeInfo, ...]) -> Show:
+    """Several columns as a list; never cut, because people search for what they see."""
+    shows = [shower(type_, longest=None) for type_ in types]
+    if len(shows) == 1:
+        return shows[0]
+    return lambda key: [show(value) for show, value in zip(shows, key.values(), strict=True)]
+
+
+def _position(value: int) -> int | str:
+    return value if value < 1 << 53 else str(value)
+
+
+MOST = 1_000
+"""Rows of the largest page."""
+SCAN_ROWS = 200_000
+SCAN_S = 2.0
+"""After so much a page ends, however few rows it has found."""
+
+
+def page(
+    snapshot: Snapshot,
+    uid: str,
+    name: str,
+    *,
+    key: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+    full: bool = False,
+) -> StatePage:
+    """Read some rows of a state.
+
+    A page may have fewer rows than asked for, even none, and still not be the last one: only
+    `next` tells.
+
+    Args:
+        snapshot: The checkpoint or savepoint.
+        uid: The operator.
+        name: The state.
+        key: Only rows of this key, see `parse_key`; ``abc*`` for all text keys that begin so.
+        after: What the page before gave as `next`.
+        limit: Number of rows, at most `MOST`.
+        full: Show long values as a whole.
+
+    Raises:
+        StateError: There is no such state, or its rows cannot be read.
+        ConfigurationError: An argument cannot be used, such as a key of another type.
+        CorruptFileError: A file is damaged; none of its rows are given out.
+        CheckpointNotFoundError: The checkpoint was dropped meanwhile.
+        NotFoundError: A file is missing.
+    """
+    check_limit(limit)
+    start = RowPosition.of(after)
+    rows = StateRows(snapshot, uid, name)
+    found = _Found(limit)
+    with while_kept(snapshot):
+        if key is None:
+            following = _scan(rows, start, found, None)
+        elif (prefix := _prefix(key, rows)) is not None:
+            following = _scan(rows, start, found, prefix)
+        else:
+            following = _look_up(rows, key, start, found)
+    shown = [row for table in found.tables for row in rows.shown(table, full=full)]
+    return StatePage(
+        uid=uid,
+        name=name,
+        columns=rows.columns,
+        rows=tuple(shown),
+        next=following.cursor() if following is not None else None,
+        scanned=found.scanned,
+    )
+
+
+def check_limit(limit: int) -> None:
+    """Refuse a number of rows that no page can have."""
+    if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST:
+        raise ConfigurationError(f"limit: a page has 1 to {MOST} rows, not {limit!r}")
+
+
+@dataclass
+class _Found:
+    """What a page has found so far."""
+
+    limit: int
+    tables: list[pa.Table] = field(default_factory=list)
+    rows: int = 0
+    scanned: int = 0
+
+    @property
+    def missing(self) -> int:
+        return self.limit - self.rows
+
+    def add(self, table: pa.Table) -> None:
+        self.tables.append(table)
+        self.rows += table.num_rows
+
+
+def _scan(
+    rows: StateRows, start: RowPosition, found: _Found, prefix: str | None
+) -> RowPosition | None:
+    """Read on from a position; returns where the next page begins."""
+    deadline = time.monotonic() + SCAN_S
+    for position, table in rows.tables(start):
+        if found.scanned and (not found.missing or _is_enough(found, deadline)):
+            return position
+        wanted, read = _first(table, prefix, found.missing)
+        found.add(wanted)
+        found.scanned += read
+        if read < table.num_rows:
+            return rows.after(position, table, read)
+    return None
+
+
+def _is_enough(found: _Found, deadline: float) -> bool:
+    return found.scanned >= SCAN_ROWS or time.monotonic() >= deadline
+
+
+def _first(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, int]:
+    """The first rows that are wanted, and how many were read for them."""
+    import pyarrow.compute as pc
+
+    if prefix is None:
+        return table.slice(0, limit), min(limit, table.num_rows)
+    indices = pc.indices_nonzero(pc.starts_with(table["key"], prefix))
+    if len(indices) <= limit:
+        return table.take(indices), table.num_rows
+    chosen = indices.slice(0, limit)
+    return table.take(chosen), int(chosen[-1].as_py()) + 1
+
+
+def _prefix(key: str, rows: StateRows) -> str | None:
+    is_text = rows.key_types == (Types.STRING(),)
+    return key[:-1] if is_text and isinstance(key, str) and key.endswith("*") else None
+
+
+def _look_up(rows: StateRows, text: str, start: RowPosition, found: _Found) -> RowPosition | None:
+    """All rows of one key: they are in one key group, which the key itself tells."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    group, data = _encoded(rows, text)
+    matching = []
+    for table in rows.stored.rows(group, group):
+        found.scanned += table.num_rows
+        same = table.filter(pc.equal(table["key"], pa.scalar(data, table["key"].type)))
+        if same.num_rows:
+            matching.append(same)
+    if not matching:
+        return None
+    together = pa.concat_tables(matching)
+    if rows.schema.kind in ("list", "map"):
+        together = together.sort_by("sub")
+    found.add(rows.codec.to_typed(together.slice(start.row, found.limit)))
+    end = start.row + found.rows
+    return RowPosition(group, end) if end < together.num_rows else None
+
+
+def _encoded(rows: StateRows, text: str) -> tuple[int, bytes]:
+    """Key group and bytes of a key, as the engine computes them."""
+    from turnback.types.keys import KeyCodec
+
+    codec = KeyCodec(rows.key_types, bool(rows.schema.key["columns"]))
+    key: Any = parse_key(text, rows.key_types)
+    try:
+        return codec.group(key, rows.groups), codec.encode(key)
+    except ElementTypeError as error:
+        types = ", ".join(map(str, rows.key_types))
+        raise ConfigurationError(f"{text!r} is no key of type {types}: {error}") from error

@@ -1,0 +1,280 @@
+"""What a clean-up finds."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.retention import attempt_of
+from turnback.core.errors import CheckpointError, StillNeededError, StorageError
+from turnback.inspect.job import Job
+from turnback.inspect.locations import is_below, resolved, shown
+from turnback.inspect.model import View
+from turnback.inspect.summary import LOST, UNREADABLE, is_terminal
+from turnback.storage.local import LocalStorage
+from turnback.worker.local_state import LocalStores, StoreOwner, all_stores
+
+
+class GarbageKind(StrEnum):
+    """Why something is there that nothing needs."""
+
+    FILES = "unused files"
+    """State or offsets of an attempt, which no checkpoint references."""
+    HALF_WRITTEN = "half-written files"
+    """Files whose writers were killed."""
+    SAVEPOINT = "partial savepoint"
+    """A savepoint that was begun and will never be complete."""
+    RECORD = "savepoint record"
+    """The job's record of a savepoint that is gone."""
+    STORES = "local stores"
+    """Caches of state on this machine, of a job that does not use them any more."""
+    RUN = "run directory"
+    """What a launch that is over has left on this machine."""
+
+
+class Garbage(View, frozen=True, kw_only=True):
+    """Something that nothing needs any more.
+
+    Attributes:
+        kind: What it is.
+        path: Where it is.
+        bytes: Its size.
+        reason: Why nothing needs it.
+        job: The job it belongs to.
+        root: The directory of all jobs, to look again before it is removed.
+    """
+
+    kind: GarbageKind
+    path: str
+    bytes: int
+    reason: str
+    job: str | None
+    root: str
+
+
+class Skipped(View, frozen=True, kw_only=True):
+    """Something that was left alone.
+
+    Attributes:
+        path: Where it is.
+        reason: Why it may still be needed.
+        job: The job it belongs to.
+    """
+
+    path: str
+    reason: str
+    job: str | None = None
+
+
+_FOLDER = re.compile(r"(state|offsets)/([0-9]+)")
+
+
+def why_busy(job: Job) -> str | None:
+    """Return why the files of a job have to be left alone, None if no driver can need them."""
+    summary = job.summary()
+    if summary.state == UNREADABLE:
+        return f"it cannot be read: {summary.problem}"
+    if is_terminal(summary.state):
+        return None
+    driver = summary.driver
+    if driver is None:
+        return "no driver has said a word yet; one may just be starting"
+    where = f"pid {driver.pid} on {driver.host}"
+    if driver.alive:
+        return f"it is {summary.state} ({where})"
+    if driver.alive is None:
+        return f"it is {summary.state} by its driver's last word ({where}), which may still run"
+    return None if summary.state == LOST else "its supervisor starts it again"
+
+
+def unused_files(job: Job, root: str) -> list[Garbage]:
+    """Return what attempts of a job that does not run have left, by attempt.
+
+    Raises:
+        StillNeededError: A checkpoint cannot be read, so nothing is certain.
+        StorageError: The storage does not answer.
+    """
+    by_folder: dict[str, list[int]] = defaultdict(list)
+    for path, size in _unreferenced(job).items():
+        by_folder["/".join(path.split("/")[:2])].append(size)
+    directory = shown(job.directory.storage.uri)
+    return [
+        Garbage(
+            kind=GarbageKind.FILES,
+            path=f"{directory}/{folder}",
+            bytes=sum(sizes),
+            reason=f"no checkpoint needs these {len(sizes)} files of attempt "
+            f"{folder.rpartition('/')[2]}",
+            job=job.name,
+            root=root,
+        )
+        for folder, sizes in sorted(by_folder.items(), key=lambda item: _order(item[0]))
+    ]
+
+
+def remove_unused_files(job: Job, garbage: Garbage) -> None:
+    """Delete what no checkpoint needs, by a new look at the checkpoints."""
+    _require_idle(job)
+    folder = garbage.path.removeprefix(f"{shown(job.directory.storage.uri)}/")
+    if not _FOLDER.fullmatch(folder):
+        raise StillNeededError(f"{garbage.path} holds no state of job {job.name!r}")
+    unneeded = _unreferenced(job, folder)
+    # Once more: a driver says that it starts before it writes, so nothing of it is in the list.
+    _require_idle(job)
+    for path in unneeded:
+        job.directory.storage.delete(path)
+
+
+def half_written(job: Job, root: str) -> list[Garbage]:
+    """Return the files whose writers were killed, of a job that does not run."""
+    storage = job.directory.storage
+    found = storage.leftovers() if isinstance(storage, LocalStorage) else {}
+    if not found:
+        return []
+    return [
+        Garbage(
+            kind=GarbageKind.HALF_WRITTEN,
+            path=shown(storage.uri),
+            bytes=sum(found.values()),
+            reason=f"the writers of {len(found)} files were killed",
+            job=job.name,
+            root=root,
+        )
+    ]
+
+
+def remove_half_written(job: Job) -> None:
+    """Delete the files whose writers were killed."""
+    _require_idle(job)
+    storage = job.directory.storage
+    if isinstance(storage, LocalStorage):
+        storage.remove_leftovers()
+
+
+def _require_idle(job: Job) -> None:
+    busy = why_busy(job)
+    if busy is not None:
+        raise StillNeededError(f"the files of job {job.name!r} are left alone: {busy}")
+
+
+def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
+    """Return the files that no checkpoint references, with their sizes.
+
+    Only those of attempts that the log knows: a driver that starts right now writes those of the
+    next attempt, and needs nothing else that no checkpoint references.
+    """
+    storage = job.directory.storage
+    # Listed before the log is read: what is written later is not looked at.
+    listed: dict[str, int] = {}
+    for directory in (folder,) if folder is not None else ("state", "offsets"):
+        listed |= storage.sizes(directory)
+    log = CheckpointLog(storage)
+    scan = log.scan()
+    for number, error in scan.unreadable.items():
+        raise StillNeededError(f"chk-{number} cannot be read, and may need any file: {error}")
+    numbers = log.numbers()
+    try:
+        newest = log.get(numbers[-1]).attempt if numbers else 0
+    except (StorageError, CheckpointError) as error:
+        raise StillNeededError(f"its newest attempt is not known: {error}") from error
+    needed = {path for manifest in scan.manifests for path in manifest.files()}
+    return {
+        path: size
+        for path, size in listed.items()
+        if path not in needed and 1 <= (attempt_of(path) or 0) <= newest
+    }
+
+
+def _order(folder: str) -> tuple[str, int]:
+    kind, _, attempt = folder.partition("/")
+    return kind, int(attempt)
+
+
+_LOCAL_DIR = "state.backend.local-dir"
+
+
+def unused_stores(
+    jobs: Sequence[Job], root: str, local_dirs: Iterable[str]
+) -> tuple[list[Garbage], list[Skipped]]:
+    """Return the local stores whose job is below a root and does not use them.
+
+    Those of a job that may run are not mentioned: they are in use, as the job is.
+
+    Args:
+        jobs: All jobs below the root.
+        root: The directory of all jobs.
+        local_dirs: Where to look, besides the machine's default places and those the jobs name.
+    """
+    garbage: list[Garbage] = []
+    skipped: list[Skipped] = []
+    named = [place for job in jobs for place in _local_dirs_of(job)]
+    for stores in all_stores([*local_dirs, *named]):
+        owner = stores.owner()
+        if owner is None or not is_below(owner.directory, root):
+            continue
+        reason = _why_unused(owner, jobs)
+        if reason is None:
+            continue
+        path = str(stores.path)
+        if stores.is_open():
+            reason = f"a process has them open, although {reason}"
+            skipped.append(Skipped(path=path, reason=reason, job=owner.job))
+            continue
+        garbage.append(
+            Garbage(
+                kind=GarbageKind.STORES,
+                path=path,
+                bytes=stores.size(),
+                reason=reason,
+                job=owner.job,
+                root=root,
+            )
+        )
+    return garbage, skipped
+
+
+def remove_unused_stores(garbage: Garbage, jobs: Sequence[Job]) -> None:
+    """Remove local stores, by a new look at the job.
+
+    Raises:
+        StillNeededError: The job uses them again, or a process has them open.
+        StorageError: The file system refused.
+    """
+    stores = LocalStores(Path(garbage.path))
+    owner = stores.owner()
+    if owner is None:
+        return  # somebody else was quicker
+    if not is_below(owner.directory, garbage.root) or _why_unused(owner, jobs) is None:
+        raise StillNeededError(f"job {owner.job!r} uses them, or may do so")
+    try:
+        if stores.is_open() or not stores.remove():
+            raise StillNeededError(f"a process has them open, of job {owner.job!r}")
+    except OSError as error:
+        raise StorageError(f"{stores.path} cannot be removed: {error.strerror}") from error
+
+
+def _why_unused(owner: StoreOwner, jobs: Sequence[Job]) -> str | None:
+    """Return why nobody needs the stores of a job, None if somebody may."""
+    place = resolved(owner.directory)
+    job = next((job for job in jobs if resolved(job.directory.storage.uri) == place), None)
+    if job is None:
+        return f"there is no job in {shown(owner.directory)} any more"
+    try:
+        if job.info().job_id != owner.job_id:
+            return f"they are of an earlier job {owner.job!r}, with the id {owner.job_id}"
+    except StorageError:
+        return None
+    return "the job has ended" if why_busy(job) is None else None
+
+
+def _local_dirs_of(job: Job) -> list[str]:
+    """Return where a job says that its local stores are."""
+    try:
+        program = job.directory.program()
+    except StorageError:
+        return []
+    return [s.value for s in program.settings if s.key == _LOCAL_DIR] if program else []

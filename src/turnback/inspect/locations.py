@@ -1,0 +1,52 @@
+"""Locations as people write them, and whether two of them are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote
+
+from turnback.core.errors import ConfigurationError
+from turnback.core.ids import check_job_name, path_segment
+
+_METADATA = "/_metadata.json"
+
+
+def shown(location: str) -> str:
+    """Return a location for people: a plain path if it is on this machine, else the URI."""
+    scheme, found, rest = location.partition(":")
+    if found and scheme.lower() == "file" and rest.startswith("/"):
+        return unquote("/" + rest.lstrip("/"))
+    return location
+
+
+def plain(location: str) -> str:
+    """Return the one form that all spellings of a location have, to compare them."""
+    text = shown(location.strip()).removesuffix(_METADATA)
+    if text.lower().startswith("s3a://"):
+        text = f"s3://{text[6:]}"
+    return text.rstrip("/") or text
+
+
+def resolved(location: str) -> str:
+    """Return where a location really is: an absolute path without links, or a URI."""
+    text = plain(location)
+    return text if "://" in text else str(Path(text).expanduser().resolve())
+
+
+def is_below(directory: str, root: str) -> bool:
+    """Return whether the directory of a job is below a root, however both are written."""
+    parent = resolved(directory).rpartition("/")[0]
+    return (parent or "/") == resolved(root)
+
+
+def is_directory_of(segment: str, job: str) -> bool:
+    """Return whether the directory of a job has this name; False if no job can be called so."""
+    try:
+        return path_segment(check_job_name(job)) == segment
+    except ConfigurationError:
+        return False
+
+
+def last_segment(location: str) -> str:
+    """Return the name of a directory."""
+    return plain(location).rpartition("/")[2]

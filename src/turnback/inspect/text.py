@@ -1,0 +1,323 @@
+"""Values of state in a form that JSON can hold and people can read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from turnback.core.errors import ConfigurationError
+from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
+
+LONGEST = 2_000
+"""Of longer values only the beginning is shown, unless all is asked for."""
+_EXACT = 1 << 53  # beyond this JavaScript changes the last digits
+
+Show = Callable[[Any], Any]
+
+
+def shower(type_: TypeInfo, *, longest: int | None = LONGEST) -> Show:
+    """Return the function that shows values of a type, as they stand in a typed column.
+
+    Integers that JavaScript cannot hold, decimals, dates and times become text, bytes ``0x...``,
+    rows objects. Maps become objects if their keys are plain, else lists of pairs. A pickle is
+    never opened: only its size is shown.
+
+    Args:
+        type_: The type of the values.
+        longest: Characters that are shown of a value, about; None for all of them.
+    """
+    show = _show(type_)
+
+    def shown(value: Any) -> Any:
+        return show(value, _Room(math.inf if longest is None else longest))
+
+    return shown
+
+
+class _Room:
+    """How many characters may still be shown of a value."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: float) -> None:
+        self.left = left
+
+    def text(self, text: str, unit: str = "characters", size: int | None = None) -> str:
+        """Take room for a text, and cut off what there is no room for."""
+        left = max(self.left, 0)
+        self.left -= len(text) + 1
+        if len(text) <= left:
+            return text
+        return f"{text[: int(left)]}… ({size or len(text):,} {unit})"
+
+
+_Shown = Callable[[Any, _Room], Any]
+
+
+def _show(type_: TypeInfo) -> _Shown:
+    show = _of_type(type_)
+    return lambda value, room: None if value is None else show(value, room)
+
+
+def _of_type(type_: TypeInfo) -> _Shown:
+    if isinstance(type_, RowTypeInfo):
+        return _row(type_)
+    if isinstance(type_, ListTypeInfo):
+        return _list(type_)
+    if isinstance(type_, MapTypeInfo):
+        return _map(type_)
+    if isinstance(type_, BasicTypeInfo):
+        if type_.name == "pickled":
+            return lambda value, room: f"<pickle, {len(value):,} bytes>"
+        if type_.name == "float":
+            return lambda value, room: _float(_short(value), room)
+    return _scalar
+
+
+def _scalar(value: Any, room: _Room) -> Any:
+    if isinstance(value, str):
+        return room.text(value)
+    if isinstance(value, bytes):
+        return _bytes(value, room)
+    if isinstance(value, float):
+        return _float(value, room)
+    if isinstance(value, Decimal):
+        return room.text(format(value, "f"))
+    if isinstance(value, datetime):
+        return room.text(value.isoformat().replace("+00:00", "Z"))
+    if isinstance(value, date | time):
+        return room.text(value.isoformat())
+    room.left -= len(str(value)) + 1
+    if isinstance(value, int) and abs(value) > _EXACT:
+        return str(value)
+    return value
+
+
+def _bytes(value: bytes, room: _Room) -> str:
+    beginning = value if math.isinf(room.left) else value[: int(max(room.left, 0)) // 2 + 1]
+    text = "0x" + beginning.hex()
+    if len(beginning) == len(value):
+        return room.text(text, "bytes", len(value))
+    room.left -= len(text)
+    return f"{text}… ({len(value):,} bytes)"
+
+
+def _float(value: float, room: _Room) -> Any:
+    room.left -= 8
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _short(value: float) -> float:
+    """A number of 32 bits with the digits it was written with, not those of 64 bits."""
+    import numpy as np
+
+    return float(str(np.float32(value)))
+
+
+def _row(type_: RowTypeInfo) -> _Shown:
+    fields = [(name, _show(t)) for name, t in zip(type_.names, type_.types, strict=True)]
+
+    def show(value: Any, room: _Room) -> Any:
+        return {name: one(value[name], room) for name, one in fields}
+
+    return show
+
+
+def _list(type_: ListTypeInfo) -> _Shown:
+    one = _show(type_.element)
+
+    def show(value: Any, room: _Room) -> Any:
+        shown: list[Any] = []
+        for element in value:
+            if room.left <= 0:
+                shown.append(f"… ({len(value) - len(shown):,} more)")
+                break
+            shown.append(one(element, room))
+        return shown
+
+    return show
+
+
+def _map(type_: MapTypeInfo) -> _Shown:
+    key, item = _show(type_.key), _show(type_.value)
+    plain = not isinstance(type_.key, RowTypeInfo) and type_.key != BasicTypeInfo("pickled")
+
+    def show(value: Any, room: _Room) -> Any:
+        pairs: list[Any] = []
+        more = 0
+        for k, v in value:
+            if room.left <= 0:
+                more = len(value) - len(pairs)
+                break
+            # Keys are shown in full, or two of them might look the same.
+            pairs.append((key(k, _Room(math.inf)), item(v, room)))
+            room.left -= len(str(pairs[-1][0]))
+        if not plain:
+            return [list(pair) for pair in pairs] + ([f"… ({more:,} more)"] if more else [])
+        shown = {_name(k): v for k, v in pairs}
+        return shown | ({"…": f"{more:,} more"} if more else {})
+
+    return show
+
+
+def _name(key: Any) -> str:
+    return str(key).lower() if isinstance(key, bool) else str(key)
+
+
+_TRUE, _FALSE = ("true", "True"), ("false", "False")
+
+
+def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
+    """Read a key.
+
+    Args:
+        text: A string as it is or as JSON, in quotes; a number, ``true``, a date or time in ISO
+            format, bytes as ``0x...``; several columns as a JSON array or separated by commas; a
+            row as a JSON array or object.
+        types: The types of the key's columns.
+
+    Returns:
+        The key as the engine knows it: a value, or a tuple of several.
+
+    Raises:
+        ConfigurationError: It is no key of these types.
+    """
+    if not isinstance(text, str):
+        raise ConfigurationError(f"a key is searched for by its text, not by {text!r}")
+    if len(types) == 1:
+        return _parse(text, types[0])
+    told = ", ".join(map(str, types))
+    typed = text.lstrip().startswith("[")
+    parts = _json(text) if typed else [part.strip() for part in text.split(",")]
+    if not isinstance(parts, list) or len(parts) != len(types):
+        raise ConfigurationError(
+            f"{text!r} is no key of {len(types)} columns ({told}): write them as a JSON array, or "
+            "separated by commas"
+        )
+    return tuple(_parse(part, type_, typed=typed) for part, type_ in zip(parts, types, strict=True))
+
+
+def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
+    """Read a value; one that is typed comes out of JSON, and its quotes are its own."""
+    if isinstance(type_, RowTypeInfo):
+        return _parse_row(given, type_)
+    text = given
+    if not typed and isinstance(text, str) and len(text) > 1 and text[0] == text[-1] == '"':
+        text = _json(text)
+    if isinstance(text, _Literal):
+        text = text.text
+    if not isinstance(text, str):
+        raise _misfit(given, type_)
+    try:
+        return _parse_scalar(text, type_)
+    except (ValueError, InvalidOperation) as error:
+        raise _misfit(given, type_) from error
+
+
+def _parse_row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
+    found = _json(given) if isinstance(given, str) else given
+    if isinstance(found, Mapping) and set(found) == set(type_.names):
+        found = [found[name] for name in type_.names]
+    if not isinstance(found, list) or len(found) != len(type_.types):
+        raise ConfigurationError(
+            f"{given!r} is no row of {', '.join(type_.names)}: write it as a JSON object or array"
+        )
+    return tuple(_parse(one, t, typed=True) for one, t in zip(found, type_.types, strict=True))
+
+
+class _Literal:
+    """A number in JSON, with every digit that was written."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _json(text: str) -> Any:
+    try:
+        found = json.loads(text, parse_int=_Literal, parse_float=_Literal)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{text!r} is not valid JSON: {error}") from error
+    return _words(found)
+
+
+def _words(found: Any) -> Any:
+    if isinstance(found, bool):
+        return _Literal("true" if found else "false")
+    if isinstance(found, list):
+        return list(map(_words, found))
+    if isinstance(found, dict):
+        return {name: _words(value) for name, value in found.items()}
+    return found
+
+
+def _parse_scalar(text: str, type_: TypeInfo) -> Any:
+    if not isinstance(type_, BasicTypeInfo):
+        return Decimal(text)
+    return _PARSERS[type_.name](text)
+
+
+def _boolean(text: str) -> bool:
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise ValueError(text)
+
+
+def _parse_bytes(text: str) -> bytes:
+    if not text.startswith("0x"):
+        raise ValueError(text)
+    return bytes.fromhex(text[2:])
+
+
+def _zoned(text: str) -> datetime:
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is None:
+        raise ValueError("a zone is missing")
+    return value
+
+
+def _zoneless(text: str) -> datetime:
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError("there is a zone")
+    return value
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "string": str,
+    "bytes": _parse_bytes,
+    "boolean": _boolean,
+    "byte": int,
+    "short": int,
+    "int": int,
+    "long": int,
+    "big_int": int,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timestamp": _zoneless,
+    "instant": _zoned,
+}
+_EXAMPLES = {
+    "bytes": "0x00ff",
+    "boolean": "true or false",
+    "date": "2026-01-31",
+    "time": "12:00:00",
+    "timestamp": "2026-01-31T12:00:00, without a zone",
+    "instant": "2026-01-31T12:00:00Z, with a zone",
+}
+
+
+def _misfit(given: Any, type_: TypeInfo) -> ConfigurationError:
+    name = type_.name if isinstance(type_, BasicTypeInfo) else ""
+    example = _EXAMPLES.get(name, "text" if name == "string" else "a number")
+    shown = repr(given)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return ConfigurationError(f"{shown} is no key of type {type_}: write {example}")

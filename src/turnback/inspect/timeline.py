@@ -1,0 +1,236 @@
+"""The lives of jobs, as a picture shows them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from turnback.core.errors import StorageError
+from turnback.inspect.attempts import AttemptLife
+from turnback.inspect.job import Job
+from turnback.inspect.locations import plain, shown
+from turnback.inspect.model import SavepointRow, View
+from turnback.inspect.summary import Liveness
+from turnback.snapshot.find import split_slot_path
+
+
+class StartedFrom(View, frozen=True, kw_only=True):
+    """What an attempt started from.
+
+    Attributes:
+        kind: "checkpoint" or "savepoint".
+        job: The job that took it, if it is known.
+        checkpoint: Number of the checkpoint; of a savepoint, the one it was written from.
+        savepoint: Id of the savepoint.
+        path: Where it is or was.
+    """
+
+    kind: str
+    job: str | None = None
+    checkpoint: int | None = None
+    savepoint: str | None = None
+    path: str | None = None
+
+
+class TimelineAttempt(View, frozen=True, kw_only=True):
+    """A life of a job.
+
+    Attributes:
+        attempt: Its number.
+        started_ms: When it began.
+        ended_ms: When it ended, as far as is known; None while it runs.
+        state: How it is or ended: RUNNING, RESTARTED, FINISHED, FAILED, CANCELED, LOST.
+        started_from: What it started from; None for nothing.
+        cause: Why it ended.
+    """
+
+    attempt: int
+    started_ms: int
+    ended_ms: int | None
+    state: str
+    started_from: StartedFrom | None = None
+    cause: str | None = None
+
+
+class TimelineJob(View, frozen=True, kw_only=True):
+    """A job in a timeline."""
+
+    name: str
+    state: str
+    attempts: tuple[TimelineAttempt, ...]
+    savepoints: tuple[SavepointRow, ...]
+
+
+class Timeline(View, frozen=True, kw_only=True):
+    """A job, the jobs it descends from and those that descend from it.
+
+    Attributes:
+        job: The job.
+        now_ms: The end of the picture.
+        jobs: Ancestors first.
+    """
+
+    job: str
+    now_ms: int
+    jobs: tuple[TimelineJob, ...]
+
+
+_LOG = logging.getLogger(__name__)
+_OWN = re.compile(r"chk-([0-9]+)")
+
+
+def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
+    """Return the timeline around a job.
+
+    Args:
+        job: The job.
+        jobs: All jobs that may be related to it.
+        now_ms: The end of the picture.
+
+    Raises:
+        StorageError: The job itself cannot be read; others are left out, loudly.
+    """
+    lives = {plain(job.directory.storage.uri): _read(job)}
+    for other in jobs:
+        place = plain(other.directory.storage.uri)
+        if place in lives:
+            continue
+        try:
+            lives[place] = _read(other)
+        except StorageError as error:
+            _LOG.warning("job %r is left out of the timeline: %s", other.name, error)
+    family = _Family(list(lives.values()))
+    return Timeline(
+        job=job.name,
+        now_ms=now_ms,
+        jobs=tuple(family.drawn(life) for life in family.of(next(iter(lives.values())))),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Life:
+    job: Job
+    alive: Liveness
+    attempts: list[AttemptLife]
+    savepoints: list[SavepointRow]
+
+    @property
+    def name(self) -> str:
+        return self.job.name
+
+
+class _Family:
+    """Who started from whose snapshots."""
+
+    def __init__(self, lives: Sequence[_Life]) -> None:
+        self._lives = lives
+        self._places = {plain(life.job.directory.storage.uri): life for life in lives}
+        self._saved = {
+            plain(row.path): (life, row) for life in lives for row in reversed(life.savepoints)
+        }
+        self._parents = {id(life): self._parents_of(life) for life in lives}
+
+    def of(self, life: _Life) -> list[_Life]:
+        """Return the ancestors of a job, the job, and its descendants, in this order."""
+        ancestors = _reach(life, lambda one: self._parents[id(one)])
+        descendants = reversed(_reach(life, self._children_of))
+        return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
+
+    def drawn(self, life: _Life) -> TimelineJob:
+        """Return a job for the picture."""
+        numbers = range(len(life.attempts))
+        return TimelineJob(
+            name=life.name,
+            state=life.alive.state,
+            attempts=tuple(self._drawn_attempt(life, number) for number in numbers),
+            savepoints=tuple(reversed(life.savepoints)),
+        )
+
+    def _drawn_attempt(self, life: _Life, place: int) -> TimelineAttempt:
+        attempt = life.attempts[place]
+        following = life.attempts[place + 1] if place + 1 < len(life.attempts) else None
+        started = attempt.started_ms if attempt.started_ms is not None else attempt.last_ms
+        ended = _ended_ms(attempt, following, life.alive)
+        return TimelineAttempt(
+            attempt=attempt.number,
+            started_ms=started,
+            ended_ms=max(started, ended) if ended is not None else None,  # clocks jump
+            state=attempt.state(life.alive),
+            started_from=self._started_from(life, attempt)[1],
+            cause=attempt.cause or ("its driver died" if attempt.died(life.alive) else None),
+        )
+
+    def _parents_of(self, life: _Life) -> list[_Life]:
+        found = {}
+        for attempt in life.attempts:
+            parent, _ = self._started_from(life, attempt)
+            if parent is not None and parent is not life:
+                found[id(parent)] = parent
+        return list(found.values())
+
+    def _children_of(self, life: _Life) -> list[_Life]:
+        return [one for one in self._lives if life in self._parents[id(one)]]
+
+    def _started_from(
+        self, life: _Life, attempt: AttemptLife
+    ) -> tuple[_Life | None, StartedFrom | None]:
+        number, given = _origin(attempt)
+        if number is not None:
+            return life, _checkpoint(plain(life.job.directory.storage.uri), life.name, number)
+        if given is None:
+            return None, None
+        slot = split_slot_path(shown(given))
+        if slot is not None:
+            owner = self._places.get(plain(slot[0]))
+            return owner, _checkpoint(plain(slot[0]), owner.name if owner else None, slot[1])
+        owner, row = self._saved.get(plain(given), (None, None))
+        return owner, StartedFrom(
+            kind="savepoint",
+            job=owner.name if owner is not None else None,
+            checkpoint=row.checkpoint if row is not None else None,
+            savepoint=row.id if row is not None else None,
+            path=plain(given),
+        )
+
+
+def _reach(life: _Life, towards: Callable[[_Life], list[_Life]]) -> list[_Life]:
+    """Return all that can be reached from a job, each after all that it leads to itself."""
+    order, seen = [], {id(life)}
+    stack = [(life, iter(towards(life)))]
+    while stack:
+        one, rest = stack[-1]
+        unseen = next((other for other in rest if id(other) not in seen), None)
+        if unseen is None:
+            stack.pop()
+            order.append(one)
+        else:
+            seen.add(id(unseen))
+            stack.append((unseen, iter(towards(unseen))))
+    return order[:-1]
+
+
+def _read(job: Job) -> _Life:
+    return _Life(job, job.liveness(), job.attempts(), job.savepoints())
+
+
+def _origin(attempt: AttemptLife) -> tuple[int | None, str | None]:
+    """Return the job's own checkpoint an attempt started from, or the place of a snapshot."""
+    if attempt.info is not None:
+        return attempt.info.checkpoint, attempt.info.snapshot
+    named = _OWN.fullmatch(attempt.snapshot or "")
+    return (int(named[1]), None) if named else (None, attempt.snapshot)
+
+
+def _checkpoint(directory: str, job: str | None, number: int) -> StartedFrom:
+    path = f"{directory}/checkpoints/chk-{number}.json"
+    return StartedFrom(kind="checkpoint", job=job, checkpoint=number, path=path)
+
+
+def _ended_ms(attempt: AttemptLife, following: AttemptLife | None, alive: Liveness) -> int | None:
+    if attempt.ended is not None:
+        return attempt.ended.at_ms
+    if following is not None:
+        return following.started_ms if following.started_ms is not None else following.last_ms
+    return None if alive.is_driven else attempt.last_ms

@@ -1,0 +1,155 @@
+"""Which savepoints a job took: one small sealed file each, because storage cannot append."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
+from turnback.storage.base import Storage, claim
+from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
+
+_LOG = logging.getLogger(__name__)
+DIRECTORY = "savepoints"
+FORMAT = 1
+_KIND = "savepoint-record"
+_FILE = re.compile(rf"{DIRECTORY}/([^/]+)\.json")
+
+Unreadable = CorruptFileError | FormatVersionError
+
+
+class SavepointEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A savepoint that was completed.
+
+    Attributes:
+        id: Of the savepoint.
+        path: Its directory.
+        created_ms: When, by the driver's clock.
+        checkpoint: Number of the checkpoint it was written from.
+        epoch: The epoch of that checkpoint.
+        label: A short name.
+        note: Why it was taken.
+        scheduled: Whether the schedule asked for it, not a user.
+        bytes: Its size.
+    """
+
+    id: str
+    path: str
+    created_ms: int
+    checkpoint: int
+    epoch: int
+    label: str | None = None
+    note: str | None = None
+    scheduled: bool = False
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "savepoint")
+
+
+class SavepointCatalog:
+    """The savepoints of one job. It records where they are; it never touches them.
+
+    Args:
+        storage: The job directory.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def add(self, entry: SavepointEntry) -> None:
+        """Record a savepoint; recording the same one again changes nothing.
+
+        Raises:
+            AlreadyExistsError: Another savepoint has this id.
+        """
+        claim(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
+
+    def get(self, id_: str) -> SavepointEntry:
+        """Return the record of a savepoint.
+
+        Raises:
+            NotFoundError: None is recorded under this id.
+            CorruptFileError: The record is damaged.
+            FormatVersionError: It was written by a newer version.
+        """
+        path = _path(check_id(id_, "savepoint"))
+        name = f"{self._storage.uri}/{path}"
+        data = self._storage.get(path)
+        entry = decode_document(_KIND, FORMAT, data, name, SavepointEntry)
+        if entry.id != id_:
+            raise CorruptFileError(f"{name} records savepoint {entry.id}: it was copied or renamed")
+        return entry
+
+    def list(self) -> builtins.list[SavepointEntry]:
+        """Return the savepoints, oldest first; a record that cannot be read is left out, loudly.
+
+        Order follows the numbers of their checkpoints, never the clock.
+        """
+        entries, unreadable = self._scan()
+        for error in unreadable:
+            _LOG.warning("a record of a savepoint is left out: %s", error)
+        return entries
+
+    def latest(self) -> SavepointEntry | None:
+        """Return the newest savepoint, `None` if there is none.
+
+        Raises:
+            CorruptFileError: A record cannot be read, so the newest is not known.
+            FormatVersionError: A record was written by a newer version, likewise.
+        """
+        return next(reversed(self._all()), None)
+
+    def find(self, before_ms: int) -> SavepointEntry | None:
+        """Return the newest savepoint taken at or before a time; raises as `latest`."""
+        return next((e for e in reversed(self._all()) if e.created_ms <= before_ms), None)
+
+    def forget(self, id_: str) -> None:
+        """Remove the record of a savepoint, not the savepoint; a missing one is fine."""
+        self._storage.delete(_path(check_id(id_, "savepoint")))
+
+    def _all(self) -> builtins.list[SavepointEntry]:
+        entries, unreadable = self._scan()
+        for error in unreadable:
+            raise type(error)(
+                f"{error}. Which savepoint is the newest is not known: name one by its directory, "
+                "or delete this record"
+            ) from error
+        return entries
+
+    def _scan(self) -> tuple[builtins.list[SavepointEntry], builtins.list[Unreadable]]:
+        entries: list[SavepointEntry] = []
+        unreadable: list[Unreadable] = []
+        for path in self._storage.list(DIRECTORY):
+            match = _FILE.fullmatch(path)
+            if match is None or not is_id(match[1]):
+                continue
+            try:
+                entries.append(self.get(match[1]))
+            except NotFoundError:
+                continue
+            except (CorruptFileError, FormatVersionError) as error:
+                unreadable.append(error)
+        entries.sort(key=lambda entry: (entry.checkpoint, entry.created_ms, entry.id))
+        return entries, unreadable
+
+
+def _path(id_: str) -> str:
+    return f"{DIRECTORY}/{id_}.json"
+
+
+def surplus(savepoints: Sequence[SavepointEntry], keep: int) -> list[SavepointEntry]:
+    """Return which scheduled savepoints may go so that the newest `keep` of them stay.
+
+    What a user asked for is never among them, nor is the newest savepoint of all.
+
+    Args:
+        savepoints: Oldest first, as `SavepointCatalog.list` returns them.
+        keep: How many scheduled ones stay; at least one does.
+    """
+    scheduled = [entry for entry in savepoints if entry.scheduled]
+    return scheduled[: -max(keep, 1)]

@@ -1,0 +1,342 @@
+"""The job directory: the interface between a driver and everything that looks at it.
+
+job.json     who the job is; written once
+attempts/    one record per attempt: what it started from
+program.json what its newest attempt runs
+status.json  how it is doing; rewritten by the driver, with a heartbeat
+checkpoints/ the checkpoint log
+state/, offsets/  files that checkpoints reference, below the attempt that wrote them
+history/     events
+savepoints/  one record per savepoint the job took
+ops/, sinks/ requests to the driver; scratch space of sinks
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import uuid
+from os import PathLike, fspath
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from turnback.core.clock import Clock, SystemClock
+from turnback.core.errors import (
+    AlreadyExistsError,
+    ConfigurationError,
+    CorruptFileError,
+    FormatVersionError,
+    JobInUseError,
+    NotFoundError,
+    StorageError,
+)
+from turnback.core.ids import check_job_name, path_segment
+from turnback.job.process import ProcessId
+from turnback.job.status import FORMAT as STATUS_FORMAT
+from turnback.job.status import JobProgram, JobState, Status
+from turnback.storage.base import Storage, claim
+from turnback.storage.envelope import decode_document, encode_document
+from turnback.storage.open import open_storage
+
+_LOG = logging.getLogger(__name__)
+JOB = "job.json"
+PROGRAM = "program.json"
+STATUS = "status.json"
+HEARTBEAT_S = 2.0
+"""How often a driver has to call `beat`."""
+_WATCH_S = 7.0
+_FORMAT = 1
+_ATTEMPT = re.compile(r"attempts/([0-9]+)\.json")
+_MAX_ATTEMPTS = 100
+
+T = TypeVar("T")
+
+
+class JobInfo(msgspec.Struct, frozen=True):
+    """Who a job is."""
+
+    job: str
+    job_id: str
+    created_ms: int
+
+
+class AttemptInfo(msgspec.Struct, frozen=True):
+    """What an attempt started from.
+
+    Attributes:
+        attempt: Its number.
+        started_ms: When, by the driver's clock.
+        process: The driver.
+        checkpoint: Number of the job's own checkpoint it started from.
+        snapshot: Where another snapshot it started from is, such as a savepoint.
+    """
+
+    attempt: int
+    started_ms: int
+    process: ProcessId
+    checkpoint: int | None = None
+    snapshot: str | None = None
+
+
+class JobDirectory:
+    """One job's directory; `storage` is that directory itself.
+
+    Args:
+        storage: The job directory.
+        name: The job.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, storage: Storage, name: str, clock: Clock | None = None) -> None:
+        self.storage = storage
+        self.name = check_job_name(name)
+        self._clock = clock or SystemClock()
+        self._owner = uuid.uuid4().hex
+        self._process = ProcessId.current()
+        self._heartbeat = 0
+        self._said: Status | None = None
+        self._saying = threading.RLock()
+
+    @classmethod
+    def locate(
+        cls,
+        root: str | PathLike[str],
+        name: str,
+        options: dict[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> JobDirectory:
+        """Return the directory of a job below the root of all jobs."""
+        base = fspath(root)
+        segment = path_segment(check_job_name(name))
+        if base.lower().startswith("file:"):
+            # A file URI is decoded once more, which must not turn %2F back into a slash.
+            segment = quote(segment, safe="~")
+        return cls(open_storage(f"{base.rstrip('/')}/{segment}", options), name, clock)
+
+    # -- identity
+
+    def open(self) -> JobInfo:
+        """Return who the job is, or make it a new one if the directory is empty.
+
+        Raises:
+            ConfigurationError: The directory belongs to another job.
+            StorageError: It holds checkpoints but no `job.json`, or cannot be read.
+        """
+        info = self.check_owner()
+        if info is None:
+            info = JobInfo(self.name, uuid.uuid4().hex, self._clock.now_ms())
+            try:
+                claim(self.storage, JOB, _sealed("job", info))
+            except AlreadyExistsError:
+                return self.open()
+        return info
+
+    def check_owner(self) -> JobInfo | None:
+        """Return who the job is, `None` if the directory is empty; writes nothing.
+
+        Raises:
+            ConfigurationError: The directory belongs to another job.
+            StorageError: It holds checkpoints but no `job.json`, or cannot be read.
+        """
+        info = self.info()
+        if info is None and self.storage.list("checkpoints"):
+            info = self.info()  # a driver that starts at the same time writes this file first
+            if info is None:
+                raise StorageError(
+                    f"{self.storage.uri} holds checkpoints but no {JOB}: it is incomplete. "
+                    "Restore the file, or give the job another name"
+                )
+        if info is not None and info.job != self.name:
+            raise ConfigurationError(
+                f"{self.storage.uri} belongs to the job {info.job!r}, not to {self.name!r}: give "
+                "each job a directory of its own"
+            )
+        return info
+
+    def renew(self) -> JobInfo:
+        """Start the job afresh: it becomes a new one of the same name, with its own lineage.
+
+        Its older checkpoints stay until retention drops them; nothing resumes from them by itself.
+        """
+        info = JobInfo(self.name, uuid.uuid4().hex, self._clock.now_ms())
+        self.open()
+        self.storage.put(JOB, _sealed("job", info))
+        return info
+
+    def info(self) -> JobInfo | None:
+        """Return who the job is, `None` if it does not exist yet."""
+        return self._read("job", JOB, JobInfo)
+
+    # -- attempts
+
+    def record_attempt(
+        self, attempt: int, *, checkpoint: int | None = None, snapshot: str | None = None
+    ) -> None:
+        """Record what an attempt starts from; the records of very old ones are dropped."""
+        info = AttemptInfo(attempt, self._clock.now_ms(), self._process, checkpoint, snapshot)
+        self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
+        for old in self.attempts()[:-_MAX_ATTEMPTS]:
+            self.storage.delete(f"attempts/{old}.json")
+
+    def attempt(self, number: int) -> AttemptInfo | None:
+        """Return what an attempt started from, `None` if that is not recorded."""
+        return self._read("attempt", f"attempts/{number}.json", AttemptInfo)
+
+    def attempts(self) -> list[int]:
+        """Return the numbers of the attempts that are recorded, oldest first."""
+        found = (_ATTEMPT.fullmatch(path) for path in self.storage.list("attempts"))
+        return sorted(int(match[1]) for match in found if match)
+
+    def record_program(self, program: JobProgram) -> None:
+        """Record what the newest attempt runs."""
+        self.storage.put(PROGRAM, _sealed("program", program))
+
+    def program(self) -> JobProgram | None:
+        """Return what the newest attempt runs, `None` if there was never one."""
+        return self._read("program", PROGRAM, JobProgram)
+
+    # -- paths
+
+    def state_path(self, attempt: int, name: str) -> str:
+        """Return the path of a state file."""
+        return f"state/{attempt}/{name}"
+
+    def offsets_path(self, attempt: int, name: str) -> str:
+        """Return the path of a file of a source's log."""
+        return f"offsets/{attempt}/{name}"
+
+    def sink_path(self, uid: str) -> str:
+        """Return the directory of a sink's own files."""
+        return f"sinks/{path_segment(uid)}"
+
+    # -- status
+
+    def status(self) -> Status | None:
+        """Return what the driver last said, `None` if there was never one."""
+        try:
+            data = self.storage.get(STATUS)
+        except NotFoundError:
+            return None
+        name = f"{self.storage.uri}/{STATUS}"
+        try:
+            version = msgspec.json.decode(data).get("format")
+            if version != STATUS_FORMAT:
+                raise FormatVersionError(
+                    f"{name} has format version {version}, this Turnback reads {STATUS_FORMAT}"
+                )
+            return msgspec.json.decode(data, type=Status)
+        except (msgspec.MsgspecError, AttributeError) as error:
+            raise CorruptFileError(
+                f"{name} is damaged: {error}. If no driver runs the job, delete this file"
+            ) from error
+
+    def say(self, state: JobState, job_id: str, **fields: Any) -> Status:
+        """Write the status, as the driver of the job. Thread-safe.
+
+        A driver that a newer attempt has replaced writes nothing any more.
+
+        Args:
+            state: Where the job is in its life.
+            job_id: Its identity.
+            **fields: Further fields of `Status`; those left out keep what was said before.
+        """
+        with self._saying:
+            before = self._said
+            kept = {name: getattr(before, name) for name in _KEPT} if before is not None else {}
+            self._heartbeat += 1
+            self._said = Status(
+                job=self.name,
+                job_id=job_id,
+                state=state,
+                process=self._process,
+                owner=self._owner,
+                heartbeat=self._heartbeat,
+                updated_ms=self._clock.now_ms(),
+                **(kept | fields),
+            )
+            if before is None or not self._is_replaced(self._said):
+                self.storage.put(STATUS, msgspec.json.encode(self._said))
+            return self._said
+
+    def beat(self, **fields: Any) -> None:
+        """Show that the driver lives, every `HEARTBEAT_S` seconds; nothing before `say`.
+
+        A beat that the storage refuses is left out: fencing protects the job, not the heartbeat.
+        """
+        with self._saying:
+            if self._said is None or self._said.state.is_terminal:
+                return
+            try:
+                self.say(self._said.state, self._said.job_id, **fields)
+            except StorageError as error:
+                _LOG.warning("job %r: a heartbeat was missed: %s", self.name, error)
+
+    def _is_replaced(self, mine: Status) -> bool:
+        there = self.status()
+        if there is None or there.owner == self._owner:
+            return False
+        return (there.attempt or 0) > (mine.attempt or 0)
+
+    def in_use(self) -> Status | None:
+        """Return the status of another live driver of this job, if there is one.
+
+        A driver on this machine is looked up among its processes. Of one elsewhere the heartbeat
+        is watched for a few seconds. Clocks are never compared.
+        """
+        seen = self.status()
+        if seen is None or seen.state.is_terminal or seen.owner == self._owner:
+            return None
+        if seen.process.is_local() and seen.process != self._process:
+            return seen if seen.process.is_alive() else None
+        waited = 0.0
+        while waited < _WATCH_S:
+            self._clock.sleep(0.5)
+            waited += 0.5
+            now = self.status()
+            if now is None or now.state.is_terminal:
+                return None
+            if (now.owner, now.heartbeat) != (seen.owner, seen.heartbeat):
+                return now
+        return None
+
+    def require_free(self) -> None:
+        """Raise `JobInUseError` if another live driver runs this job."""
+        other = self.in_use()
+        if other is not None:
+            process = other.process
+            raise JobInUseError(
+                f"job {self.name!r} is already {other.state.value} as pid {process.pid} on "
+                f"{process.host} (attempt {other.attempt}): stop that driver first, or give this "
+                "job another name"
+            )
+
+    def _read(self, kind: str, path: str, type_: type[T]) -> T | None:
+        try:
+            data = self.storage.get(path)
+        except NotFoundError:
+            return None
+        return decode_document(kind, _FORMAT, data, f"{self.storage.uri}/{path}", type_)
+
+
+def decode_info(data: bytes, name: str) -> JobInfo:
+    """Read the bytes of a `job.json`.
+
+    Args:
+        data: The whole file.
+        name: The file, for messages.
+
+    Raises:
+        CorruptFileError: It is damaged.
+        FormatVersionError: It was written by a newer version.
+    """
+    return decode_document("job", _FORMAT, data, name, JobInfo)
+
+
+_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "cause", "metrics", "supervisor", "log")
+
+
+def _sealed(kind: str, info: JobInfo | AttemptInfo | JobProgram) -> bytes:
+    return encode_document(kind, _FORMAT, info)

@@ -1,0 +1,246 @@
+"""What happened to a job, in files that survive it.
+
+Object stores cannot append, so events are batched: an attempt rewrites its newest file until that
+is full, then goes on with the next. When there are too many files they are folded into one.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+
+import msgspec
+
+from turnback.core.clock import Clock
+from turnback.core.errors import NotFoundError, StorageError
+from turnback.storage.base import Storage
+
+
+class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt-started"):
+    """An attempt began.
+
+    Attributes:
+        snapshot: What it started from ("chk-7", the path of a savepoint); `None` for nothing.
+        epoch: The last epoch of that snapshot.
+    """
+
+    snapshot: str | None
+    epoch: int | None = None
+
+
+class CheckpointDone(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
+    """A checkpoint is durable and its sink work is committed.
+
+    Attributes:
+        number: Of the checkpoint.
+        epoch: The last epoch in it.
+        trigger: Why it was taken.
+        waited_ms: Time from the trigger until writing began.
+        manifest_ms: Time to make the manifest durable.
+        commit_ms: Time the sinks took to commit.
+        bytes_written: Bytes of the files that no earlier checkpoint held.
+        files_written: Number of those files.
+        full_bytes: Bytes of all files it references.
+        files: Number of all files it references.
+        sync_ms: How long the slowest task of the epoch took to snapshot its state.
+        tasks: Tasks that acknowledged it, which are all.
+    """
+
+    number: int
+    epoch: int
+    trigger: str
+    waited_ms: int
+    manifest_ms: int
+    commit_ms: int
+    bytes_written: int
+    files_written: int
+    full_bytes: int
+    files: int
+    sync_ms: int = 0
+    tasks: int = 0
+
+
+class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
+    """A checkpoint was discarded.
+
+    Attributes:
+        epoch: What it was to be a cut of.
+        trigger: Why it was taken.
+        reason: Why it failed.
+        timed_out: Whether it only took too long.
+        number: The slot of its manifest, if that was durable when it failed.
+        after_ms: How long after its trigger it failed.
+    """
+
+    epoch: int
+    trigger: str
+    reason: str
+    timed_out: bool = False
+    number: int | None = None
+    after_ms: int = 0
+
+
+class Restarting(msgspec.Struct, frozen=True, tag="restarting"):
+    """The attempt failed and the next one follows after a delay."""
+
+    cause: str
+    delay_ms: int
+
+
+class JobEnded(msgspec.Struct, frozen=True, tag="job-ended"):
+    """The job will not go on by itself: it is FINISHED, FAILED or CANCELED."""
+
+    state: str
+    cause: str | None = None
+
+
+Event = AttemptStarted | CheckpointDone | CheckpointFailed | Restarting | JobEnded
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An event with its place in the history; order follows the numbers, never the clock."""
+
+    attempt: int
+    index: int
+    at_ms: int
+    event: Event
+
+
+def is_routine(event: Event) -> bool:
+    """Return whether there are many of this kind, so that old ones may be forgotten first."""
+    return isinstance(event, CheckpointDone | CheckpointFailed)
+
+
+_LOG = logging.getLogger(__name__)
+DIRECTORY = "history"
+FORMAT = 1
+_FILE = re.compile(rf"{DIRECTORY}/([0-9]+)-([0-9]+)\.json")
+_PER_FILE = 200
+_MAX_FILES = 20
+_MAX_RECORDS = 2_000
+_FLUSH_S = 5.0
+
+
+class _File(msgspec.Struct):
+    format: int
+    records: list[Record]
+
+
+class _Probe(msgspec.Struct):
+    format: int
+
+
+class History:
+    """The event log of one attempt. Losing an event never fails the job. Thread-safe.
+
+    Args:
+        storage: The job directory.
+        attempt: Whose events these are.
+        clock: Stamps the events.
+    """
+
+    def __init__(self, storage: Storage, attempt: int, clock: Clock) -> None:
+        self._storage = storage
+        self._attempt = attempt
+        self._clock = clock
+        # `add` never waits for storage, so it has a lock of its own.
+        self._adding = threading.Lock()
+        self._writing = threading.Lock()
+        self._added: list[Record] = []
+        self._index = 0
+        self._file: list[Record] = []
+        self._sequence = 0
+        self._flushed: float | None = None
+
+    def record(self, event: Event) -> None:
+        """Add an event and write it."""
+        self.add(event)
+        self.flush()
+
+    def add(self, event: Event) -> None:
+        """Add an event, to be written by the next flush."""
+        with self._adding:
+            now = self._clock.now_ms()
+            self._added.append(Record(self._attempt, self._index, now, event))
+            self._index += 1
+            del self._added[:-_MAX_RECORDS]
+
+    def flush_if_due(self) -> None:
+        """Write what was added, unless that was done a moment ago."""
+        now = self._clock.monotonic()
+        if self._flushed is None or now - self._flushed >= _FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what was added."""
+        with self._writing:
+            self._flushed = self._clock.monotonic()
+            with self._adding:
+                added, self._added = self._added, []
+            if not added:
+                return
+            self._file = (self._file + added)[-_MAX_RECORDS:]
+            try:
+                self._write_files()
+            except StorageError as error:
+                _LOG.warning("history could not be written, trying again later: %s", error)
+
+    def _write_files(self) -> None:
+        while True:
+            batch = self._file[:_PER_FILE]
+            name = f"{DIRECTORY}/{self._attempt}-{self._sequence}.json"
+            self._storage.put(name, _encode(batch))
+            if len(batch) < _PER_FILE:
+                break
+            del self._file[:_PER_FILE]
+            self._sequence += 1
+        names = _files(self._storage)
+        if len(names) > _MAX_FILES:
+            self._fold(names[: -_MAX_FILES // 2])
+
+    def _fold(self, old: list[str]) -> None:
+        records = _merged(self._storage, old)
+        surplus = len(records) - _MAX_RECORDS
+        kept: list[Record] = []
+        for record in records:
+            if surplus > 0 and is_routine(record.event):
+                surplus -= 1
+            else:
+                kept.append(record)
+        # A crash before the deletes leaves some records twice; readers drop the copies.
+        self._storage.put(old[-1], _encode(kept[-_MAX_RECORDS:]))
+        for name in old[:-1]:
+            self._storage.delete(name)
+
+
+def read_history(storage: Storage) -> list[Record]:
+    """Return everything that is recorded of a job, oldest first."""
+    return _merged(storage, _files(storage))
+
+
+def _files(storage: Storage) -> list[str]:
+    found = (_FILE.fullmatch(path) for path in storage.list(DIRECTORY))
+    return [m[0] for m in sorted((m for m in found if m), key=lambda m: (int(m[1]), int(m[2])))]
+
+
+def _merged(storage: Storage, names: list[str]) -> list[Record]:
+    found: dict[tuple[int, int], Record] = {}
+    for name in names:
+        try:
+            data = storage.get(name)
+        except NotFoundError:
+            continue
+        try:
+            if msgspec.json.decode(data, type=_Probe).format > FORMAT:
+                continue
+            records = msgspec.json.decode(data, type=_File).records
+        except msgspec.MsgspecError as error:
+            _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
+            continue
+        found.update(((record.attempt, record.index), record) for record in records)
+    return [found[key] for key in sorted(found)]
+
+
+def _encode(records: list[Record]) -> bytes:
+    return msgspec.json.encode(_File(FORMAT, records))

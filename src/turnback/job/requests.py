@@ -1,0 +1,365 @@
+"""Requests to the driver of a job, as files that survive it.
+
+ops/<id>.json           what is asked for; written once
+ops/<id>.progress.json  how far it has got; rewritten
+ops/<id>.result.json    how it ended; written once, the first writer wins
+
+Besides there are the files of `Decisions`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from turnback.config.savepoints import SavepointFormat
+from turnback.core.clock import Clock, SystemClock
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CorruptFileError,
+    FormatVersionError,
+    NotFoundError,
+    StorageError,
+)
+from turnback.job.decisions import decided
+from turnback.job.request import (
+    Progress,
+    Request,
+    RequestKind,
+    RequestOrigin,
+    RequestResult,
+    RequestState,
+)
+from turnback.storage.base import Storage, claim
+from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
+
+_LOG = logging.getLogger(__name__)
+DIRECTORY = "ops"
+FORMAT = 1
+_REQUEST, _RESULT, _PROGRESS = "request", "request-result", "request-progress"
+_DECISION = "decision"
+_SUFFIX = {_REQUEST: "", _RESULT: ".result", _PROGRESS: ".progress"}
+_FILE = re.compile(rf"{DIRECTORY}/([^/.]+)(\.result|\.progress)?\.json")
+_MAX_MS = 10**13 - 1
+_FIRST_POLL_S = 0.1
+_LAST_POLL_S = 1.0
+
+T = TypeVar("T")
+
+
+class Requests:
+    """The requests of one job, for those who ask and for the driver. Thread-safe.
+
+    Args:
+        storage: The job directory.
+        clock: Where time comes from.
+        answering: For a driver: called after a request was read and before its result is written;
+            returns the driver's attempt, or raises `FencedError` if that was replaced.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock | None = None,
+        answering: Callable[[], int] | None = None,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock or SystemClock()
+        self._answering = answering
+        self._lock = threading.Lock()
+        self._last_ms = -1
+        self._ended = 0
+        self._finished: dict[str, int] = {}
+        self._complained: set[str] = set()
+
+    # -- for those who ask
+
+    def submit(
+        self,
+        kind: RequestKind,
+        *,
+        target: str | None = None,
+        type: SavepointFormat = SavepointFormat.CANONICAL,  # the name of the field
+        label: str | None = None,
+        note: str | None = None,
+        savepoint: bool = False,
+        drain: bool = False,
+        origin: RequestOrigin = RequestOrigin.USER,
+    ) -> Request:
+        """Ask for something; durable on return. See `Request` for the arguments.
+
+        Raises:
+            ConfigurationError: The arguments contradict each other or cannot be used.
+        """
+        while True:
+            request = Request(
+                id=self._new_id(),
+                kind=RequestKind(kind),
+                created_ms=self._clock.now_ms(),
+                target=target,
+                type=SavepointFormat(type),
+                label=label,
+                note=note,
+                savepoint=savepoint,
+                drain=drain,
+                origin=RequestOrigin(origin),
+            )
+            try:
+                claim(self._storage, _path(_REQUEST, request.id), _sealed(_REQUEST, request))
+            except AlreadyExistsError:
+                continue
+            return request
+
+    def ids(self) -> list[str]:
+        """Return the ids of all requests that are remembered, ended or not, in their order."""
+        kinds = self._files()
+        return sorted({*kinds[_REQUEST], *kinds[_RESULT]})
+
+    def get(self, id_: str) -> Request | None:
+        """Return a request, `None` if there is none of this id.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            FormatVersionError: It was written by a newer version.
+        """
+        return self._read(_REQUEST, id_, Request)
+
+    def result(self, id_: str) -> RequestResult | None:
+        """Return how a request ended, `None` if it has not.
+
+        Raises:
+            CorruptFileError: The result is damaged.
+        """
+        return self._read(_RESULT, id_, RequestResult)
+
+    def progress(self, id_: str) -> Progress | None:
+        """Return how far a request has got, `None` if that is not known."""
+        try:
+            return self._read(_PROGRESS, id_, Progress)
+        except (CorruptFileError, FormatVersionError) as error:
+            self._complain(f"progress is not shown: {error}")
+            return None
+
+    def wait(
+        self,
+        id_: str,
+        timeout_s: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+    ) -> RequestResult | None:
+        """Wait until a request has ended.
+
+        Args:
+            id_: The request.
+            timeout_s: How long to wait; `None` for ever.
+            on_progress: Called whenever progress has changed.
+
+        Returns:
+            How it ended, `None` if the time is over. The request stays.
+
+        Raises:
+            NotFoundError: There is no such request, or it ended long ago and is forgotten.
+        """
+        began, pause, seen = self._clock.monotonic(), _FIRST_POLL_S, None
+        while True:
+            result = self.result(id_)
+            if on_progress is not None and (now := self.progress(id_)) not in (None, seen):
+                assert now is not None
+                on_progress(now)
+                seen = now
+            if result is not None:
+                return result
+            self._require(id_)
+            left = pause
+            if timeout_s is not None:
+                left = timeout_s - (self._clock.monotonic() - began)
+                if left <= 0:
+                    return None
+            self._clock.sleep(min(pause, left))
+            pause = min(pause * 1.5, _LAST_POLL_S)
+
+    # -- for the driver
+
+    def open(self) -> list[Request]:
+        """Return the requests without a result, in order of submission; for the driver only.
+
+        A request that can never be served (damaged, of a newer format) gets a failed result here;
+        one that cannot be read right now is left for the next time. Neither stands in the way of
+        the others.
+
+        Raises:
+            StorageError: The requests could not be listed; try again later.
+        """
+        kinds = self._files()
+        found: list[Request] = []
+        for id_ in sorted(set(kinds[_REQUEST]) - set(kinds[_RESULT])):
+            try:
+                request = self._open_request(id_)
+            except (CorruptFileError, FormatVersionError) as error:
+                self._refuse(id_, error)
+            except StorageError as error:
+                self._complain(f"request {id_} cannot be read, trying again later: {error}")
+            else:
+                found.extend([request] if request is not None else [])
+        return found
+
+    def report(self, id_: str, progress: Progress) -> None:
+        """Show how far a request has got; if the storage refuses, that is left out."""
+        try:
+            self._storage.put(_path(_PROGRESS, id_), _sealed(_PROGRESS, progress))
+        except StorageError as error:
+            _LOG.warning("progress of request %s could not be shown: %s", id_, error)
+
+    def finish(
+        self,
+        id_: str,
+        state: RequestState,
+        *,
+        path: str | None = None,
+        checkpoint: int | None = None,
+        error: str | None = None,
+        attempt: int | None = None,
+    ) -> RequestResult:
+        """End a request, unless it has ended already. See `RequestResult` for the arguments.
+
+        Returns:
+            The one result there is: this one, or what another driver wrote first.
+
+        Raises:
+            CorruptFileError: There is a result already, and it is damaged.
+            FencedError: This driver was replaced; whoever has done that answers.
+            StorageError: It is not known whether the result was written; finish again.
+        """
+        mine = RequestResult(
+            id=check_id(id_, "request"),
+            state=RequestState(state),
+            ended_ms=self._clock.now_ms(),
+            path=path,
+            checkpoint=checkpoint,
+            error=error,
+            attempt=self._answering() if self._answering is not None else attempt,
+        )
+        try:
+            claim(self._storage, _path(_RESULT, id_), _sealed(_RESULT, mine))
+        except AlreadyExistsError:
+            there = self.result(id_)
+            if there is None:  # forgotten meanwhile, so it had ended
+                return mine
+            _LOG.info("request %s had ended already as %s", id_, there.state)
+            return there
+        with self._lock:
+            self._ended += 1
+            self._finished[id_] = self._ended
+        return mine
+
+    def prune(self, keep: int) -> None:
+        """Forget requests that have ended, all but the newest `keep`.
+
+        The result goes last: a request without one would be served again. Those this object has
+        ended are newer than all others, whatever clocks say.
+        """
+        kinds = self._files()
+        requests, ended = set(kinds[_REQUEST]), set(kinds[_RESULT])
+        surplus = len(ended) - max(keep, 0)
+        old = sorted(ended, key=self._age)[:surplus] if surplus > 0 else []
+        for path in kinds[_DECISION]:
+            if (id_ := decided(path)) in old or id_ not in requests | ended:
+                self._storage.delete(path)
+        for id_ in set(kinds[_PROGRESS]) - requests - ended:
+            self._storage.delete(_path(_PROGRESS, id_))
+        for id_ in old:
+            for kind in (_PROGRESS, _REQUEST, _RESULT):
+                self._storage.delete(_path(kind, id_))
+            with self._lock:
+                self._finished.pop(id_, None)
+
+    # -- internals
+
+    def _new_id(self) -> str:
+        with self._lock:
+            # One submitter's requests keep their order, also when its clock stands or goes back.
+            now = min(max(self._clock.now_ms(), 0), _MAX_MS)
+            self._last_ms = min(max(now, self._last_ms + 1), _MAX_MS)
+            return f"{self._last_ms:013d}-{secrets.token_hex(6)}"
+
+    def _open_request(self, id_: str) -> Request | None:
+        # In this order: a request that is forgotten meanwhile loses its result last.
+        if self._exists(_RESULT, id_):
+            return None
+        request = self._read(_REQUEST, id_, Request)
+        if request is not None and request.id != id_:
+            name = f"{self._storage.uri}/{_path(_REQUEST, id_)}"
+            raise CorruptFileError(f"{name} holds request {request.id}: it was copied or renamed")
+        return request
+
+    def _refuse(self, id_: str, error: StorageError) -> None:
+        _LOG.error("request %s cannot be served: %s", id_, error)
+        try:
+            self.finish(id_, RequestState.FAILED, error=f"{error}. Submit the request again")
+        except StorageError as again:
+            self._complain(f"request {id_} could not be refused, trying again later: {again}")
+
+    def _require(self, id_: str) -> None:
+        if not self._exists(_REQUEST, id_) and not self._exists(_RESULT, id_):
+            raise NotFoundError(
+                f"there is no request {id_} in {self._storage.uri}: it was never submitted to this "
+                "job, or it ended long ago and is forgotten"
+            )
+
+    def _age(self, id_: str) -> tuple[int, int, str]:
+        with self._lock:
+            order = self._finished.get(id_)
+        if order is not None:
+            return order, 0, id_
+        try:
+            result = self.result(id_)
+        except (CorruptFileError, FormatVersionError):
+            result = None
+        return -1, result.ended_ms if result is not None else -1, id_
+
+    def _files(self) -> dict[str, list[str]]:
+        """The ids of all files by their kind; the paths of decisions, several for one request."""
+        kinds: dict[str, list[str]] = {kind: [] for kind in (*_SUFFIX, _DECISION)}
+        by_suffix = {suffix: kind for kind, suffix in _SUFFIX.items()}
+        for path in self._storage.list(DIRECTORY):
+            match = _FILE.fullmatch(path)
+            if match is not None and is_id(match[1]):
+                kinds[by_suffix[match[2] or ""]].append(match[1])
+            elif decided(path) is not None:
+                kinds[_DECISION].append(path)
+            else:
+                self._complain(f"{self._storage.uri}/{path} is no request and is ignored")
+        return kinds
+
+    def _exists(self, kind: str, id_: str) -> bool:
+        try:
+            self._storage.get(_path(kind, id_))
+        except NotFoundError:
+            return False
+        return True
+
+    def _read(self, kind: str, id_: str, type_: type[T]) -> T | None:
+        path = _path(kind, id_)
+        try:
+            data = self._storage.get(path)
+        except NotFoundError:
+            return None
+        return decode_document(kind, FORMAT, data, f"{self._storage.uri}/{path}", type_)
+
+    def _complain(self, message: str) -> None:
+        with self._lock:
+            if message in self._complained or len(self._complained) > 1_000:
+                return
+            self._complained.add(message)
+        _LOG.warning("%s", message)
+
+
+def _path(kind: str, id_: str) -> str:
+    return f"{DIRECTORY}/{check_id(id_, 'request')}{_SUFFIX[kind]}.json"
+
+
+def _sealed(kind: str, document: Request | RequestResult | Progress) -> bytes:
+    return encode_document(kind, FORMAT, document)

@@ -1,0 +1,160 @@
+"""What an attempt runs, written down for those who look at the job."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+
+from turnback.job.process import ProcessId
+
+FORMAT = 1
+
+
+class JobState(Enum):
+    """Where a job is in its life, in Flink's words."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    CANCELLING = "CANCELLING"
+    FINISHED = "FINISHED"
+    FAILED = "FAILED"
+    CANCELED = "CANCELED"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether no driver runs the job any more."""
+        return self in (JobState.FINISHED, JobState.FAILED, JobState.CANCELED)
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """A checkpoint that is being taken.
+
+    Attributes:
+        epoch: The last epoch in it.
+        trigger: Why it is taken.
+        triggered_ms: When it was begun.
+    """
+
+    epoch: int
+    trigger: str
+    triggered_ms: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """Numbers of the running attempt.
+
+    Attributes:
+        started_ms: When it began.
+        read: Elements that the sources gave.
+        per_s: The same for each second of the last few.
+        records: Elements read and written, by operator uid.
+        state_bytes: About how much the state of an operator takes up in files, by uid.
+        watermarks: How far event time has come, by uid.
+        completed: Checkpoints that this driver has completed.
+        failed: Checkpoints that failed.
+        under_way: Checkpoints that are being taken.
+    """
+
+    started_ms: int | None = None
+    read: int = 0
+    per_s: float | None = None
+    records: dict[str, tuple[int, int]] = {}
+    state_bytes: dict[str, int] = {}
+    watermarks: dict[str, int] = {}
+    completed: int = 0
+    failed: int = 0
+    under_way: tuple[UnderWay, ...] = ()
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """How a job is doing, as its driver last said.
+
+    Attributes:
+        format: Version of this document.
+        job: Name of the job.
+        job_id: Its identity.
+        state: Where it is in its life.
+        process: The driver.
+        owner: Tells two drivers in one process apart.
+        heartbeat: Moves as long as the driver lives.
+        updated_ms: When the driver said so, by its own clock.
+        attempt: The attempt.
+        epoch: The newest confirmed epoch.
+        checkpoint: The newest complete checkpoint.
+        restarts: How often the job was restarted by this driver.
+        cause: Why it failed or is restarting.
+        metrics: Numbers.
+        supervisor: What starts the driver again when that dies.
+        log: The driver's log file, on its machine.
+    """
+
+    format: int = FORMAT
+    job: str
+    job_id: str
+    state: JobState
+    process: ProcessId
+    owner: str
+    heartbeat: int
+    updated_ms: int
+    attempt: int | None = None
+    epoch: int | None = None
+    checkpoint: int | None = None
+    restarts: int = 0
+    cause: str | None = None
+    metrics: Metrics = Metrics()
+    supervisor: ProcessId | None = None
+    log: str | None = None
+
+
+class ProgramOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator of the program.
+
+    Attributes:
+        uid: Its identity.
+        name: What people call it.
+        kind: What it does.
+        parallelism: Number of instances; None for a source that Spark reads as it likes.
+        level: The stage it runs in; -1 for what Spark does alone.
+        key: What its input is keyed by, for people.
+        inputs: Uids of the operators it reads from.
+    """
+
+    uid: str
+    name: str
+    kind: str
+    parallelism: int | None
+    level: int
+    key: str | None = None
+    inputs: tuple[str, ...] = ()
+
+
+class ProgramSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """A configuration value the attempt runs with; a secret's value is never written."""
+
+    key: str
+    value: str
+    origin: str
+
+
+class JobProgram(msgspec.Struct, frozen=True, kw_only=True):
+    """A program and how it is run.
+
+    Attributes:
+        attempt: The attempt that runs it.
+        operators: In the order data flows.
+        settings: Its configuration.
+        max_parallelism: Number of key groups.
+        warnings: What the planner had to say.
+        versions: Of Turnback, Spark and Python.
+        script: The program and its arguments, if it was started with `turnback run`.
+    """
+
+    attempt: int
+    operators: tuple[ProgramOperator, ...]
+    settings: tuple[ProgramSetting, ...] = ()
+    max_parallelism: int = 128
+    warnings: tuple[str, ...] = ()
+    versions: dict[str, str] = {}
+    script: tuple[str, ...] = ()

@@ -1,0 +1,283 @@
+"""State descriptors: the name and the type of a state, by which it is found again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, overload
+
+from turnback.core.errors import StateError, UnsupportedTypeError
+from turnback.core.ids import check_state_name
+from turnback.program.rules import EvolutionOptions, EvolutionRules, check_migrate, checked_aliases
+from turnback.types.hints import as_type
+from turnback.types.serializer import serializer_for
+from turnback.types.typeinfo import MapTypeInfo, TypeInfo
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class StateNotBoundError(StateError, AttributeError):
+    """A declared state was used before the runtime has bound it."""
+
+
+class StateDescriptor:
+    """Names and types one state of a function.
+
+    As a class attribute of a function it also declares the state: the runtime replaces it, per
+    instance, by the state's handle. Immutable; equal descriptors describe the same stored state.
+
+    When a job starts from state that was stored with another type, fields are matched by name: new
+    ones get the default of their class or None, others are dropped, numbers may become wider. What
+    else has to happen is told by options, which are no part of the stored state:
+
+    - ``aliases``: old names of renamed fields, ``{"clicks": "click_count"}``. A field inside of
+      another is written as a path, ``{"user.clicks": "click_count"}``, where lists and maps on the
+      way are passed through; the old name is always one of the same row.
+    - ``migrate``: a function from an old value (list element, map value, accumulator) to a new one,
+      in place of all built-in rules. It is called for values stored with another type than the one
+      declared now, and only for those: it may stay in the program until the type changes again,
+      and values that change their meaning but not their type need a state of a new name. None is
+      kept as it is.
+    - ``migrate_from``: the type ``migrate`` expects. Values then come as instances of its class,
+      not as `Row`, and values stored with any third type are refused.
+
+    Attributes:
+        name: Unique among the states of one operator; restore finds the state by it.
+        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
+        attribute: Name of the class attribute it was given to, if any.
+    """
+
+    __slots__ = ("_key_type", "_problem", "_rules", "_type", "attribute", "name")
+
+    kind: ClassVar[str]
+    name: str
+    attribute: str | None
+    _type: TypeInfo | None
+    _key_type: TypeInfo | None
+    _problem: str | None
+    _rules: EvolutionRules
+
+    def __init__(
+        self,
+        name: str,
+        type: Any,
+        *key_type: Any,
+        aliases: Mapping[str, str] | None = None,
+        migrate: Callable[[Any], Any] | None = None,
+        migrate_from: Any = None,
+    ) -> None:
+        check_state_name(name)
+        found, problem = _resolve(f"state {name!r}", type, *key_type)
+        old = None
+        if migrate_from is not None:
+            (old, _), unreadable = _resolve(f"state {name!r}: migrate_from", migrate_from)
+            problem = problem or unreadable
+        rules = EvolutionRules(checked_aliases(name, aliases, found[0]), migrate, old)
+        check_migrate(name, rules, migrate_from is not None, found[0])
+        set_ = object.__setattr__
+        set_(self, "name", name)
+        set_(self, "attribute", None)
+        set_(self, "_type", found[0])
+        set_(self, "_key_type", found[1])
+        set_(self, "_problem", problem)
+        set_(self, "_rules", rules)
+
+    @property
+    def type(self) -> TypeInfo:
+        """Type of the value, of a list's elements, of a map's values or of the accumulator."""
+        self.check()
+        assert self._type is not None
+        return self._type
+
+    @property
+    def key_type(self) -> TypeInfo | None:
+        """Type of a map's keys, else None."""
+        self.check()
+        return self._key_type
+
+    @property
+    def rules(self) -> EvolutionRules:
+        """How values that were stored with another type are read."""
+        self.check()
+        return self._rules
+
+    def check(self) -> None:
+        """Raise `UnsupportedTypeError`, naming the state, if its values could not be stored.
+
+        Not done when it is made: only the planner knows which operator to blame.
+        """
+        if self._problem is not None:
+            raise UnsupportedTypeError(self._problem)
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        object.__setattr__(self, "attribute", name)
+
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: Any = None) -> Any: ...
+    def __get__(self, instance: object | None, owner: Any = None) -> Any:
+        if instance is None:
+            return self
+        # Not a data descriptor: once the handle is in the instance's __dict__ this is not reached.
+        raise StateNotBoundError(
+            f"state {self.name!r} of {instance.__class__.__name__} is not there yet: use it from "
+            f"open() on, in a function of a keyed stream, not while the function is constructed"
+        )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{self.__class__.__name__} is immutable")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{self.__class__.__name__} is immutable")
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (self.kind, self.name, self._type, self._key_type, self._problem)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StateDescriptor):
+            return NotImplemented
+        return self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        slots = [s for cls in type(self).__mro__ for s in getattr(cls, "__slots__", ())]
+        return {s: getattr(self, s) for s in slots if not s.startswith("__")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        types = [str(t) for t in (self._key_type, self._type) if t is not None]
+        return f"{type(self).__name__}({self.name!r}, {', '.join(types)})"
+
+
+class ValueStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key.
+
+    Args:
+        name: Name of the state.
+        type: Type of the value: anything `Types` makes, a Python type or a DDL string.
+        **options: Options for state stored with another type, see `StateDescriptor`.
+    """
+
+    __slots__ = ()
+    kind = "value"
+
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        super().__init__(name, type, **options)
+
+
+class ListStateDescriptor(StateDescriptor, Generic[T]):
+    """A list per key, stored per element.
+
+    Args:
+        name: Name of the state.
+        type: Type of the elements.
+        **options: Options for state stored with another type, see `StateDescriptor`.
+    """
+
+    __slots__ = ()
+    kind = "list"
+
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        super().__init__(name, type, **options)
+
+
+class MapStateDescriptor(StateDescriptor, Generic[K, V]):
+    """A map per key, stored per entry.
+
+    Args:
+        name: Name of the state.
+        key_type: Type of the map's keys.
+        value_type: Type of the map's values.
+        **options: Options for state stored with another type, see `StateDescriptor`.
+    """
+
+    __slots__ = ()
+    kind = "map"
+
+    def __init__(
+        self, name: str, key_type: Any, value_type: Any, **options: Unpack[EvolutionOptions]
+    ) -> None:
+        super().__init__(name, value_type, key_type, **options)
+
+
+class ReducingStateDescriptor(StateDescriptor, Generic[T]):
+    """One value per key, into which every added element is reduced.
+
+    Args:
+        name: Name of the state.
+        reduce_function: A `ReduceFunction`, or a callable of two values.
+        type: Type of the value.
+        **options: Options for state stored with another type, see `StateDescriptor`.
+    """
+
+    __slots__ = ("reduce_function",)
+    kind = "reducing"
+    reduce_function: Any
+
+    def __init__(
+        self, name: str, reduce_function: Any, type: Any, **options: Unpack[EvolutionOptions]
+    ) -> None:
+        super().__init__(name, type, **options)
+        if not callable(getattr(reduce_function, "reduce", reduce_function)):
+            raise StateError(
+                f"state {name!r}: expected a ReduceFunction or a callable of two values, "
+                f"got {reduce_function!r}"
+            )
+        object.__setattr__(self, "reduce_function", reduce_function)
+
+
+class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
+    """One accumulator per key, to which every added element is aggregated.
+
+    Args:
+        name: Name of the state.
+        aggregate_function: An `AggregateFunction`.
+        accumulator_type: Type of its accumulator, which is what is stored.
+        **options: Options for state stored with another type, see `StateDescriptor`.
+    """
+
+    __slots__ = ("aggregate_function",)
+    kind = "aggregating"
+    aggregate_function: Any
+
+    def __init__(
+        self,
+        name: str,
+        aggregate_function: Any,
+        accumulator_type: Any,
+        **options: Unpack[EvolutionOptions],
+    ) -> None:
+        super().__init__(name, accumulator_type, **options)
+        missing = [
+            m
+            for m in ("create_accumulator", "add", "get_result")
+            if not callable(getattr(aggregate_function, m, None))
+        ]
+        if missing:
+            raise StateError(
+                f"state {name!r}: expected an AggregateFunction, got {aggregate_function!r} "
+                f"without {', '.join(missing)}"
+            )
+        object.__setattr__(self, "aggregate_function", aggregate_function)
+
+
+def _resolve(
+    what: str, value: Any, *key: Any
+) -> tuple[tuple[TypeInfo | None, TypeInfo | None], str | None]:
+    """The types of a value and of a map's key, or why there are none."""
+    try:
+        value_type, key_type = as_type(value), as_type(key[0]) if key else None
+        whole = value_type if key_type is None else MapTypeInfo(key_type, value_type)
+        serializer_for(whole)
+    except UnsupportedTypeError as e:
+        return (None, None), f"{what}: {e}"
+    return (value_type, key_type), None

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from turnback.program.descriptors import StateDescriptor
+
+if TYPE_CHECKING:
+    from turnback.program.descriptors import (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
+
+
+class RuntimeContext(Protocol):
+    """What a function learns about itself in `open`, and where it gets its state."""
+
+    def get_task_name(self) -> str:
+        """The operator's name."""
+
+    def get_operator_uid(self) -> str:
+        """The operator's uid."""
+
+    def get_index_of_this_subtask(self) -> int:
+        """This instance's number, from 0."""
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """How many instances the operator has."""
+
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """The number of key groups, which bounds the parallelism."""
+
+    def get_state(self, descriptor: ValueStateDescriptor[Any]) -> Any:
+        """The handle of a value state."""
+
+    def get_list_state(self, descriptor: ListStateDescriptor[Any]) -> Any:
+        """The handle of a list state."""
+
+    def get_map_state(self, descriptor: MapStateDescriptor[Any, Any]) -> Any:
+        """The handle of a map state."""
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[Any]) -> Any:
+        """The handle of a reducing state."""
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[Any, Any, Any]) -> Any:
+        """The handle of an aggregating state."""
+
+
+class Function:
+    """Base of all user functions.
+
+    An instance is pickled on the driver and opened once in every Python worker that comes to run
+    its operator; `close` is called when the worker gives it up, and not at all when the worker is
+    killed. Workers come and go: what an instance keeps in its own attributes is at most a cache.
+    """
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Called once per instance before its first element."""
+
+    def close(self) -> None:
+        """Called once when the instance is given up in good order."""
+
+
+class MapFunction(Function, ABC):
+    """One element in, one element out."""
+
+    @abstractmethod
+    def map(self, value: Any) -> Any:
+        """Return the new element."""
+
+
+class FlatMapFunction(Function, ABC):
+    """One element in, any number out."""
+
+    @abstractmethod
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        """Return or yield the new elements."""
+
+
+class FilterFunction(Function, ABC):
+    """Keeps the elements for which `filter` is true."""
+
+    @abstractmethod
+    def filter(self, value: Any) -> bool:
+        """Whether to keep the element."""
+
+
+class KeySelector(Function, ABC):
+    """Computes the key of an element; must give the same key whenever it is asked."""
+
+    @abstractmethod
+    def get_key(self, value: Any) -> Any:
+        """Return the key."""
+
+
+class ReduceFunction(Function, ABC):
+    """Combines two elements of one type into one of the same type."""
+
+    @abstractmethod
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Return the combination."""
+
+
+class AggregateFunction(Function, ABC):
+    """Folds elements into an accumulator."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """Return an empty accumulator."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Return the accumulator with the value in it."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """Return the result of the accumulator."""
+
+    @abstractmethod
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        """Return the union of two accumulators."""
+
+
+class ProcessFunction(Function, ABC):
+    """One element in, any number out, with a context."""
+
+    class Context(Protocol):
+        """What is known about the element at hand."""
+
+        def timestamp(self) -> int | None:
+            """The element's event time in milliseconds, if it has one."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """Return or yield the new elements, or nothing."""
+
+
+class KeyedProcessFunction(Function, ABC):
+    """A function over a keyed stream, with state per key.
+
+    State is obtained in `open` from the runtime context, or declared as class attributes::
+
+        class Count(KeyedProcessFunction):
+            count = ValueStateDescriptor("count", int)
+
+    Declared state is known to the planner, and so checked, before anything runs.
+    """
+
+    class Context(Protocol):
+        """What is known about the element at hand."""
+
+        def get_current_key(self) -> Any:
+            """The key of the element."""
+
+        def timestamp(self) -> int | None:
+            """The element's event time in milliseconds, if it has one."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """Return or yield the new elements, or nothing.
+
+        Called once per element and epoch; again, with the state as it was, when a task or an epoch
+        is run anew. Side effects outside state and output are not undone.
+        """
+
+
+def declared_states(function: Any) -> dict[str, StateDescriptor]:
+    """The states a function declares as class attributes, by attribute name."""
+    found: dict[str, StateDescriptor] = {}
+    for cls in reversed(type(function).__mro__):
+        for name, value in vars(cls).items():
+            if isinstance(value, StateDescriptor):
+                found[name] = value
+            else:
+                found.pop(name, None)
+    return found

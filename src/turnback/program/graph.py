@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from turnback.types.keys import KeyCodec
+from turnback.types.typeinfo import TypeInfo
+
+
+@dataclass(frozen=True)
+class KeySpec:
+    """How the elements of a stream get their key: from columns, or from a function.
+
+    Attributes:
+        columns: The key columns; empty when a function computes the key.
+        function: Computes the key of an element; None when columns are named.
+        types: The type of each part of the key.
+    """
+
+    columns: tuple[str, ...]
+    function: Callable[[Any], Any] | None
+    types: tuple[TypeInfo, ...]
+
+    def codec(self) -> KeyCodec:
+        """The codec of this key; refuses types that cannot be keys."""
+        return KeyCodec(self.types, by_columns=self.function is None)
+
+
+class NodeKind(Enum):
+    """What an operator does with its elements."""
+
+    SOURCE = "source"
+    MAP = "map"
+    FLAT_MAP = "flat_map"
+    FILTER = "filter"
+    MAP_BATCHES = "map_batches"
+    PROCESS = "process"
+    KEYED_PROCESS = "keyed_process"
+    REDUCE = "reduce"
+    UNION = "union"
+    SINK = "sink"
+
+
+KEYED_KINDS = frozenset({NodeKind.KEYED_PROCESS, NodeKind.REDUCE})
+
+REDUCED = "reduced"
+"""Name of the state of a reduce."""
+
+
+@dataclass(eq=False)
+class Node:
+    """One operator as the user wrote it.
+
+    Attributes:
+        id: Position in the graph; inputs always have smaller ids.
+        kind: What it does.
+        name: What people call it.
+        type: Type of its elements; None for a sink.
+        inputs: The operators it reads from.
+        key: How its input is keyed; None when it is not.
+        function: The user's function, the sink, or the streaming DataFrame of a source.
+        uid: Identity across versions of the program; None until given or generated.
+        parallelism: Number of instances; None for the job's default.
+    """
+
+    id: int
+    kind: NodeKind
+    name: str
+    type: TypeInfo | None
+    inputs: tuple[Node, ...] = ()
+    key: KeySpec | None = None
+    function: Any = None
+    uid: str | None = None
+    parallelism: int | None = None
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class StreamGraph:
+    """The program: operators and who reads from whom. Building it runs nothing."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(
+        self,
+        kind: NodeKind,
+        name: str,
+        type: TypeInfo | None,
+        inputs: tuple[Node, ...] = (),
+        *,
+        key: KeySpec | None = None,
+        function: Any = None,
+        uid: str | None = None,
+    ) -> Node:
+        """Record an operator."""
+        node = Node(len(self.nodes), kind, name, type, inputs, key, function, uid)
+        self.nodes.append(node)
+        return node
+
+    def sources(self) -> list[Node]:
+        """All sources, in the order they were added."""
+        return [n for n in self.nodes if n.kind is NodeKind.SOURCE]
+
+    def sinks(self) -> list[Node]:
+        """All sinks, in the order they were added."""
+        return [n for n in self.nodes if n.kind is NodeKind.SINK]
+
+    def reachable(self) -> list[Node]:
+        """The operators some sink depends on, in order; the others would run for nothing."""
+        wanted: set[int] = set()
+        stack = self.sinks()
+        while stack:
+            node = stack.pop()
+            if node.id not in wanted:
+                wanted.add(node.id)
+                stack.extend(node.inputs)
+        return [n for n in self.nodes if n.id in wanted]

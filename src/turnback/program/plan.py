@@ -1,0 +1,151 @@
+"""The plan: what the graph becomes, cut into levels. All of it is frozen and picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from turnback.program.graph import KeySpec, NodeKind
+from turnback.types.typeinfo import TypeInfo
+
+
+class Routing(Enum):
+    """How the rows of a wire find their partition at the next level."""
+
+    KEY_COLUMNS = "key columns"  # Spark hashes the columns
+    KEY_FUNCTION = "key function"  # the upstream task computes the key and hashes it
+    REBALANCE = "rebalance"  # round robin
+    TRANSIT = "transit"  # any partition: the wire goes on to a later level
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A stream that crosses one or more shuffles between its producer and its consumers.
+
+    Attributes:
+        id: Number of the wire, which its rows carry.
+        producer: Node id of the operator it comes from.
+        consumers: Node ids of the operators that read it.
+        type: Type of its elements.
+        key: The key it is partitioned by, if it is.
+        parallelism: Number of partitions it is spread over at its last hop.
+        first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
+        last_level: Level that consumes it.
+        reader: Uid of the operator that reads it, the first of them if there are several.
+    """
+
+    id: int
+    producer: int
+    consumers: tuple[int, ...]
+    type: TypeInfo
+    key: KeySpec | None
+    parallelism: int
+    first_level: int
+    last_level: int
+    reader: str = ""
+
+    def routing(self, into_level: int) -> Routing:
+        """How its rows are routed on the hop into a level."""
+        if into_level < self.last_level:
+            return Routing.TRANSIT
+        if self.key is None:
+            return Routing.REBALANCE
+        return Routing.KEY_COLUMNS if self.key.function is None else Routing.KEY_FUNCTION
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator inside a level.
+
+    Attributes:
+        id: Its node id.
+        uid: Its identity across versions of the program.
+        name: What people call it.
+        kind: What it does.
+        function: The user's function or sink; None for a source.
+        type: Type of its output; None for a sink.
+        input_type: Type of what it reads; None for a source.
+        key: How its input is keyed, if it is.
+        parallelism: Number of instances.
+        consumers: Operators of the same level that read its output.
+        wires: Wires that carry its output on to later levels.
+    """
+
+    id: int
+    uid: str
+    name: str
+    kind: NodeKind
+    function: Any
+    type: TypeInfo | None
+    input_type: TypeInfo | None
+    key: KeySpec | None
+    parallelism: int
+    consumers: tuple[int, ...]
+    wires: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Level:
+    """Everything between two shuffles; one Spark stage.
+
+    Attributes:
+        index: Number of the level, from 0.
+        parallelism: Number of tasks; None for a first level, which has as many as the sources.
+        operators: In the order data flows through them.
+        inputs: Wires it reads or passes on.
+        outputs: Wires it writes or passes on.
+    """
+
+    index: int
+    parallelism: int | None
+    operators: tuple[Operator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def keyed(self) -> tuple[Operator, ...]:
+        """The operators that may hold keyed state."""
+        return tuple(op for op in self.operators if op.key is not None)
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """A source; `dataframe` never leaves the driver."""
+
+    id: int
+    uid: str
+    name: str
+    type: TypeInfo
+    dataframe: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole program, ready to run.
+
+    Attributes:
+        sources: In the order in which Spark sees them.
+        levels: Levels that run in Python. Level 0 reads the sources in their own tasks unless
+            `native`.
+        wires: All wires, by id.
+        native: Whether Spark alone feeds the first shuffle, with no Python before it.
+        max_parallelism: Number of key groups.
+        warnings: What the user should know.
+    """
+
+    sources: tuple[SourcePlan, ...]
+    levels: tuple[Level, ...]
+    wires: tuple[Channel, ...]
+    native: bool
+    max_parallelism: int
+    warnings: tuple[str, ...]
+
+    def uids(self) -> dict[str, tuple[str, NodeKind, int]]:
+        """Name, kind and parallelism of all sources and operators, by uid."""
+        found = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
+        return found | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
+
+    def operators(self) -> tuple[Operator, ...]:
+        """All operators, in the order data flows."""
+        return tuple(op for level in self.levels for op in level.operators)

@@ -1,0 +1,353 @@
+"""Which state of a snapshot goes to which state of a program.
+
+Names in `renames` and in what may be dropped are ``"uid"`` for an operator with all it has, or
+``"uid/state"`` for one state. Uids and state names may hold slashes themselves: a text is read in
+every way that names something that exists, and refused when there are several; the pair
+``("uid", "state")`` can be read in one way only.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
+
+from turnback.checkpoint.manifest import OperatorInfo
+from turnback.core.errors import ConfigurationError
+from turnback.state.schema import StateSchema
+
+StateId = tuple[str, str]
+"""Uid and name of a state."""
+Name = str | StateId
+Renames = Mapping[Name, Name]
+"""Old names, in the snapshot, to new ones, in the program."""
+Allowed = bool | Collection[Name]
+"""What of a snapshot may be dropped: all, nothing, or what is named, by its names there."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A state in a snapshot, and how large it is, as far as that is known without reading it."""
+
+    schema: StateSchema
+    rows: int | None = None
+    length: int | None = None
+
+    @property
+    def id(self) -> StateId:
+        """Uid and name in the snapshot."""
+        return self.schema.id
+
+    @property
+    def size(self) -> str:
+        """Rows and bytes for people; empty when unknown."""
+        parts = [] if self.rows is None else [f"{self.rows:,} rows"]
+        return ", ".join(parts if self.length is None else [*parts, _bytes(self.length)])
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """What has to be known of a checkpoint or savepoint to match it with a program.
+
+    Attributes:
+        name: What people call it, ``chk-7`` or a path.
+        job: The job that took it.
+        max_parallelism: Number of key groups.
+        states: All keyed states in it.
+        operators: The operators of the program that took it.
+        sources: Uids of the sources whose positions are in it.
+        streams: How many streams each of these sources read, as far as known.
+        sinks: Uids of the sinks with output that was promised and is not known to be committed.
+    """
+
+    name: str
+    job: str
+    max_parallelism: int
+    states: tuple[StoredState, ...]
+    operators: tuple[OperatorInfo, ...]
+    sources: tuple[str, ...]
+    streams: Mapping[str, int] = field(default_factory=dict)
+    sinks: tuple[str, ...] = ()
+
+    def uids(self) -> frozenset[str]:
+        """The uids of everything in it."""
+        operators = {op.uid for op in self.operators}
+        return frozenset(operators | {s.schema.uid for s in self.states} | set(self.sources))
+
+    def describe(self, uid: str) -> str:
+        """An operator by its uid and, where known, its name."""
+        names = [op.name for op in self.operators if op.uid == uid]
+        return f"operator {uid!r} ({names[0]})" if names else f"operator {uid!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a program can take over from a snapshot.
+
+    Attributes:
+        states: Names of the states of each operator with keyed state, as far as known.
+        open: Uids of those that may ask for more states when they are opened.
+        sources: Uids of the sources.
+        others: Uids of all other operators.
+        sinks: Uids of the sinks among those.
+        streams: How many streams each source reads, as far as known.
+    """
+
+    states: Mapping[str, frozenset[str]]
+    open: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
+    others: frozenset[str] = frozenset()
+    sinks: frozenset[str] = frozenset()
+    streams: Mapping[str, int] = field(default_factory=dict)
+
+    def uids(self) -> frozenset[str]:
+        """The uids of everything in it."""
+        return self.sources | self.others | frozenset(self.states)
+
+    def knows(self, id: StateId) -> bool:
+        """Whether it has a state for certain."""
+        return id[1] in self.states.get(id[0], ())
+
+    def may_have(self, id: StateId) -> bool:
+        """Whether it has a state, or may ask for it when it is opened."""
+        return self.knows(id) or id[0] in self.open
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """Who gets what of a snapshot.
+
+    Attributes:
+        states: The stored state that each state of the program, by uid and name, starts from.
+            States not in it start empty.
+        undecided: Those among them that are only known to be asked for once operators are open.
+        unclaimed: Stored states that nothing takes and that may not be dropped.
+        dropped: Stored states that nothing takes and that may be dropped.
+        operators: The operator of the snapshot that each operator of the program was, by uid.
+        sources: The source of the snapshot whose position each source of the program goes on from.
+        lost_sources: Sources of the snapshot that the program does not have.
+        changed_sources: Sources of the program that read another number of streams than in the
+            snapshot, so that their position cannot be used, and that may not start anew; with the
+            number of streams then and now.
+        rewound_sources: Likewise, and they may start from their beginning.
+        sinks: The sink of the program that commits the promised output of each sink of the
+            snapshot.
+        unclaimed_sinks: Sinks of the snapshot with promised output that no sink of the program
+            can commit and that may not be dropped.
+        dropped_sinks: Likewise, and it may be dropped.
+    """
+
+    states: Mapping[StateId, StoredState]
+    undecided: frozenset[StateId]
+    unclaimed: tuple[StoredState, ...]
+    dropped: tuple[StoredState, ...]
+    operators: Mapping[str, str]
+    sources: Mapping[str, str]
+    lost_sources: tuple[str, ...]
+    changed_sources: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    rewound_sources: tuple[str, ...] = ()
+    sinks: Mapping[str, str] = field(default_factory=dict)
+    unclaimed_sinks: tuple[str, ...] = ()
+    dropped_sinks: tuple[str, ...] = ()
+
+
+def claim(
+    snapshot: SnapshotInfo, program: Program, renames: Renames | None = None, allow: Allowed = False
+) -> Claims:
+    """Match the states and sources of a snapshot with those of a program, by uid and name.
+
+    A renamed operator takes all its states along, except those renamed by themselves.
+
+    Args:
+        snapshot: What is there.
+        program: What there is a use for.
+        renames: What had another name when the snapshot was taken.
+        allow: What may be dropped if nothing claims it.
+
+    Raises:
+        ConfigurationError: `renames` or `allow` name something that does not exist or can be read
+            in several ways, or two stored states would become one.
+    """
+    moved = _Moves.read(snapshot, program, renames or {})
+    droppable = _Droppable.read(snapshot, allow)
+    states: dict[StateId, list[StoredState]] = defaultdict(list)
+    left: list[StoredState] = []
+    for state in snapshot.states:
+        target = moved.state(state.id)
+        if program.may_have(target):
+            states[target].append(state)
+        else:
+            left.append(state)
+    sources: dict[str, list[str]] = defaultdict(list)
+    for uid in snapshot.sources:
+        sources[moved.uid(uid)].append(uid)
+    for id, found in states.items():
+        _refuse_two(f"state {id[1]!r} of operator {id[0]!r}", [spell(s.id) for s in found])
+    for uid, uids in sources.items():
+        _refuse_two(f"source {uid!r}", [spell(u) for u in uids])
+    counts = {
+        uid: (snapshot.streams[uids[0]], program.streams[uid])
+        for uid, uids in sources.items()
+        if uid in program.streams and uids[0] in snapshot.streams
+    }
+    changed = {uid: count for uid, count in counts.items() if count[0] != count[1]}
+    rewound = {uid for uid in changed if droppable.covers(sources[uid][0])}
+    homeless = [uid for uid in snapshot.sinks if moved.uid(uid) not in program.sinks]
+    return Claims(
+        states={id: found[0] for id, found in states.items()},
+        undecided=frozenset(id for id in states if not program.knows(id)),
+        unclaimed=tuple(s for s in left if not droppable.covers(s.id)),
+        dropped=tuple(s for s in left if droppable.covers(s.id)),
+        operators={
+            moved.uid(u): u for u in sorted(snapshot.uids()) if moved.uid(u) in program.uids()
+        },
+        sources={uid: uids[0] for uid, uids in sources.items() if uid in program.sources},
+        lost_sources=tuple(
+            u for uid, uids in sources.items() if uid not in program.sources for u in uids
+        ),
+        changed_sources={uid: count for uid, count in changed.items() if uid not in rewound},
+        rewound_sources=tuple(sorted(rewound)),
+        sinks={uid: moved.uid(uid) for uid in snapshot.sinks if uid not in homeless},
+        unclaimed_sinks=tuple(uid for uid in homeless if not droppable.covers(uid)),
+        dropped_sinks=tuple(uid for uid in homeless if droppable.covers(uid)),
+    )
+
+
+def present(snapshot: SnapshotInfo, names: Iterable[Name]) -> list[Name]:
+    """Of some names, those of operators or states that are in a snapshot."""
+    known = _names_of(snapshot)
+    return [name for name in names if known.readings(name)]
+
+
+def spell(name: Name) -> str:
+    """A name as it is written in a program: a pair where a text could be misread."""
+    if isinstance(name, str):
+        return repr(name)
+    return repr(name) if any("/" in part for part in name) else repr("/".join(name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """Where renames send what is in a snapshot."""
+
+    operators: Mapping[str, str]
+    states: Mapping[StateId, StateId]
+
+    @classmethod
+    def read(cls, snapshot: SnapshotInfo, program: Program, renames: Renames) -> _Moves:
+        operators: dict[str, str] = {}
+        states: dict[StateId, StateId] = {}
+        before, now = _names_of(snapshot), _names_in(program)
+        for given, target in renames.items():
+            old = before.read(given, "renames")
+            new = now.read(target, f"renames[{given!r}]", type(old))
+            if old in operators or old in states:
+                raise ConfigurationError(f"renames names {spell(old)} twice; leave one out")
+            if isinstance(old, str) and isinstance(new, str):
+                operators[old] = new
+            elif isinstance(old, tuple) and isinstance(new, tuple):
+                states[old] = new
+        return cls(operators, states)
+
+    def uid(self, uid: str) -> str:
+        return self.operators.get(uid, uid)
+
+    def state(self, id: StateId) -> StateId:
+        return self.states.get(id) or (self.uid(id[0]), id[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Droppable:
+    """What of a snapshot may be dropped: everything, or operators and states by name."""
+
+    everything: bool
+    names: frozenset[Name] = frozenset()
+
+    @classmethod
+    def read(cls, snapshot: SnapshotInfo, allow: Allowed) -> _Droppable:
+        if isinstance(allow, bool):
+            return cls(allow)
+        owners = {s.id[0] for s in snapshot.states}.union(snapshot.sources, snapshot.sinks)
+        names = replace(_names_of(snapshot), uids=frozenset(owners))
+        given = [allow] if isinstance(allow, str) else allow
+        return cls(False, frozenset(names.read(n, "allow_non_restored_state") for n in given))
+
+    def covers(self, name: Name) -> bool:
+        of_operator = isinstance(name, tuple) and name[0] in self.names
+        return self.everything or name in self.names or of_operator
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """Reads what a user has called an operator or a state."""
+
+    whose: str
+    uids: Collection[str]
+    ids: Collection[StateId]
+    has: Callable[[StateId], bool]
+
+    def read(self, given: Any, option: str, sort: type = object) -> Name:
+        """The one operator (`str`) or state (`tuple`) that is meant."""
+        found = [name for name in self.readings(given) if isinstance(name, sort)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ways = " or ".join(repr(name) for name in found)
+            raise ConfigurationError(
+                f"{option}: {given!r} can mean {ways}; write states as pairs, ('uid', 'state')"
+            )
+        known = [*self.uids] if sort is not tuple else []
+        known += ["/".join(id) for id in self.ids] if sort is not str else []
+        wanted = given if isinstance(given, str) else "/".join(map(str, given))
+        near = get_close_matches(wanted, known, 1, 0.5)
+        has = ", ".join(map(repr, sorted(known))) or "nothing of that sort"
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {has}"
+        what = "operator" if sort is str else "state" if sort is tuple else "operator or state"
+        raise ConfigurationError(f"{option}: {self.whose} has no {what} {given!r}; {hint}")
+
+    def readings(self, given: Any) -> list[Name]:
+        """Everything a name can mean here."""
+        if isinstance(given, str):
+            cuts = [i for i, char in enumerate(given) if char == "/"]
+            pairs = [(given[:i], given[i + 1 :]) for i in cuts]
+            whole: list[Name] = [given] if given in self.uids else []
+            return whole + [id for id in pairs if self.has(id)]
+        if isinstance(given, tuple | list) and [type(part) for part in given] == [str, str]:
+            return [id for id in [(given[0], given[1])] if self.has(id)]
+        raise ConfigurationError(
+            f"expected 'uid', 'uid/state' or ('uid', 'state') as the name of state, got {given!r}"
+        )
+
+
+def _names_of(snapshot: SnapshotInfo) -> _Names:
+    ids = [s.id for s in snapshot.states]
+    return _Names(snapshot.name, snapshot.uids(), ids, ids.__contains__)
+
+
+def _names_in(program: Program) -> _Names:
+    ids = [(uid, name) for uid, names in program.states.items() for name in names]
+    return _Names("the program", program.uids(), ids, program.may_have)
+
+
+def _refuse_two(what: str, found: list[str]) -> None:
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"{what} would start from {' and '.join(found)}; it can take over one of them only: "
+            f"leave out a rename, or give the other one a state of its own"
+        )
+
+
+def source_uid(leaf: str, uids: Collection[str]) -> str:
+    """The uid of a source: one that reads several inputs has a position for each, ``uid#0``."""
+    uid, _, number = leaf.rpartition("#")
+    return uid if leaf not in uids and uid and number.isdecimal() else leaf
+
+
+def _bytes(length: int) -> str:
+    size, units = float(length), iter(("KiB", "MiB", "GiB"))
+    unit = "bytes"
+    while size >= 1024 and (larger := next(units, None)):
+        size, unit = size / 1024, larger
+    return f"{length} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

@@ -1,0 +1,342 @@
+"""How each type stands in a Parquet column, and how it gets there from stored bytes and back.
+
+As in Arrow, with three exceptions. Integers without bound are text. So are times of day, because
+Spark refuses files with columns of them unless it is told otherwise. A pickled object is its
+pickle, which is never opened here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turnback.core.errors import ElementTypeError
+from turnback.types.coerce import decimal_quantizer, misfit
+from turnback.types.columns import from_column, to_column
+from turnback.types.factory import Types
+from turnback.types.typeinfo import (
+    BasicTypeInfo,
+    DecimalTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    RowTypeInfo,
+    TypeInfo,
+)
+from turnback.types.wire import int_to_bytes
+
+Values = list[Any]
+
+# The parameters of these hints are only known at run time.
+_LIST: Any = list
+_DICT: Any = dict
+_TUPLE: Any = tuple
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+_TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{6})?$"
+_MOST_DIGITS = 4000  # Python refuses to convert much more than that
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """How the values of one type stand in a column.
+
+    Attributes:
+        arrow: The type of the column.
+        hint: What msgspec reads from the stored bytes; None is always allowed besides.
+        to_arrow: Makes a column of what msgspec has read.
+        to_values: Makes of a column what msgspec is to write.
+    """
+
+    arrow: pa.DataType
+    hint: Any
+    to_arrow: Callable[[Values], pa.Array]
+    to_values: Callable[[pa.Array], Values]
+
+
+class ColumnCodec:
+    """Translates stored values of one type, a column of bytes, into a typed column and back.
+
+    Both ways are exact to the byte, with one exception: a decimal comes back with all the places
+    of its type, 1.5 as 1.50, and never as -0. Keys are stored like that in the first place.
+
+    Args:
+        type_: The type of the values.
+        required: There is no null among them, at any depth; for keys.
+
+    Attributes:
+        arrow: The type of the typed column.
+        required: As given.
+    """
+
+    def __init__(self, type_: TypeInfo, *, required: bool = False) -> None:
+        column = column_of(type_)
+        self.arrow = column.arrow
+        self.required = required
+        self._column = column
+        self._decode = msgspec.msgpack.Decoder(_LIST[column.hint | None]).decode
+        self._encode = msgspec.msgpack.Encoder().encode
+
+    def decode(self, data: pa.Array) -> pa.Array:
+        """Return the typed column of stored values.
+
+        Raises:
+            msgspec.DecodeError: The bytes are not of this type.
+            ElementTypeError: One has no bytes, or its value has no place in the column.
+        """
+        if data.null_count:
+            raise ElementTypeError("a row was removed or cleared, and is not live")
+        return self._column.to_arrow(self._decode(_as_one_list(data)))
+
+    def encode(self, column: pa.Array) -> pa.Array:
+        """Return the bytes of each value of a typed column.
+
+        Raises:
+            ElementTypeError: A value cannot be stored.
+        """
+        if self.required and _holds_null(column):
+            raise ElementTypeError("null cannot be a key, nor be part of one")
+        return pa.array(list(map(self._encode, self._column.to_values(column))), pa.binary())
+
+
+def column_of(type_: TypeInfo) -> Column:
+    """Return how values of a type stand in a column."""
+    if isinstance(type_, RowTypeInfo):
+        return _row(type_)
+    if isinstance(type_, ListTypeInfo):
+        return _list(type_)
+    if isinstance(type_, MapTypeInfo):
+        return _map(type_)
+    if isinstance(type_, DecimalTypeInfo):
+        return _decimal(type_)
+    assert isinstance(type_, BasicTypeInfo)
+    if type_.name in _SPECIAL:
+        return _SPECIAL[type_.name](type_)
+    return _plain(type_, _HINTS[type_.name])
+
+
+def _as_one_list(data: pa.Array) -> bytes:
+    """Return the MessagePack list of all values: one call reads it, instead of one for each."""
+    if not len(data):
+        return b"\x90"
+    _, offsets, body = data.buffers()
+    width = np.int64 if pa.types.is_large_binary(data.type) else np.int32
+    bounds = np.frombuffer(offsets, width)[data.offset : data.offset + len(data) + 1]
+    joined = b"" if body is None else memoryview(body)[bounds[0] : bounds[-1]]
+    return b"".join((b"\xdd", len(data).to_bytes(4, "big"), joined))
+
+
+def _holds_null(column: pa.Array) -> bool:
+    if column.null_count:
+        return True
+    return pa.types.is_struct(column.type) and any(map(_holds_null, column.flatten()))
+
+
+_HINTS: dict[str, Any] = {
+    "string": str,
+    "bytes": bytes,
+    "boolean": bool,
+    "byte": int,
+    "short": int,
+    "int": int,
+    "long": int,
+    "float": float,
+    "double": float,
+}
+
+
+def _plain(type_: TypeInfo, hint: Any) -> Column:
+    return Column(
+        type_.arrow(),
+        hint,
+        lambda values: to_column(values, type_),
+        lambda column: from_column(column, type_),
+    )
+
+
+def _decimal(type_: DecimalTypeInfo) -> Column:
+    plain = _plain(type_, Decimal)
+    quantize = decimal_quantizer(type_)
+
+    def to_arrow(values: Values) -> pa.Array:
+        try:
+            return pa.array(values, plain.arrow)
+        except pa.ArrowInvalid:  # more zeros after the point than Arrow cares to cut off
+            return pa.array([None if v is None else quantize(v) for v in values], plain.arrow)
+
+    return Column(plain.arrow, Decimal, to_arrow, plain.to_values)
+
+
+def _between(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], Column]:
+    """Return what makes the column of a type whose columns can hold more than Python can."""
+
+    def make(type_: TypeInfo) -> Column:
+        plain = _plain(type_, hint)
+        number = pa.int32() if pa.types.is_date(plain.arrow) else pa.int64()
+        low, high = pa.array([least, greatest], plain.arrow).view(number).to_pylist()
+
+        def to_values(column: pa.Array) -> Values:
+            _check_range(column.view(number), low, high, type_)
+            return plain.to_values(column)
+
+        return Column(plain.arrow, hint, plain.to_arrow, to_values)
+
+    return make
+
+
+def _check_range(numbers: pa.Array, low: int, high: int, type_: TypeInfo) -> None:
+    found = pc.min_max(numbers)
+    for value in (found["min"].as_py(), found["max"].as_py()):
+        if value is not None and not low <= value <= high:
+            raise misfit(value, type_, f"it is outside of {low} to {high}")
+
+
+def _time(type_: TypeInfo) -> Column:
+    # Stored as text already, and left so.
+    plain = _plain(Types.STRING(), str)
+
+    def to_values(column: pa.Array) -> Values:
+        # Equal times have to be equal text, so there is no fraction of zeros.
+        fits = pc.and_not(pc.match_substring_regex(column, _TIME), pc.ends_with(column, ".000000"))
+        wrong = column.filter(pc.invert(fits))
+        if len(wrong):
+            text = wrong[0].as_py()
+            raise misfit(text, type_, "expected HH:MM:SS, or HH:MM:SS.ffffff if it has a fraction")
+        return plain.to_values(column)
+
+    return Column(pa.string(), str, plain.to_arrow, to_values)
+
+
+def _big_int(type_: TypeInfo) -> Column:
+    def to_values(column: pa.Array) -> Values:
+        return [None if v is None else _number(v, type_) for v in column.to_pylist()]
+
+    def to_arrow(values: Values) -> pa.Array:
+        return pa.array([None if v is None else _digits(v) for v in values], pa.string())
+
+    return Column(pa.string(), int | bytes, to_arrow, to_values)
+
+
+def _digits(stored: int | bytes) -> str:
+    if stored.__class__ is int:
+        return str(stored)
+    number = int.from_bytes(stored, "big", signed=True)  # type: ignore[arg-type]
+    return str(number if len(stored) * 3 < _MOST_DIGITS else Decimal(number))  # type: ignore[arg-type]
+
+
+def _number(text: str, type_: TypeInfo) -> int | bytes:
+    if not _INTEGER.fullmatch(text):
+        raise misfit(text, type_, "expected the digits of an integer")
+    number = int(text) if len(text) < _MOST_DIGITS else int(Decimal(text))
+    return number if -(1 << 63) <= number < 1 << 63 else int_to_bytes(number)
+
+
+def _pickled(type_: TypeInfo) -> Column:
+    return _plain(Types.BYTES(), bytes)
+
+
+_SPECIAL: dict[str, Callable[[TypeInfo], Column]] = {
+    "big_int": _big_int,
+    "date": _between(date.min, date.max, date),
+    "time": _time,
+    "timestamp": _between(datetime.min, datetime.max, datetime),
+    "instant": _between(datetime.min, datetime.max, datetime),
+    "pickled": _pickled,
+}
+
+
+def _row(type_: RowTypeInfo) -> Column:
+    columns = [column_of(t) for t in type_.types]
+    width = len(columns)
+    arrow = pa.struct([pa.field(n, c.arrow) for n, c in zip(type_.names, columns, strict=True)])
+    empty = (None,) * width
+
+    def to_arrow(values: Values) -> pa.Array:
+        mask = _missing(values)
+        if mask is not None:
+            values = [empty if v is None else v for v in values]
+        flat = list(chain.from_iterable(values))
+        children = [c.to_arrow(flat[i::width]) for i, c in enumerate(columns)]
+        return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
+
+    def to_values(column: pa.Array) -> Values:
+        children = column.flatten()
+        fields = [c.to_values(child) for c, child in zip(columns, children, strict=True)]
+        return _with_nulls(list(zip(*fields, strict=True)), column)
+
+    return Column(arrow, _TUPLE[tuple(c.hint | None for c in columns)], to_arrow, to_values)
+
+
+def _list(type_: ListTypeInfo) -> Column:
+    element = column_of(type_.element)
+    arrow = pa.list_(pa.field("element", element.arrow))
+
+    def to_arrow(values: Values) -> pa.Array:
+        flat = element.to_arrow(list(chain.from_iterable(filter(None, values))))
+        return pa.ListArray.from_arrays(_offsets(values), flat, type=arrow, mask=_missing(values))
+
+    def to_values(column: pa.Array) -> Values:
+        bounds, start, length = _bounds(column)
+        flat = element.to_values(column.values.slice(start, length))
+        return _with_nulls([flat[a:b] for a, b in pairwise(bounds)], column)
+
+    return Column(arrow, _LIST[element.hint | None], to_arrow, to_values)
+
+
+def _map(type_: MapTypeInfo) -> Column:
+    key, item = column_of(type_.key), column_of(type_.value)
+    arrow = pa.map_(key.arrow, item.arrow)
+
+    def to_arrow(values: Values) -> pa.Array:
+        maps = [v for v in values if v]
+        keys = key.to_arrow([k for m in maps for k in m])
+        items = item.to_arrow([v for m in maps for v in m.values()])
+        mask = _missing(values)
+        return pa.MapArray.from_arrays(_offsets(values), keys, items, type=arrow, mask=mask)
+
+    def to_values(column: pa.Array) -> Values:
+        bounds, start, length = _bounds(column)
+        keys = key.to_values(column.keys.slice(start, length))
+        if None in keys:
+            raise misfit(None, type_, "null cannot be the key of a map")
+        entries = list(zip(keys, item.to_values(column.items.slice(start, length)), strict=True))
+        maps = [dict(entries[a:b]) for a, b in pairwise(bounds)]
+        if sum(map(len, maps)) != length:
+            raise misfit(None, type_, "a map has two values for one key")
+        return _with_nulls(maps, column)
+
+    return Column(arrow, _DICT[key.hint, item.hint | None], to_arrow, to_values)
+
+
+def _missing(values: Sequence[Any]) -> pa.Array | None:
+    missing = [v is None for v in values]
+    return pa.array(missing) if any(missing) else None
+
+
+def _offsets(values: Values) -> pa.Array:
+    lengths = [0 if v is None else len(v) for v in values]
+    return pa.array([0, *accumulate(lengths)], pa.int32())
+
+
+def _bounds(column: pa.Array) -> tuple[list[int], int, int]:
+    """Return where lists begin and end, counted from the first value that is used."""
+    bounds = column.offsets.to_numpy()
+    if not len(bounds):
+        return [0], 0, 0
+    start = int(bounds[0])
+    return (bounds - start).tolist(), start, int(bounds[-1]) - start
+
+
+def _with_nulls(values: Values, column: pa.Array) -> Values:
+    if column.null_count:
+        for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[index] = None
+    return values

@@ -1,0 +1,215 @@
+"""Finds a state by the names a user gave, or says which names there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from turnback.checkpoint.manifest import OperatorInfo
+from turnback.core.errors import ConfigurationError, StateError
+from turnback.core.ids import check_state_name, check_uid
+from turnback.snapshot.claims import StateId, source_uid
+from turnback.snapshot.metadata import check_operator, check_state
+from turnback.state.schema import StateSchema
+
+
+def pieces(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
+    """Cut a table into pieces of at most so many rows and bytes; a single row may be larger."""
+    count = table.num_rows
+    if count <= 1 or (count <= rows and table.nbytes <= size):
+        yield table
+        return
+    middle = count // 2
+    yield from pieces(table.slice(0, middle), rows, size)
+    yield from pieces(table.slice(middle), rows, size)
+
+
+_STRANGE = re.compile(r"\W+", re.ASCII)
+
+
+def view_names(ids: Iterable[StateId]) -> dict[StateId, str]:
+    """Give every state a name that SQL takes without quotes, made of its uid and its own name.
+
+    Names that would be the same, by SQL's rules, get a number: ``count_total``, ``count_total_2``.
+    The result depends on the ids only, not on their order.
+    """
+    names: dict[StateId, str] = {}
+    taken: set[str] = set()
+    for id in sorted(ids):
+        plain = _STRANGE.sub("_", "_".join(id))
+        if not plain[0].isalpha():
+            plain = f"s{plain}" if plain[0] == "_" else f"s_{plain}"
+        name, number = plain, 1
+        while name.lower() in taken:
+            number += 1
+            name = f"{plain}_{number}"
+        taken.add(name.lower())
+        names[id] = name
+    return names
+
+
+S = TypeVar("S")
+P = TypeVar("P")
+
+
+class Draft(Generic[S, P]):
+    """A savepoint that is being put together: what goes into it under which name.
+
+    It never looks into what it holds: `S` stands for the rows of a state, `P` for the position of
+    a source.
+
+    Args:
+        name: What it is made from, for messages.
+        states: The states to begin with.
+        operators: The operators of the program that took them.
+        sources: The positions to begin with, by uid, or ``uid#0`` where one uid has several.
+        watermarks: By uid.
+
+    Attributes:
+        states: Schema and content of every state, by uid and name.
+        operators: By uid.
+        sources: As given, and as changed since.
+        watermarks: As given, and as changed since.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        states: Iterable[tuple[StateSchema, S]] = (),
+        operators: Iterable[OperatorInfo] = (),
+        sources: Mapping[str, P] | None = None,
+        watermarks: Mapping[str, int] | None = None,
+    ) -> None:
+        self._name = name
+        self.states = {schema.id: (schema, content) for schema, content in states}
+        self.operators = {info.uid: info for info in operators}
+        self.sources = dict(sources or {})
+        self.watermarks = dict(watermarks or {})
+
+    def find(self, uid: str, state: str) -> tuple[StateSchema, S]:
+        """Return a state.
+
+        Raises:
+            StateError: There is no such state.
+        """
+        return self.states[check_state(self._name, self.states, uid, state)]
+
+    def key_of(self, uid: str) -> dict[str, Any] | None:
+        """How the stream of an operator is keyed, as its states say; None if it has none."""
+        return next((s.key for s, _ in self.states.values() if s.uid == uid), None)
+
+    def put(self, schema: StateSchema, content: S) -> None:
+        """Add a state or replace it.
+
+        Raises:
+            StateError: Another state of the operator has other keys.
+        """
+        for other, _ in self.states.values():
+            if other.uid == schema.uid and other.id != schema.id and other.key != schema.key:
+                raise StateError(
+                    f"state {schema.name!r} of operator {schema.uid!r} would have the keys "
+                    f"{_keys(schema)}, its state {other.name!r} has {_keys(other)}: all states of "
+                    f"an operator have the keys of its stream. Give both the same ones, or remove "
+                    f"{other.name!r} first"
+                )
+        self.states[schema.id] = (schema, content)
+
+    def remove_state(self, uid: str, state: str) -> None:
+        """Leave a state out."""
+        del self.states[check_state(self._name, self.states, uid, state)]
+
+    def remove_operator(self, uid: str) -> None:
+        """Leave an operator out, with all its states."""
+        if uid not in self.operators or uid in self.source_uids():
+            check_operator(self._name, self.states, uid)
+        self.states = {id: kept for id, kept in self.states.items() if id[0] != uid}
+        self.watermarks.pop(uid, None)
+        if uid not in self.source_uids():
+            self.operators.pop(uid, None)
+
+    def rename_state(self, uid: str, old: str, new: str) -> None:
+        """Give a state another name."""
+        check_state(self._name, self.states, uid, old)
+        check_state_name(new)
+        if old != new and (uid, new) in self.states:
+            raise StateError(f"operator {uid!r} has a state {new!r} already; remove it first")
+        self._move({(uid, old): (uid, new)})
+
+    def change_uid(self, old: str, new: str) -> None:
+        """Give an operator or a source another uid; all it has goes along."""
+        check_uid(new)
+        known = self.uids()
+        if old not in known:
+            check_operator(self._name, [*self.states, *((uid, "") for uid in known)], old)
+        if new != old and new in known:
+            raise StateError(
+                f"{self._name} has an operator {new!r} already; remove it or give it another uid "
+                f"first"
+            )
+        uids = set(self.operators)
+        self._move({id: (new, id[1]) for id in self.states if id[0] == old})
+        self.sources = {
+            new + leaf.removeprefix(old) if source_uid(leaf, uids) == old else leaf: position
+            for leaf, position in self.sources.items()
+        }
+        renamed = {old: new}
+        self.operators = {
+            renamed.get(uid, uid): msgspec.structs.replace(info, uid=renamed.get(uid, uid))
+            for uid, info in self.operators.items()
+        }
+        self.watermarks = {renamed.get(uid, uid): t for uid, t in self.watermarks.items()}
+
+    def add_sources(
+        self, positions: Mapping[str, P], operators: Iterable[OperatorInfo] = ()
+    ) -> None:
+        """Let sources go on from these positions, in place of those they had.
+
+        Args:
+            positions: As `sources`.
+            operators: Those of the program the positions are from, which tell its sources.
+        """
+        known = {info.uid: info for info in operators}
+        for uid in sorted({source_uid(leaf, known) for leaf in positions}):
+            if uid in self.source_uids():
+                self.drop_sources([uid])
+            if uid in known:
+                self.operators.setdefault(uid, known[uid])
+        self.sources |= positions
+
+    def drop_sources(self, uids: Iterable[str]) -> None:
+        """Forget the positions of some sources."""
+        known = self.source_uids()
+        gone = set(uids)
+        for uid in sorted(gone - known):
+            raise ConfigurationError(
+                f"{self._name} has no position of a source {uid!r}; it has those of "
+                f"{', '.join(map(repr, sorted(known))) or 'none'}"
+            )
+        operators = set(self.operators)
+        self.sources = {
+            leaf: p for leaf, p in self.sources.items() if source_uid(leaf, operators) not in gone
+        }
+
+    def source_uids(self) -> set[str]:
+        """The uids of the sources whose positions are in it."""
+        return {source_uid(leaf, set(self.operators)) for leaf in self.sources}
+
+    def uids(self) -> set[str]:
+        """The uids of everything in it."""
+        return {id[0] for id in self.states} | set(self.operators) | self.source_uids()
+
+    def _move(self, moves: Mapping[StateId, StateId]) -> None:
+        moved: dict[StateId, tuple[StateSchema, S]] = {}
+        for id, (schema, content) in self.states.items():
+            uid, name = moves.get(id, id)
+            moved[uid, name] = (msgspec.structs.replace(schema, uid=uid, name=name), content)
+        self.states = moved
+
+
+def _keys(schema: StateSchema) -> str:
+    how = "columns" if schema.key["columns"] else "a function"
+    return f"{schema.key['types']} by {how}"

@@ -1,0 +1,359 @@
+"""What becomes of stored values when the program declares another type for them.
+
+Nothing is guessed: a stored value becomes a new one without loss, by a rule written here or by the
+user's own function, or it is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from turnback.core.errors import ElementTypeError, UnsupportedTypeError
+from turnback.program.descriptors import StateDescriptor
+from turnback.program.rules import EvolutionRules
+from turnback.state.schema import SINGLE_KINDS, StateSchema
+from turnback.types.coerce import cut
+from turnback.types.serializer import serializer_for
+from turnback.types.typeinfo import (
+    BasicTypeInfo,
+    DecimalTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    RowTypeInfo,
+    TypeInfo,
+    type_from_descriptor,
+)
+
+Convert = Callable[[Any], Any]
+
+_INTEGERS = ("byte", "short", "int", "long", "big_int")
+# Of the integers, only those that every floating point number of the size can hold exactly.
+_TO_FLOATING = {"float": ("byte", "short"), "double": ("byte", "short", "int")}
+_HINT = "declare the stored type again, give the state a new name, or convert it with migrate="
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """Stored values are what the program declares; their bytes can be taken as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Stored values have to be converted, one by one.
+
+    Attributes:
+        why: What differs, for people.
+        convert: Takes a value decoded with the stored type (rows are tuples in field order) and
+            returns one that encodes with the new type.
+    """
+
+    why: str
+    convert: Convert
+
+
+@dataclass(frozen=True, slots=True)
+class Incompatible:
+    """Stored values cannot be read as what the program declares."""
+
+    reason: str
+
+
+Outcome = Same | Migration | Incompatible
+
+
+def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: Any) -> Outcome:
+    """Tell what has to be done to read a stored state as the one a program declares.
+
+    Args:
+        stored: The state as it was written. Its uid and name do not matter here.
+        descriptor: The state as declared now.
+        key: How the stream is keyed now, in the form of `StateSchema.key`.
+    """
+    rules, sub = descriptor.rules, descriptor.key_type
+    problem = (
+        _other_key(stored.key, key)
+        or _other_kind(stored.kind, descriptor.kind, rules)
+        or _other_map_key(stored.sub, None if sub is None else sub.describe())
+    )
+    if problem:
+        return Incompatible(problem)
+    try:
+        old = type_from_descriptor(stored.value)
+    except UnsupportedTypeError as error:
+        return Incompatible(f"the stored type cannot be read by this version: {error}")
+    if stored.kind == descriptor.kind:
+        return evolve(old, descriptor.type, rules)
+    outcome = _by_user(old, descriptor.type, rules)
+    if isinstance(outcome, Incompatible):
+        return outcome
+    return Migration(
+        f"{stored.kind} state becomes {descriptor.kind} state; {outcome.why}", outcome.convert
+    )
+
+
+def evolve(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules | None = None) -> Outcome:
+    """Tell what has to be done to read values of one type as values of another.
+
+    Args:
+        stored: The type the values were written with.
+        wanted: The type the program declares; the defaults of added fields are those of its class.
+        rules: Aliases, or the user's own migration, which then replaces everything else.
+    """
+    if stored == wanted:
+        return Same()
+    rules = rules or EvolutionRules()
+    if rules.migrate is not None:
+        return _by_user(stored, wanted, rules)
+    search = _Search(dict(rules.aliases))
+    step = search.between(stored, wanted, _Place())
+    if search.problems:
+        return Incompatible(f"{'; '.join(search.problems)}. To go on, {_HINT}")
+    return Migration("; ".join(search.notes), _or_none(step))
+
+
+def _by_user(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules) -> Migration | Incompatible:
+    assert rules.migrate is not None
+    called = getattr(rules.migrate, "__name__", type(rules.migrate).__name__)
+    why = f"{_short(stored)} converted to {_short(wanted)} by {called}()"
+    old = rules.migrate_from
+    if old is None:
+        return Migration(why, _or_none(rules.migrate))
+    if stored != old:
+        # Bringing it there by the other rules could drop what the function should have seen.
+        return Incompatible(
+            f"values are stored as {_short(stored)}, which is neither the declared type nor "
+            f"migrate_from, {_short(old)}; make migrate_from the stored type, or leave it out if "
+            f"the function can take both"
+        )
+    return Migration(why, _or_none(_through(old, rules.migrate)))
+
+
+def _other_key(stored: Any, wanted: Any) -> str | None:
+    if stored == wanted:
+        return None
+    was, now = _how_keyed(stored), _how_keyed(wanted)
+    return (
+        f"the stream was keyed by {was}, now by {now}: a value is found by the bytes and the key "
+        f"group of its key, so keys cannot evolve. Key the stream as it was, or write a savepoint "
+        f"with new keys offline"
+    )
+
+
+def _how_keyed(key: Any) -> str:
+    how = "columns" if key["columns"] else "a function"
+    return f"{how} of type {', '.join(map(_short_descriptor, key['types']))}"
+
+
+def _other_kind(stored: str, wanted: str, rules: EvolutionRules) -> str | None:
+    if stored == wanted:
+        return None
+    if not {stored, wanted} <= SINGLE_KINDS:
+        return (
+            f"{stored} state cannot become {wanted} state, because they are stored in different "
+            f"ways; declare it as {stored} state again or give the state a new name"
+        )
+    if rules.migrate is None:
+        return (
+            f"{stored} state becomes {wanted} state only by a migrate= function, because the "
+            f"values may mean something else; add one (lambda value: value if they do not), or "
+            f"declare it as {stored} state again"
+        )
+    return None
+
+
+def _other_map_key(stored: Any, wanted: Any) -> str | None:
+    if stored == wanted:
+        return None
+    was, now = _short_descriptor(stored), _short_descriptor(wanted)
+    return (
+        f"the map's keys were {was}, now {now}: entries are found by the bytes of their key, so "
+        f"the type of map keys cannot change, not even to a wider one. Declare the stored key type "
+        f"again, or give the state a new name"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where in a value we are: the path of field names, and what people would call it."""
+
+    path: str = ""
+    label: str = "the value"
+
+    def of_field(self, name: str) -> _Place:
+        path = f"{self.path}.{name}" if self.path else name
+        return _Place(path, repr(path))
+
+    def inside(self, what: str) -> _Place:
+        return _Place(self.path, f"{what} of {self.label}")
+
+
+@dataclass(slots=True)
+class _Search:
+    """Walks two types side by side; collects what changes and what cannot."""
+
+    aliases: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def between(self, old: TypeInfo, new: TypeInfo, at: _Place) -> Convert | None:
+        """The conversion of values other than None; None if they stay what they are."""
+        if old == new:
+            return None
+        if isinstance(old, RowTypeInfo) and isinstance(new, RowTypeInfo):
+            return self._rows(old, new, at)
+        if isinstance(old, ListTypeInfo) and isinstance(new, ListTypeInfo):
+            step = self.between(old.element, new.element, at.inside("elements"))
+            return None if step is None else _elements(step)
+        if isinstance(old, MapTypeInfo) and isinstance(new, MapTypeInfo):
+            return self._maps(old, new, at)
+        if not _widens(old, new):
+            self.problems.append(f"{at.label}: {_refusal(old, new)}")
+            return None
+        self.notes.append(f"{at.label} widened from {_short(old)} to {_short(new)}")
+        floating = isinstance(new, BasicTypeInfo) and new.name in _TO_FLOATING
+        return float if floating else None
+
+    def _maps(self, old: MapTypeInfo, new: MapTypeInfo, at: _Place) -> Convert | None:
+        if old.key != new.key:
+            self.problems.append(
+                f"keys of {at.label}: {_short(old.key)} cannot become {_short(new.key)}, because "
+                f"map keys cannot evolve"
+            )
+        step = self.between(old.value, new.value, at.inside("values"))
+        return None if step is None else _entries(step)
+
+    def _rows(self, old: RowTypeInfo, new: RowTypeInfo, at: _Place) -> Convert | None:
+        index = {name: i for i, name in enumerate(old.names)}
+        parts: list[Convert] = []
+        kept: list[int] = []
+        for name, type_ in zip(new.names, new.types, strict=True):
+            place = at.of_field(name)
+            # A field's own name comes first: what was migrated once has it already.
+            source = index.get(name)
+            if source is None and self.aliases.get(place.path) in index:
+                source = index[self.aliases[place.path]]
+                self.notes.append(f"{place.label} taken from {old.names[source]!r}")
+            if source is None:
+                parts.append(self._added(new, name, type_, place))
+            else:
+                parts.append(_field(source, self.between(old.types[source], type_, place)))
+                kept.append(source)
+        if not kept:
+            self.problems.append(
+                f"{at.label}: no field of {_short(old)} is left in {_short(new)}; name the old "
+                f"fields in aliases="
+            )
+        dropped = [at.of_field(n).label for n, i in index.items() if i not in kept]
+        self.notes += [f"field {label} dropped" for label in dropped]
+        if any(a > b for a, b in pairwise(kept)):
+            self.notes.append(f"fields of {at.label} reordered")
+        return _fields(parts)
+
+    def _added(self, row: RowTypeInfo, name: str, type_: TypeInfo, at: _Place) -> Convert:
+        default = _default(row.python_class, name)
+        try:
+            shown = default(None)
+            serializer_for(type_).encode(shown)
+        except ElementTypeError as error:
+            self.problems.append(f"{at.label} is new, and its default does not fit: {error}")
+        except Exception as error:  # noqa: BLE001 (the user's factory may raise anything)
+            self.problems.append(f"{at.label} is new, and making its default failed: {error!r}")
+        else:
+            how = "as None" if shown is None else f"with default {cut(shown)}"
+            self.notes.append(f"field {at.label} added {how}")
+        return default
+
+
+def _widens(old: TypeInfo, new: TypeInfo) -> bool:
+    if isinstance(old, DecimalTypeInfo) and isinstance(new, DecimalTypeInfo):
+        more_places = new.scale >= old.scale
+        return more_places and new.precision - new.scale >= old.precision - old.scale
+    if not (isinstance(old, BasicTypeInfo) and isinstance(new, BasicTypeInfo)):
+        return False
+    a, b = old.name, new.name
+    if a in _INTEGERS and b in _INTEGERS:
+        return _INTEGERS.index(a) < _INTEGERS.index(b)
+    return (a, b) == ("float", "double") or a in _TO_FLOATING.get(b, ())
+
+
+def _refusal(old: TypeInfo, new: TypeInfo) -> str:
+    told = f"{_short(old)} cannot become {_short(new)}"
+    if old == BasicTypeInfo("pickled") or new == BasicTypeInfo("pickled"):
+        return f"{told}, because pickled objects cannot evolve"
+    if _widens(new, old):
+        return f"{told}, because the narrower type cannot hold every stored value"
+    numbers = [isinstance(t, BasicTypeInfo) and t.name in _NUMBERS for t in (old, new)]
+    return f"{told} exactly" if all(numbers) else told
+
+
+_NUMBERS = (*_INTEGERS, *_TO_FLOATING)
+
+
+def _default(cls: type | None, name: str) -> Convert:
+    """What gives an added field its value; a factory is called for every value anew."""
+    factory: Any = None
+    value: Any = None
+    if cls is None:
+        pass
+    elif issubclass(cls, msgspec.Struct):
+        (found,) = (f for f in msgspec.structs.fields(cls) if f.name == name)
+        factory = None if found.default_factory is msgspec.NODEFAULT else found.default_factory
+        value = None if found.default is msgspec.NODEFAULT else found.default
+    elif dataclasses.is_dataclass(cls):
+        (known,) = (f for f in dataclasses.fields(cls) if f.name == name)
+        factory = None if _is_missing(known.default_factory) else known.default_factory
+        value = None if _is_missing(known.default) else known.default
+    else:
+        value = getattr(cls, "_field_defaults", {}).get(name)
+    return (lambda _: value) if factory is None else (lambda _: factory())
+
+
+def _is_missing(default: Any) -> bool:
+    """Whether there is none; a class that came by way of pickle has a copy of the mark."""
+    return isinstance(default, type(dataclasses.MISSING))
+
+
+def _or_none(step: Convert | None) -> Convert:
+    return lambda value: value if value is None or step is None else step(value)
+
+
+def _field(index: int, step: Convert | None) -> Convert:
+    get, convert = tuple.__getitem__, _or_none(step)
+    return lambda row: convert(get(row, index))
+
+
+def _fields(parts: list[Convert]) -> Convert:
+    return lambda row: tuple([part(row) for part in parts])
+
+
+def _elements(step: Convert) -> Convert:
+    return lambda value: [None if v is None else step(v) for v in value]
+
+
+def _entries(step: Convert) -> Convert:
+    return lambda value: {k: None if v is None else step(v) for k, v in value.items()}
+
+
+def _through(old: TypeInfo, migrate: Convert) -> Convert:
+    """The user's function, given values of the class it expects, made at any depth."""
+    serializer = serializer_for(old)
+    encode, decode = serializer.encode, serializer.decode
+    return lambda value: migrate(decode(encode(value)))
+
+
+def _short(type_: TypeInfo) -> str:
+    text = type_.name if isinstance(type_, BasicTypeInfo) else str(type_)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _short_descriptor(descriptor: Any) -> str:
+    try:
+        return _short(type_from_descriptor(descriptor))
+    except UnsupportedTypeError:
+        return str(descriptor)

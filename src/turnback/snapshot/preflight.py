@@ -1,0 +1,386 @@
+"""What a start from a snapshot would lose, and what can be done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any
+
+from turnback.core.errors import IncompatibleStateError
+from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
+from turnback.program.functions import Function, declared_states
+from turnback.program.graph import REDUCED, NodeKind
+from turnback.program.plan import Operator, Plan
+from turnback.snapshot.claims import (
+    Allowed,
+    Claims,
+    Program,
+    Renames,
+    SnapshotInfo,
+    StateId,
+    StoredState,
+    claim,
+    spell,
+)
+from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+
+
+def refuse_losses(snapshot: SnapshotInfo, claims: Claims) -> None:
+    """Refuse a start that would lose state, a position or promised output unasked.
+
+    Raises:
+        IncompatibleStateError: It would; everything that would be lost is named.
+    """
+    problems = [
+        *_unclaimed_problem(snapshot, claims),
+        *(changed_source_problem(snapshot, claims, uid) for uid in claims.changed_sources),
+        *(unclaimed_sink_problem(snapshot, uid) for uid in claims.unclaimed_sinks),
+    ]
+    if problems:
+        raise IncompatibleStateError("\n".join(problems))
+
+
+def changed_source_problem(snapshot: SnapshotInfo, claims: Claims, uid: str) -> str:
+    """Why a source that reads another number of streams cannot go on, and what to do."""
+    was = claims.sources[uid]
+    before, now = claims.changed_sources[uid]
+    return (
+        f"source {uid!r} reads {now} streams now, and {before} in {snapshot.name} of job "
+        f"{snapshot.job!r}: its position does not say where each of them goes on. Give streams "
+        f"that were added a source and a uid of their own, and let {uid!r} read what it read "
+        f"before; or start it from its beginning knowingly, with "
+        f"allow_non_restored_state=[{spell(was)}]"
+    )
+
+
+def unclaimed_sink_problem(snapshot: SnapshotInfo, uid: str) -> str:
+    """Why promised output of a sink that is gone cannot be committed, and what to do."""
+    return (
+        f"{snapshot.name} of job {snapshot.job!r} has promised output of {snapshot.describe(uid)}, "
+        f"which is not committed yet, and the program has no such sink. Give the sink this uid "
+        f"again; or say what it is called now with renames={{{spell(uid)}: ...}}; or settle it "
+        f"first with `turnback transactions commit {snapshot.job}`; or leave the output out "
+        f"knowingly, with allow_non_restored_state=[{spell(uid)}]"
+    )
+
+
+def _unclaimed_problem(snapshot: SnapshotInfo, claims: Claims) -> Iterator[str]:
+    if not claims.unclaimed:
+        return
+    lines = [
+        f"  state {s.schema.name!r} of {snapshot.describe(s.schema.uid)}"
+        + (f": {s.size}" if s.size else "")
+        for s in claims.unclaimed
+    ]
+    names = drop_names(snapshot, claims)
+    yield (
+        f"{snapshot.name} of job {snapshot.job!r} holds state that nothing in the program claims:\n"
+        + "\n".join(lines)
+        + f"\nGive its operators these uids and states again; or say what they are called now with "
+        f"renames={{{names[0]}: ...}}; or drop it knowingly, with allow_non_restored_state=True "
+        f"whatever it is, or with allow_non_restored_state=[{', '.join(names)}] only this"
+    )
+
+
+def drop_names(snapshot: SnapshotInfo, claims: Claims) -> list[str]:
+    """The shortest names, as they are written in a program, of all that is unclaimed."""
+    unclaimed = [s.id for s in claims.unclaimed]
+    kept = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
+    return list(dict.fromkeys(spell(id if id[0] in kept else id[0]) for id in unclaimed))
+
+
+class Verdict(Enum):
+    """What would become of a part of a snapshot or of a program."""
+
+    RESTORED = "restored"
+    MIGRATED = "migrated"
+    NEW = "new"
+    UNCLAIMED = "unclaimed"
+    INCOMPATIBLE = "incompatible"
+    UNKNOWN = "unknown"
+    INFO = "info"
+
+
+class Subject(Enum):
+    """What a row of a report is about."""
+
+    STATE = "state"
+    SOURCE = "source"
+    SINK = "sink"
+    OPERATOR = "operator"
+    KEY_GROUPS = "key groups"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow:
+    """One line of a report.
+
+    Attributes:
+        subject: What it is about.
+        uid: Operator or source: of the snapshot where it is unclaimed, else of the program.
+        state: Name of the state, for states.
+        verdict: What would become of it.
+        reason: Why, and what can be done about it.
+        blocking: Whether the job would refuse to start because of it.
+    """
+
+    subject: Subject
+    uid: str
+    state: str
+    verdict: Verdict
+    reason: str = ""
+    blocking: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What would happen if a program were started from a snapshot.
+
+    Attributes:
+        snapshot: Name of the snapshot.
+        job: The job that took it.
+        rows: States in the order of the program, then those nothing claims, then all else.
+    """
+
+    snapshot: str
+    job: str
+    rows: tuple[CheckRow, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is known that would keep the job from starting."""
+        return not any(row.blocking for row in self.rows)
+
+    def of(self, verdict: Verdict) -> tuple[CheckRow, ...]:
+        """The rows with a verdict."""
+        return tuple(row for row in self.rows if row.verdict is verdict)
+
+    def render(self) -> str:
+        """The report as a plain text table."""
+        head = ("VERDICT", "WHAT", "UID", "STATE", "REASON")
+        lines = [head] + [
+            (row.verdict.value, row.subject.value, row.uid, row.state, row.reason)
+            for row in self.rows
+        ]
+        widths = [max(len(line[i]) for line in lines) for i in range(4)]
+        table = [
+            "  ".join([*(c.ljust(w) for c, w in zip(line[:4], widths, strict=True)), line[4]])
+            for line in lines
+        ]
+        counts = [(len(self.of(v)), v.value) for v in Verdict if v is not Verdict.INFO]
+        summary = ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+        title = f"{self.snapshot} of job {self.job!r}"
+        ending = f"{'ok' if self.ok else 'not ok'}: {summary or 'nothing to restore'}"
+        return "\n".join([title, "", *(line.rstrip() for line in table), "", ending])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as values that JSON can hold."""
+        return {
+            "snapshot": self.snapshot,
+            "job": self.job,
+            "ok": self.ok,
+            "rows": [
+                {
+                    "what": row.subject.value,
+                    "uid": row.uid,
+                    "state": row.state or None,
+                    "verdict": row.verdict.value,
+                    "reason": row.reason,
+                    "blocking": row.blocking,
+                }
+                for row in self.rows
+            ],
+        }
+
+
+def check(
+    plan: Plan,
+    snapshot: SnapshotInfo,
+    renames: Renames | None = None,
+    allow: Allowed = False,
+    streams: Mapping[str, int] | None = None,
+) -> CheckReport:
+    """Tell what would happen if a program were started from a snapshot. Runs and reads nothing.
+
+    Args:
+        plan: The program.
+        snapshot: What it would start from.
+        renames: What had another name when the snapshot was taken; see `claim`.
+        allow: What may be dropped if nothing claims it.
+        streams: How many streams each source of the program reads, where that is known.
+
+    Raises:
+        ConfigurationError: `renames` or `allow` are wrong in themselves.
+    """
+    program = program_of(plan, streams)
+    claims = claim(snapshot, program, renames, allow)
+    rows = [
+        *_states(plan, claims),
+        *_unknown(plan, claims),
+        *_unclaimed(program, snapshot, claims),
+        *_sources(plan, snapshot, claims),
+        *_sinks(snapshot, claims),
+        *_key_groups(plan, snapshot),
+        *_parallelism(plan, snapshot, claims),
+    ]
+    return CheckReport(snapshot.name, snapshot.job, tuple(rows))
+
+
+def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
+    """What a program can take over, as far as it is known without running it.
+
+    Args:
+        plan: The program.
+        streams: How many streams each source reads, where that is known.
+    """
+    keyed = [op for op in plan.operators() if op.key is not None]
+    states = {op.uid: frozenset(known_states(op)) for op in keyed}
+    sources = frozenset(source.uid for source in plan.sources)
+    return Program(
+        states=states,
+        open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
+        sources=sources,
+        others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
+        sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
+        streams=dict(streams or {}),
+    )
+
+
+def known_states(operator: Operator) -> dict[str, StateDescriptor]:
+    """The states an operator is known to have without being opened, by name."""
+    found = {d.name: d for d in declared_states(operator.function).values()}
+    if operator.kind is NodeKind.REDUCE:
+        found[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
+    return found
+
+
+def _asks_in_open(function: Any) -> bool:
+    """Whether a function may ask for state in `open`: one that leaves it as it is cannot."""
+    if not isinstance(function, Function):
+        return False
+    return getattr(function.open, "__func__", None) is not Function.open
+
+
+def _states(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
+    for op in plan.operators():
+        if op.key is None:
+            continue
+        columns = op.key.function is None
+        key = {"types": [t.describe() for t in op.key.types], "columns": columns}
+        for name, descriptor in known_states(op).items():
+            stored = claims.states.get((op.uid, name))
+            if stored is None:
+                yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, "starts empty")
+            else:
+                yield _known(op.uid, stored, descriptor, key)
+
+
+def _known(
+    uid: str, stored: StoredState, descriptor: StateDescriptor, key: Mapping[str, Any]
+) -> CheckRow:
+    outcome = evolve_state(stored.schema, descriptor, key)
+    id = (uid, descriptor.name)
+    if isinstance(outcome, Incompatible):
+        reason, verdict = outcome.reason, Verdict.INCOMPATIBLE
+    elif isinstance(outcome, Migration):
+        reason, verdict = outcome.why, Verdict.MIGRATED
+    else:
+        reason, verdict = stored.size, Verdict.RESTORED
+    reason = "; ".join(part for part in (_renamed(stored, id), reason) if part)
+    return CheckRow(Subject.STATE, *id, verdict, reason, isinstance(outcome, Incompatible))
+
+
+def _renamed(stored: StoredState, id: StateId) -> str:
+    return "" if stored.id == id else f"from {spell(stored.id)}"
+
+
+def _unknown(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
+    classes = {op.uid: type(op.function).__name__ for op in plan.operators()}
+    for id in sorted(claims.undecided):
+        advice = (
+            f"{classes[id[0]]} may ask for it in open(), which is known only when it runs; "
+            f"declare it as a class attribute to know before"
+        )
+        reason = "; ".join(p for p in (_renamed(claims.states[id], id), advice) if p)
+        yield CheckRow(Subject.STATE, *id, Verdict.UNKNOWN, reason)
+
+
+def _unclaimed(program: Program, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+    for stored in snapshot.states:
+        if stored in claims.dropped:
+            reason = "dropped, as allowed"
+        elif stored in claims.unclaimed:
+            reason = (
+                f"{_gone(stored, program, claims)}; rename it, or allow "
+                f"{spell(stored.id)} to be dropped"
+            )
+        else:
+            continue
+        if stored.size:
+            reason += f" ({stored.size})"
+        blocking = stored in claims.unclaimed
+        yield CheckRow(Subject.STATE, *stored.id, Verdict.UNCLAIMED, reason, blocking)
+
+
+def _gone(stored: StoredState, program: Program, claims: Claims) -> str:
+    """Why nothing claims a state, and what it may be called now."""
+    uid, name = stored.id
+    now = next((new for new, old in claims.operators.items() if old == uid), None)
+    if now is None:
+        what, names = "no operator has this uid", list(program.states)
+    elif now not in program.states:
+        what, names = f"operator {now!r} has no key and so no state", []
+    else:
+        what, names = f"operator {now!r} has no such state", sorted(program.states[now])
+    near = get_close_matches(uid if now is None else name, names, 1, 0.5)
+    return f"{what} (is it {near[0]!r} now?)" if near else what
+
+
+def _sources(plan: Plan, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+    for uid in (source.uid for source in plan.sources):
+        old = claims.sources.get(uid)
+        if old is None:
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.NEW, "starts at its beginning")
+        elif uid in claims.changed_sources:
+            reason = changed_source_problem(snapshot, claims, uid)
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.INCOMPATIBLE, reason, True)
+        elif uid in claims.rewound_sources:
+            reason = "reads another number of streams, so starts at its beginning, as allowed"
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.NEW, reason)
+        else:
+            reason = "" if old == uid else f"from {old!r}"
+            row = CheckRow(Subject.SOURCE, uid, "", Verdict.RESTORED, reason)
+        yield row
+    for uid in claims.lost_sources:
+        reason = "no source has this uid, so its position is dropped; rename it if it is still read"
+        yield CheckRow(Subject.SOURCE, uid, "", Verdict.UNCLAIMED, reason)
+
+
+def _sinks(snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+    for uid in claims.unclaimed_sinks:
+        reason = unclaimed_sink_problem(snapshot, uid)
+        yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
+    for uid in claims.dropped_sinks:
+        reason = "promised output that is not committed yet is left out, as allowed"
+        yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason)
+
+
+def _key_groups(plan: Plan, snapshot: SnapshotInfo) -> Iterator[CheckRow]:
+    was, now = snapshot.max_parallelism, plan.max_parallelism
+    if was != now:
+        reason = (
+            f"the snapshot has {was} key groups, the program {now}; call "
+            f"set_max_parallelism({was}), or rewrite the savepoint offline for {now}"
+        )
+        yield CheckRow(Subject.KEY_GROUPS, "", "", Verdict.INCOMPATIBLE, reason, True)
+
+
+def _parallelism(plan: Plan, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+    before = {op.uid: op.parallelism for op in snapshot.operators}
+    for op in plan.operators():
+        was = before.get(claims.operators.get(op.uid, ""))
+        if op.key is not None and was is not None and was != op.parallelism:
+            reason = f"parallelism changes from {was} to {op.parallelism}"
+            yield CheckRow(Subject.OPERATOR, op.uid, "", Verdict.INFO, reason)

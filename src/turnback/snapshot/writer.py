@@ -1,0 +1,285 @@
+"""Writes rows that users bring as state of a savepoint, in tasks."""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turnback.checkpoint.manifest import Manifest
+from turnback.core.errors import StateError
+from turnback.snapshot.claims import StateId
+from turnback.snapshot.metadata import FILES, StatePart, file_name
+from turnback.snapshot.reader import Batches, Span, spans_of
+from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
+from turnback.state.files import StateFile, StorageRef, read_state, share, storage_of
+from turnback.state.merging import live_rows
+from turnback.state.schema import StateSchema
+from turnback.storage.envelope import check
+from turnback.types.keys import KeyCodec
+from turnback.types.typeinfo import type_from_descriptor
+
+PARTS = pa.schema([pa.field("part", pa.binary())])
+
+
+@dataclass(frozen=True)
+class RowEncoder:
+    """Turns typed columns into rows of bytes; refuses what cannot be state.
+
+    Attributes:
+        state: What the state is.
+        max_parallelism: Number of key groups.
+        grouped: The column ``key_group`` is right already; else it is computed here.
+        last_epoch: The savepoint's, for rows that come from a user; None for rows that were
+            state before.
+    """
+
+    state: StateSchema
+    max_parallelism: int
+    grouped: bool
+    last_epoch: int | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What it gives."""
+        return ROWS
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Encode."""
+        codec = StateTable(self.state)
+        group = None if self.grouped else self._group()
+        for batch in batches:
+            columns = [batch.column(f.name).cast(f.type) for f in codec.arrow_schema]
+            typed = pa.Table.from_arrays(columns, names=codec.arrow_schema.names)
+            if self.last_epoch is not None:
+                self._check(typed, self.last_epoch)
+            rows = codec.to_rows(typed)
+            if group is not None:
+                groups = pa.array(map(group, rows["key"].to_pylist()), pa.int32())
+                rows = rows.set_column(0, ROWS.field(0), groups)
+            yield from rows.to_batches()
+
+    def _group(self) -> Callable[[bytes], int]:
+        key, maximum = self.state.key, self.max_parallelism
+        codec = KeyCodec(tuple(map(type_from_descriptor, key["types"])), bool(key["columns"]))
+        return lambda data: codec.group(codec.decode(data), maximum)
+
+    def _check(self, typed: pa.Table, last_epoch: int) -> None:
+        if self.state.kind != "map" and typed["value"].null_count:
+            raise StateError(
+                f"{_title(self.state)}: a value is null; leave the row out, for a key without a "
+                f"value is one that is not there"
+            )
+        if self.state.kind == "list" and typed.num_rows:
+            greatest = pc.max(typed["position"]).as_py()
+            if greatest is not None and greatest >> 32 > last_epoch:
+                raise StateError(
+                    f"{_title(self.state)}: the position {greatest} is of epoch {greatest >> 32}, "
+                    f"after the last one of the savepoint, {last_epoch}: elements that are added "
+                    f"later would not come last. Number the elements of each key 0, 1, 2 and so on"
+                )
+
+
+@dataclass(frozen=True)
+class StateWriter:
+    """Writes rows, which come sorted, as files of a savepoint; gives a record of each file.
+
+    Attributes:
+        state: What the state is.
+        target: The savepoint they go to.
+        writer: Who writes it, see `file_name`.
+    """
+
+    state: StateSchema
+    target: StorageRef
+    writer: str = ""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What it gives."""
+        return PARTS
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Write; the files are durable when their records come out."""
+        storage = storage_of(self.target)
+        parts = write_parts(storage, self.state, self._typed(batches), self.writer)
+        records = [msgspec.json.encode(part) for part in parts]
+        yield pa.record_batch([pa.array(records, pa.binary())], schema=PARTS)
+
+    def _typed(self, batches: Batches) -> Iterator[pa.Table]:
+        codec = StateTable(self.state)
+        last: pa.Table | None = None
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            columns = [batch.column(f.name).cast(f.type) for f in ROWS]
+            rows = pa.Table.from_arrays(columns, schema=ROWS)
+            self._refuse_twice(codec, rows if last is None else pa.concat_tables([last, rows]))
+            last = rows.slice(rows.num_rows - 1)
+            yield codec.to_typed(rows)
+
+    def _refuse_twice(self, codec: StateTable, rows: pa.Table) -> None:
+        """Equal rows are neighbours, because rows are sorted."""
+        size = rows.num_rows - 1
+        columns = [rows["key"]] if rows["sub"].null_count else [rows["key"], rows["sub"]]
+        same = [pc.equal(column.slice(1), column.slice(0, size)) for column in columns]
+        index = pc.index(same[0] if len(same) == 1 else pc.and_(*same), True).as_py()
+        if index < 0:
+            return
+        (row,) = codec.to_typed(rows.slice(index, 1)).to_pylist()
+        key = f"the key {row['key']!r:.80}"
+        if "map_key" in row:
+            key = f"the map key {row['map_key']!r:.80} of {key}"
+        elif "position" in row:
+            key = f"the position {row['position']} of {key}"
+        raise StateError(
+            f"{_title(self.state)}: there are two rows for {key}; keep one of them, for example "
+            f"with dropDuplicates or by aggregating"
+        )
+
+
+@dataclass(frozen=True)
+class PartCopier:
+    """Copies one file of a state from another savepoint.
+
+    Attributes:
+        state: What the state is called in the new savepoint.
+        part: The file.
+        source: Where it is.
+        target: The savepoint it goes to.
+        writer: Who writes it, see `file_name`.
+    """
+
+    state: StateSchema
+    part: StatePart
+    source: StorageRef
+    target: StorageRef
+    writer: str = ""
+
+    def run(self) -> tuple[StatePart, ...]:
+        """Copy; the file is durable when this returns."""
+        data = storage_of(self.source).get(self.part.path)
+        check(data, self.part.length, self.part.digest, f"{self.source.uri}/{self.part.path}")
+        name = file_name(self.writer, f"{uuid.uuid4().hex}.parquet")
+        path = f"{state_directory(self.state)}/{name}"
+        storage_of(self.target).put(path, data)
+        return (msgspec.structs.replace(self.part, path=path),)
+
+
+@dataclass(frozen=True)
+class SpanCopier:
+    """Writes some key groups of a state whose files cannot be copied, as they mix states.
+
+    Attributes:
+        state: What the state is called in the new savepoint.
+        stored: The state as it is.
+        span: First and last key group.
+        target: The savepoint they go to.
+        writer: Who writes it, see `file_name`.
+    """
+
+    state: StateSchema
+    stored: StoredRows
+    span: Span
+    target: StorageRef
+    writer: str = ""
+
+    def run(self) -> tuple[StatePart, ...]:
+        """Write; the files are durable when this returns."""
+        rows = self.stored.typed(*self.span)
+        return write_parts(storage_of(self.target), self.state, rows, self.writer)
+
+
+def _title(state: StateSchema) -> str:
+    return f"state {state.name!r} of operator {state.uid!r}"
+
+
+COPY_BYTES = 64 << 20
+SPAN_ROWS = 250_000
+SPAN_BYTES = 16 << 20
+"""A task folds about as much: little enough to give its place to an epoch soon."""
+
+
+@dataclass(frozen=True)
+class ExportTask:
+    """Writes the state of some key groups as Parquet.
+
+    Attributes:
+        files: What holds it, as `share` gives it.
+        source: The job directory.
+        target: The savepoint.
+        writer: Who writes it, see `file_name`.
+    """
+
+    files: tuple[StateFile, ...]
+    source: StorageRef
+    target: StorageRef
+    writer: str = ""
+
+    def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
+        """Write; the files are durable when this returns."""
+        storage = storage_of(self.target)
+        writers: dict[StateId, tuple[StateTable, PartsWriter]] = {}
+        for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
+            if schema.id not in writers:
+                writers[schema.id] = (
+                    StateTable(schema),
+                    PartsWriter(storage, schema, writer=self.writer),
+                )
+            codec, writer = writers[schema.id]
+            writer.add(codec.to_typed(rows))
+        return [(codec.schema, writer.finish()) for codec, writer in writers.values()]
+
+
+@dataclass(frozen=True)
+class CopyTask:
+    """Copies state files into a savepoint as they are."""
+
+    files: tuple[StateFile, ...]
+    source: StorageRef
+    target: StorageRef
+    writer: str = ""
+
+    def run(self) -> list[StateFile]:
+        """Copy; returns what the savepoint says of the files."""
+        return [self._copy(file) for file in self.files]
+
+    def _copy(self, file: StateFile) -> StateFile:
+        data = read_state(self.source, file)
+        check(data, file.length, file.digest, file.path)
+        path = f"{FILES}/{file_name(self.writer, posixpath.basename(file.path))}"
+        storage_of(self.target).put(path, data)
+        return msgspec.structs.replace(file, path=path, inline=None)
+
+
+def export_tasks(
+    manifest: Manifest, source: StorageRef, target: StorageRef, writer: str = ""
+) -> list[ExportTask]:
+    """Cut the work into tasks of bounded size."""
+    uids = {uid for file in manifest.state for uid in file.operators}
+    tasks = []
+    for span in spans_of(manifest.max_parallelism, manifest.state, SPAN_ROWS, SPAN_BYTES):
+        files = share(manifest.state, dict.fromkeys(uids, span))
+        if files:
+            tasks.append(ExportTask(files, source, target, writer))
+    return tasks
+
+
+def copy_tasks(
+    manifest: Manifest, source: StorageRef, target: StorageRef, writer: str = ""
+) -> list[CopyTask]:
+    """Deal the files out to tasks of bounded size; most files are small."""
+    tasks: list[CopyTask] = []
+    held: list[StateFile] = []
+    for file in manifest.state:
+        held.append(file)
+        if sum(f.length for f in held) >= COPY_BYTES:
+            tasks.append(CopyTask(tuple(held), source, target, writer))
+            held = []
+    return [*tasks, CopyTask(tuple(held), source, target, writer)] if held else tasks

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from turnback.core.errors import ElementTypeError, PlanError
+from turnback.types.columns import Batch
+from turnback.types.hints import as_type
+from turnback.types.row import Row
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+
+FORMATS = ("csv", "json", "orc", "parquet", "text")
+
+
+def file_frame(
+    spark: SparkSession,
+    path: str,
+    format: str,
+    type: TypeInfo,
+    max_files: int | None,
+    options: Mapping[str, Any],
+) -> DataFrame:
+    """A streaming DataFrame over the files of a directory."""
+    if format not in FORMATS:
+        raise PlanError(f"from_files: unknown format {format!r}; there are {', '.join(FORMATS)}")
+    if not isinstance(type, RowTypeInfo):
+        raise PlanError(f"from_files: the schema must name columns, got {type}")
+    if "://" not in path and not Path(path).is_dir():
+        what = "is a file, not a directory" if Path(path).is_file() else "does not exist"
+        raise PlanError(f"from_files: {path} {what}; name the directory the files arrive in")
+    columns = zip(type.names, type.types, strict=True)
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
+    reader = spark.readStream.format(format).schema(ddl).options(**dict(options))
+    if max_files is not None:
+        reader = reader.option("maxFilesPerTrigger", max_files)
+    return reader.load(path)
+
+
+_NAME = "turnback-collection"
+_LARGEST = 64 * 1024 * 1024
+
+
+def collection_frame(
+    spark: SparkSession, elements: Sequence[Any], type_info: Any
+) -> tuple[DataFrame, TypeInfo]:
+    """A streaming DataFrame over a list, and the type of its elements.
+
+    The data travels inside the query; the position is the number of elements read. A list that has
+    grown since the last run goes on where it was.
+    """
+    type = _type_of(elements) if type_info is None else as_type(type_info)
+    try:
+        data = _encoded(Batch(type, list(elements)).arrow)
+    except ElementTypeError as e:
+        raise ElementTypeError(f"from_collection: {e}") from None
+    spark.dataSource.register(CollectionSource)
+    columns = (
+        zip(type.names, type.types, strict=True)
+        if isinstance(type, RowTypeInfo)
+        else [("value", type)]
+    )
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
+    reader = spark.readStream.format(_NAME).schema(ddl).option("data", data)
+    return reader.load(), type
+
+
+def _type_of(elements: Sequence[Any]) -> TypeInfo:
+    if not elements:
+        raise PlanError("from_collection: the list is empty, so its type must be given")
+    first = elements[0]
+    if isinstance(first, dict):
+        names, values = list(first), list(first.values())
+    elif isinstance(first, Row) and hasattr(first, "as_dict") and _named(first):
+        names, values = list(first.as_dict()), list(first)
+    elif type(first) is tuple or isinstance(first, Row):
+        names, values = [f"f{i}" for i in range(len(first))], list(first)
+    else:
+        return as_type(type(first))
+    return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))
+
+
+def _named(row: Row) -> bool:
+    try:
+        row.as_dict()
+    except (TypeError, ValueError, AttributeError):
+        return False
+    return True
+
+
+def _encoded(batch: pa.RecordBatch) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue()
+    if data.size > _LARGEST:
+        raise PlanError(
+            f"from_collection: {data.size} bytes are too many to travel inside the query; "
+            f"write them to files and use from_files"
+        )
+    return base64.b64encode(data).decode()
+
+
+class CollectionSource(DataSource):
+    """A list as a Spark streaming source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return _NAME
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """The reader of one query."""
+        return CollectionReader(self.options["data"])
+
+
+class CollectionReader(DataSourceStreamReader):
+    """Reads a list; the offset is the number of elements read."""
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The beginning of the list."""
+        return {"index": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        """The end of the list."""
+        return {"index": self._table().num_rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        """One partition with everything between two positions."""
+        if end["index"] < start["index"]:
+            raise PlanError(
+                f"from_collection: {start['index']} elements were read before, and now the list is "
+                f"shorter: it has {end['index']}. Only add to its end, or start the job afresh"
+            )
+        return [InputPartition((start["index"], end["index"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The elements of a partition."""
+        start, end = partition.value
+        yield from self._table().slice(start, end - start).to_batches()
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing to give back."""
+
+    def _table(self) -> pa.Table:
+        with pa.ipc.open_stream(base64.b64decode(self._data)) as reader:
+            return reader.read_all()

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import logging
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from turnback.checkpoint.log import CheckpointLog
+from turnback.core.errors import FencedError, StorageError
+from turnback.job.directory import HEARTBEAT_S, JobDirectory
+from turnback.job.process import ProcessId
+from turnback.job.run import RunDirectory
+
+
+class Tenure:
+    """Tells whether the job is still this driver's, for whatever no fence protects by itself.
+
+    Args:
+        directory: The job directory.
+    """
+
+    def __init__(self, directory: JobDirectory) -> None:
+        self._name = directory.name
+        self._log = CheckpointLog(directory.storage)
+        self._attempt: int | None = None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether this driver has ever had the job."""
+        return self._attempt is not None
+
+    def take(self, attempt: int) -> None:
+        """This driver has taken the fence of an attempt."""
+        self._attempt = attempt
+
+    def check(self) -> int:
+        """Return the attempt of this driver.
+
+        Raises:
+            FencedError: There is none yet, or a newer one has taken over.
+            StorageError: It cannot be told.
+        """
+        newest = self._log.newest()
+        if self._attempt is None or newest is None:
+            raise FencedError(f"job {self._name!r}: this driver has not taken it over yet")
+        if newest.attempt > self._attempt:
+            raise FencedError(
+                f"job {self._name!r}: attempt {newest.attempt} has taken over from attempt "
+                f"{self._attempt} of this driver. Stop this driver"
+            )
+        return self._attempt
+
+
+_LOG = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Shows that the driver lives, and how it is doing; and sees to it that somebody looks.
+
+    A driver that `turnback run` started has a supervisor, which starts it again when it dies. The
+    supervisor may die as well: then the driver starts another one.
+
+    Args:
+        directory: The job directory.
+        fields: Gives what the status shall say.
+        run: Where driver and supervisor meet; None if it has no supervisor.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        fields: Callable[[], dict[str, Any]],
+        run: RunDirectory | None,
+    ) -> None:
+        self._directory = directory
+        self._fields = fields
+        self._run = run
+        self._started: subprocess.Popen[bytes] | None = None
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Beat until the end of the block."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(HEARTBEAT_S):
+                try:
+                    self._directory.beat(**self._fields(), supervisor=self._supervisor())
+                except Exception as e:  # noqa: BLE001 - a dead thread would look like a dead driver
+                    _LOG.warning("the status could not be written, trying again: %s", e)
+
+        thread = threading.Thread(target=beat, name="turnback-heartbeat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _supervisor(self) -> ProcessId | None:
+        if self._run is None:
+            return None
+        found = self._run.supervisor()
+        if found is not None and found.is_alive():
+            return found
+        if self._started is None or self._started.poll() is not None:
+            _LOG.warning("the supervisor of this driver has died; another one is started")
+            try:
+                self._started = self._run.start_supervisor()
+            except (OSError, StorageError) as e:
+                _LOG.warning("no supervisor could be started, trying again: %s", e)
+        return found

@@ -1,0 +1,149 @@
+"""How large the batches of rows are that Spark hands to Python."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+from pyspark import cloudpickle
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from turnback.core.errors import PlanError
+from turnback.program.plan import Channel, Plan, Routing
+from turnback.spark.sources import control, nulls
+from turnback.spark.worker import LevelTask
+from turnback.types.columns import stream_columns
+from turnback.worker.message import INJECTED, Order, encode_barrier
+from turnback.worker.program import LevelProgram, level_programs
+from turnback.worker.routing import TO, WIRE, Hop
+
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_NONE = str(2**31 - 1)
+"""What Spark takes for no limit in bytes."""
+
+SMALL = 16 << 20
+"""Batches up to this size need no limit: it leaves room for rows much larger than any so far."""
+
+
+class BatchLimit:
+    """Does without a limit in bytes while the limit in rows alone keeps batches small.
+
+    Spark measures a batch after every row that it adds, which takes a third of the time of handing
+    the rows over. An attempt begins with the limit, until it has seen rows. Were they to grow a
+    hundredfold at once, the attempt would fail, and the next one begin with the limit again. A
+    limit that the user has set is left alone.
+    """
+
+    def __init__(self) -> None:
+        self._row_bytes = 0
+        self._is_off = False
+
+    def learn(self, row_bytes: int) -> None:
+        """Take in how large the rows of an epoch were; 0 if there were too few to tell."""
+        self._row_bytes = max(self._row_bytes, row_bytes)
+
+    def apply(self, session: SparkSession) -> None:
+        """Set or remove the limit in the session of the next epoch."""
+        if not self._row_bytes:
+            return
+        if self._is_off:
+            if not self._is_small(session):
+                session.conf.unset(_BYTES)
+                self._is_off = False
+        elif session.conf.get(_BYTES, None) is None and self._is_small(session):
+            session.conf.set(_BYTES, _NONE)
+            self._is_off = True
+
+    def _is_small(self, session: SparkSession) -> bool:
+        rows = int(session.conf.get(_ROWS) or 0)
+        return 0 < rows * self._row_bytes <= SMALL
+
+
+class EpochFrames:
+    """Turns the input of an epoch into the DataFrame whose rows are the acknowledgements."""
+
+    def __init__(self, spark: SparkSession, plan: Plan) -> None:
+        self.programs = level_programs(plan)
+        self._plan = plan
+        self._blobs = [pickled(p) for p in self.programs]
+        self._ddl = [p.output.ddl() for p in self.programs]
+        self._injected = self._injector(spark)
+        self._routes = [self._route(p) for p in self.programs]
+        self._prepared = False
+        self.limit = BatchLimit()
+        """Of the batches that tasks are given."""
+
+    def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
+        """Level after level, with a shuffle before each but one that reads the sources."""
+        self._prepare(batch.sparkSession)
+        frame = batch.union(self._injected)
+        for program, blob, ddl, route, order in zip(
+            self.programs, self._blobs, self._ddl, self._routes, orders, strict=True
+        ):
+            if not program.reads_sources:
+                assert program.level.parallelism is not None
+                assert route is not None
+                frame = frame.repartitionById(program.level.parallelism, route)
+            task = LevelTask(blob, program.level.index, program.reads_sources, order)
+            # Spark insists on a function; the name is what its UI shows.
+            frame = frame.mapInArrow(task.__call__, ddl)
+        return frame
+
+    def _prepare(self, session: SparkSession) -> None:
+        """Set what epochs need in their session, which is the query's own.
+
+        Adaptive execution would run every shuffle as a job of its own, and has nothing to adapt:
+        the partitions are fixed.
+        """
+        if not self._prepared:
+            session.conf.set("spark.sql.adaptive.enabled", "false")
+            self._prepared = True
+        self.limit.apply(session)
+
+    def _injector(self, spark: SparkSession) -> DataFrame:
+        """The coordinator's barriers: one row per task of the first shuffle.
+
+        Before a level that reads the sources there is one row in one last partition. The task
+        that finds it learns from its own number how many tasks there are.
+        """
+        first = self.programs[0]
+        rows = (first.level.parallelism or 1) if self._plan.native else 1
+        columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
+        return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+
+    def _route(self, program: LevelProgram) -> Column | None:
+        """The partition of every row: given, or computed from its key columns."""
+        if program.reads_sources:
+            return None
+        into, maximum = program.level.index, program.max_parallelism
+        cases = [
+            f"WHEN {wire.id} THEN {_key_partition(wire, program.input, maximum)}"
+            for wire in program.input.wires
+            if wire.routing(into) is Routing.KEY_COLUMNS
+        ]
+        if not cases:
+            return F.col(TO)
+        return F.expr(f"coalesce({TO}, CASE {WIRE} {' '.join(cases)} END)")
+
+
+def _key_partition(wire: Channel, hop: Hop, max_parallelism: int) -> str:
+    assert wire.key is not None
+    names = [name for name, _ in stream_columns(wire.type)]
+    span = hop.spans[wire.id]
+    columns = [hop.fields[span.start + names.index(c)][0] for c in wire.key.columns]
+    group = f"pmod(xxhash64({', '.join(columns)}), {max_parallelism})"
+    return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
+
+
+def pickled(program: LevelProgram) -> bytes:
+    """A program as it is sent to the workers."""
+    try:
+        return bytes(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
+    except (pickle.PicklingError, TypeError) as e:
+        names = ", ".join(repr(op.uid) for op in program.level.operators)
+        raise PlanError(
+            f"one of the operators {names} cannot be sent to the workers: {e}. Open connections, "
+            f"files and the like in open(), not in the constructor"
+        ) from e

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import platform
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+from importlib.metadata import version
+
+from turnback.config.checkpointing import CheckpointSettings
+from turnback.config.restart import RestartStrategyConfiguration
+from turnback.config.savepoints import SavepointSettings
+from turnback.job.run import RunDirectory
+from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
+from turnback.program.graph import KeySpec, NodeKind
+from turnback.program.plan import Operator, Plan
+from turnback.snapshot.claims import Allowed, Renames
+
+
+class ClaimMode(Enum):
+    """Whose a snapshot is that a job was started from."""
+
+    NO_CLAIM = "no_claim"
+    """It stays as it is, and any number of jobs can start from it."""
+    CLAIM = "claim"
+    """The job's: a savepoint is deleted once the job has a checkpoint of its own."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """How a program is to be run.
+
+    Attributes:
+        name: The job's name, which is its identity.
+        root: Where job directories are.
+        settings: When and how checkpoints are taken.
+        restart: What to do after a failure.
+        backend: Name of the local state store.
+        inline: Whether state lives in the driver's memory (jobmanager storage).
+        bounded: Whether to end when everything that is there now has been processed.
+        epoch_interval_ms: Time between the starts of two epochs; 0 for as fast as possible.
+        start_from: Which snapshot to start from; None for the latest of this job.
+        fresh: Whether to start empty although there are checkpoints.
+        allow_non_restored_state: Whether state that no operator claims may be dropped: all of it,
+            or what is named.
+        renames: Names in the snapshot to names in the program, where they differ.
+        fork: Whether the snapshot may be another job's.
+        allow_pickled_state: Whether pickled state of a snapshot that is not the job's own
+            checkpoint may be read.
+        take_over_sinks: Whether targets of sinks that belong to other jobs become this job's.
+        claim_mode: Whose the snapshot is from then on.
+        savepoints: Where, when and how savepoints are taken.
+        storage_options: Credentials and endpoints of object stores.
+        local_dir: Where local stores live; None for the machine's default.
+        run: Where the driver meets its supervisor, if it has one.
+        resumed: Whether the supervisor has started the driver again, after one that died.
+        script: The program and its arguments, if they are known.
+        program_settings: The whole configuration, for those who look at the job.
+    """
+
+    name: str
+    root: str
+    settings: CheckpointSettings
+    restart: RestartStrategyConfiguration
+    backend: str = "hashmap"
+    inline: bool = False
+    bounded: bool = False
+    epoch_interval_ms: int = 0
+    start_from: str | int | None = None
+    fresh: bool = False
+    allow_non_restored_state: Allowed = False
+    renames: Renames = field(default_factory=dict)
+    fork: bool = False
+    allow_pickled_state: bool = False
+    take_over_sinks: bool = False
+    claim_mode: ClaimMode = ClaimMode.NO_CLAIM
+    savepoints: SavepointSettings = field(default_factory=SavepointSettings)
+    storage_options: dict[str, str] = field(default_factory=dict)
+    local_dir: str | None = None
+    run: RunDirectory | None = None
+    resumed: bool = False
+    script: tuple[str, ...] = ()
+    program_settings: tuple[ProgramSetting, ...] = ()
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """What is known of one epoch afterwards.
+
+    Attributes:
+        number: The epoch.
+        records: Elements the sources gave.
+        seconds: How long it took, without waiting for the next input.
+        found: How often a task's state was at home, caught up or rebuilt.
+    """
+
+    number: int
+    records: int
+    seconds: float
+    found: dict[str, int]
+
+
+@dataclass
+class JobReport:
+    """What a job did, for whoever started it.
+
+    Attributes:
+        job_name: Its name.
+        job_id: Its unique id.
+        job_dir: Its directory.
+        attempts: How many lives it had in this process.
+        restored_from: Name of the checkpoint the first of them started from, if any.
+        epochs: The newest epochs.
+        checkpoints: Number of complete checkpoints taken by this process.
+        last_checkpoint: Number of the newest one.
+        found: How often tasks found their state at home, caught up, or rebuilt it.
+        warnings: What the planner had to say.
+    """
+
+    job_name: str
+    job_id: str = ""
+    job_dir: str = ""
+    attempts: int = 0
+    restored_from: str | None = None
+    epochs: deque[EpochStats] = field(default_factory=lambda: deque(maxlen=10_000))
+    checkpoints: int = 0
+    last_checkpoint: int | None = None
+    found: dict[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
+    """Write down what an attempt runs, for those who look at the job."""
+    names = {source.id: source.uid for source in plan.sources}
+    names |= {op.id: op.uid for op in plan.operators()}
+    inputs = _inputs(plan)
+
+    def told(id: int) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(names[producer] for producer in inputs.get(id, ())))
+
+    sources = tuple(
+        ProgramOperator(
+            uid=source.uid,
+            name=source.name,
+            kind=NodeKind.SOURCE.value,
+            parallelism=None,
+            level=-1 if plan.native else 0,
+        )
+        for source in plan.sources
+    )
+    others = tuple(
+        _operator(op, level.index, told(op.id))
+        for level in plan.levels
+        for op in level.operators
+        if op.kind is not NodeKind.SOURCE
+    )
+    return JobProgram(
+        attempt=attempt,
+        operators=sources + others,
+        settings=spec.program_settings,
+        max_parallelism=plan.max_parallelism,
+        warnings=plan.warnings,
+        versions={
+            "turnback": version("turnback"),
+            "spark": version("pyspark"),
+            "python": platform.python_version(),
+        },
+        script=spec.script,
+    )
+
+
+def _operator(op: Operator, level: int, inputs: tuple[str, ...]) -> ProgramOperator:
+    return ProgramOperator(
+        uid=op.uid,
+        name=op.name,
+        kind=op.kind.value,
+        parallelism=op.parallelism,
+        level=level,
+        key=_told_key(op.key),
+        inputs=inputs,
+    )
+
+
+def _inputs(plan: Plan) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for op in plan.operators():
+        for consumer in op.consumers:
+            found.setdefault(consumer, []).append(op.id)
+    for wire in plan.wires:
+        for consumer in wire.consumers:
+            found.setdefault(consumer, []).append(wire.producer)
+    return found
+
+
+def _told_key(key: KeySpec | None) -> str | None:
+    if key is None:
+        return None
+    if key.columns:
+        return ", ".join(key.columns)
+    return getattr(key.function, "__name__", None) or "a function"

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from turnback.spark.worker import run_tasks
+from turnback.state.compaction import plan_merges
+from turnback.state.files import StateFile, StorageRef, joined_lineage, read_state, storage_of
+from turnback.state.merging import merge
+from turnback.storage.envelope import digest
+from turnback.worker.program import Chains, LevelProgram, ReplicaPlace
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Files of one partition to be folded into one, on some executor.
+
+    Attributes:
+        home: Level and partition they belong to.
+        files: In epoch order.
+        final: Whether the result is complete, so that tombstones can go.
+        operators: Keyed operators of the level.
+        groups: Key groups of the partition.
+        storage: Where the files are.
+        attempt: Whose file the result is.
+    """
+
+    home: ReplicaPlace
+    files: tuple[StateFile, ...]
+    final: bool
+    operators: tuple[str, ...]
+    groups: tuple[int, int]
+    storage: StorageRef
+    attempt: int
+
+    def run(self) -> StateFile:
+        """Merge; the result is durable when this returns."""
+        merged = merge(self.files, lambda f: read_state(self.storage, f), final=self.final)
+        level, partition = self.home
+        path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
+        if not self.storage.inline:
+            storage_of(self.storage).put(path, merged.data)
+        # A complete file speaks for all key groups and operators of its partition.
+        groups = self.groups if self.final else (merged.first_group, merged.last_group)
+        return StateFile(
+            path=path,
+            length=len(merged.data),
+            digest=digest(merged.data),
+            rows=merged.rows,
+            first_epoch=min(f.first_epoch for f in self.files),
+            last_epoch=max(f.last_epoch for f in self.files),
+            first_group=groups[0],
+            last_group=groups[1],
+            operators=self.operators if self.final else merged.operators,
+            complete=self.final,
+            inline=merged.data if self.storage.inline else None,
+            lineage=joined_lineage(self.files, complete=self.final),
+        )
+
+
+class Merger:
+    """Folds small state files into larger ones, as Spark jobs beside the epochs."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        programs: Sequence[LevelProgram],
+        storage: StorageRef,
+        attempt: int,
+    ) -> None:
+        self._spark = spark
+        self._programs = {p.level.index: p for p in programs}
+        self._storage = storage
+        self._attempt = attempt
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="turnback-merge")
+        self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
+
+    def tend(self, chains: Chains) -> list[str]:
+        """Take in what is done and start what is due. Called between epochs.
+
+        Returns:
+            Paths that are no longer needed for new epochs.
+        """
+        gone: list[str] = []
+        if self._running is not None and self._running[1].done():
+            tasks, future = self._running
+            self._running = None
+            gone = self._take(chains, tasks, future)
+        if self._running is None:
+            tasks = self._due(chains)
+            if tasks:
+                self._running = (tasks, self._pool.submit(self._run, tasks))
+        return gone
+
+    def close(self) -> None:
+        """Start no more merges; one under way is left to end by itself."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take(
+        self, chains: Chains, tasks: list[MergeTask], future: Future[list[StateFile]]
+    ) -> list[str]:
+        error = future.exception()
+        if error is not None:
+            # Nothing refers to a half-done merge; the files it was to replace are all there.
+            _LOG.warning("merging state files failed and is tried again: %s", error)
+            return []
+        gone: list[str] = []
+        for task, file in zip(tasks, future.result(), strict=True):
+            gone += chains.replace(task.home, task.files, file)
+        return gone
+
+    def _due(self, chains: Chains) -> list[MergeTask]:
+        tasks = []
+        for home, files in chains.items():
+            program = self._programs[home[0]]
+            keyed = program.level.keyed
+            alike = len({op.parallelism for op in keyed}) == 1
+            for planned in plan_merges(files):
+                tasks.append(
+                    MergeTask(
+                        home,
+                        tuple(planned.files),
+                        planned.final and alike,
+                        tuple(op.uid for op in keyed),
+                        program.groups(home[1]),
+                        self._storage,
+                        self._attempt,
+                    )
+                )
+        return tasks
+
+    def _run(self, tasks: list[MergeTask]) -> list[StateFile]:
+        return run_tasks(self._spark, f"Turnback: merge state of {len(tasks)} partitions", tasks)

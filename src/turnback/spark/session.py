@@ -1,0 +1,205 @@
+"""The JVM that Spark runs in: can it be started, and is it still there?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from turnback.core.errors import ConfigurationError, SparkUnavailableError
+
+_LOG = logging.getLogger(__name__)
+MINIMUM = 17
+_DYING_S = 5.0
+_LIKELY = (
+    "The usual reason is memory: the system ran short of it (dmesg shows what the kernel has "
+    "killed), or the JVM needs more than spark.driver.memory"
+)
+_HINT = (
+    f"Install Java {MINIMUM} or newer (for example Debian's openjdk-17-jre-headless, or Temurin "
+    f"{MINIMUM}) and put it on PATH or name it in JAVA_HOME."
+)
+
+
+def check_java() -> int:
+    """Find Java and return its major version.
+
+    Raises:
+        ConfigurationError: It is missing or too old; the message says what to install.
+        SparkUnavailableError: It does not start, which may be for want of memory.
+    """
+    home = os.environ.get("JAVA_HOME")
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if program is None or not Path(program).exists():
+        where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is none on PATH"
+        raise ConfigurationError(f"Spark needs Java, and {where}. {_HINT}")
+    done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SparkUnavailableError(
+            f"Spark needs Java, and {program} -version {ending(done.returncode)}: "
+            f"{(done.stderr + done.stdout).strip() or 'it printed nothing'}"
+        )
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    if found is None:
+        raise ConfigurationError(f"{program} -version does not answer as Java does. {_HINT}")
+    major = int(found[1])
+    if major < MINIMUM:
+        raise ConfigurationError(f"{program} is Java {major}, too old for Spark. {_HINT}")
+    return major
+
+
+def lost_jvm(spark: SparkSession) -> str | None:
+    """Say what has become of Spark's JVM, if nothing can be run on it any more.
+
+    It is asked something: a process that is being killed still exists for a while, and keeps its
+    connections open, but does not answer.
+
+    Returns:
+        What happened to it; None if it is fine.
+    """
+    context = spark.sparkContext
+    try:
+        java_context = context._jsc
+        if java_context is not None and not java_context.sc().isStopped():
+            return None
+    except (Py4JNetworkError, OSError):
+        return _fate(vars(context._gateway).get("proc"))
+    return "the Spark context was stopped, by the program or by the cluster"
+
+
+@contextmanager
+def unless_jvm_lost(what: str) -> Iterator[None]:
+    """Leave out what only tidies up in a JVM, if that is gone: it must not hide what went wrong.
+
+    Args:
+        what: What is done, for the log.
+    """
+    try:
+        yield
+    except (Py4JNetworkError, OSError) as error:
+        _LOG.info("left out, as Spark's JVM does not answer: %s: %s", what, error)
+
+
+def ending(code: int) -> str:
+    """Say how a process ended that has this return code, as `subprocess` tells it."""
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+
+
+def _fate(process: subprocess.Popen[bytes] | None) -> str:
+    """Say what happened to a JVM that does not answer any more.
+
+    Args:
+        process: The JVM; None if this process is its child, as with spark-submit.
+    """
+    how = "does not answer any more"
+    if process is not None:
+        with suppress(subprocess.TimeoutExpired):
+            how = ending(process.wait(_DYING_S))
+    return f"its JVM {how}. {_LIKELY}"
+
+
+_CHEAP = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+
+
+@contextmanager
+def cheap_local_files(spark: SparkSession) -> Iterator[None]:
+    """Let Spark write its scratch directory without a child process and a checksum per file.
+
+    For every file it creates in a local directory Spark starts a process that sets the file's
+    mode, and writes a second file with checksums: three times an epoch, 50 ms each. The scratch
+    directory needs neither: nothing is ever restored from it.
+    """
+    before = {key: spark.conf.get(key, None) for key in _CHEAP}
+    for key, value in _CHEAP.items():
+        spark.conf.set(key, value)
+    try:
+        yield
+    finally:
+        with unless_jvm_lost("settings of the session"):
+            for key, old in before.items():
+                if old is None:
+                    spark.conf.unset(key)
+                else:
+                    spark.conf.set(key, old)
+
+
+_JVM_ENDED = "JAVA_GATEWAY_EXITED"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(master: str | None = None, **options: str) -> SparkSession:
+    """The running session, or a new one with defaults that suit streaming jobs.
+
+    Args:
+        master: Spark's master; by default the option ``spark.master``, else what spark-submit
+            says, else all cores of this machine.
+        **options: Further Spark settings; dots may be written as double underscores.
+
+    Raises:
+        ConfigurationError: There is no Java that Spark could run on.
+        SparkUnavailableError: Spark's JVM ended while it was started.
+    """
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    check_java()
+    # Workers must run the driver's interpreter, or pickled functions do not load.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("turnback")
+    settings = _dotted(options)
+    master = master or settings.pop("spark.master", None) or _default_master()
+    for key, value in (_defaults(master) | settings).items():
+        builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(master)
+    try:
+        return builder.getOrCreate()
+    except (Py4JNetworkError, OSError, PySparkRuntimeError) as error:
+        if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:
+            raise
+        raise SparkUnavailableError(
+            f"Spark's JVM ended while it was started: {error} What it printed before says more; "
+            f"the usual reason is memory."
+        ) from error
+
+
+def _default_master() -> str | None:
+    submitted = "SPARK_ENV_LOADED" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
+    return None if submitted else os.environ.get("SPARK_MASTER", "local[*]")
+
+
+def _defaults(master: str | None) -> dict[str, str]:
+    if master is None:
+        return {}
+    settings = {
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if master.startswith("local"):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings
+
+
+def _dotted(options: dict[str, str]) -> dict[str, str]:
+    return {key.replace("__", "."): value for key, value in options.items()}

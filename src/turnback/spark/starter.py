@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
+from turnback.core.clock import Clock
+from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.program.plan import Plan
+from turnback.snapshot.claims import Claims, claim, present, source_uid
+from turnback.snapshot.preflight import known_states, program_of, refuse_losses
+from turnback.snapshot.snapshot import Snapshot
+from turnback.spark.frames import pickled
+from turnback.spark.job import ClaimMode, JobSpec
+from turnback.spark.sources import leaf_names, stream_counts
+from turnback.spark.worker import run_tasks
+from turnback.state.files import StorageRef, storage_of
+from turnback.storage.envelope import check
+from turnback.worker.intake import Asked, IntakeTask, ProbeTask, asked
+from turnback.worker.program import level_programs
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A snapshot that fits the program.
+
+    Attributes:
+        snapshot: The snapshot.
+        own: It as a checkpoint of the job's own, if it is one.
+        claims: Who gets what of it, if it has to be taken in.
+        upgrade: Whether another program has taken it.
+        sinks: For each sink of the snapshot with promised output, the uid of the sink in the
+            program that commits it.
+    """
+
+    snapshot: Snapshot
+    own: Manifest | None
+    claims: Claims | None = None
+    upgrade: bool = False
+    sinks: Mapping[str, str] = field(default_factory=dict)
+
+    def promised(self, uid: str) -> tuple[bytes, ...]:
+        """The promised output that a sink of the program has to commit."""
+        handles = (self.snapshot.promised[was] for was, now in self.sinks.items() if now == uid)
+        return tuple(chain.from_iterable(handles))
+
+
+class Starter:
+    """Makes of a snapshot the manifest that an attempt starts from.
+
+    The job's own checkpoint is taken as it is if its state fits the program as it is. Everything
+    else is taken in first, see `turnback.worker.intake`.
+    """
+
+    def __init__(
+        self, spark: SparkSession, plan: Plan, spec: JobSpec, storage: StorageRef, clock: Clock
+    ) -> None:
+        self._spark = spark
+        self._plan = plan
+        self._spec = spec
+        self._storage = storage
+        self._clock = clock
+        self._programs = level_programs(plan)
+        self._blobs = [pickled(program) for program in self._programs]
+
+    def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
+        """Check that a snapshot fits the program; nothing is written.
+
+        Args:
+            snapshot: What to start from.
+            job_id: Identity of the job that starts.
+            known: The snapshot is a checkpoint that this very program has taken.
+
+        Raises:
+            ConfigurationError: It is another job's, or `renames` and the like make no sense.
+            IncompatibleStateError: Its state does not fit the program, or something in it would be
+                lost unasked.
+        """
+        own = snapshot.own_checkpoint(self._storage, job_id)
+        if known and own is not None:
+            return Matched(snapshot, own, sinks={uid: uid for uid in snapshot.promised})
+        self._check_job(snapshot)
+        self._check_groups(snapshot)
+        claims, migrations = self._match(snapshot, resumed=own is not None)
+        if own is None:
+            self._check_pickles(snapshot, claims)
+        _log_changes(snapshot, claims, migrations)
+        as_it_is = own is not None and not migrations and _fits_as_it_is(own, claims)
+        before = {(op.uid, op.kind) for op in snapshot.operators}
+        now = {(uid, kind.value) for uid, (_, kind, _) in self._plan.uids().items()}
+        return Matched(
+            snapshot,
+            own,
+            None if as_it_is else claims,
+            upgrade=before != now or not as_it_is,
+            sinks=claims.sinks,
+        )
+
+    def manifest(self, matched: Matched, fence: Fence) -> Manifest:
+        """What the attempt starts from, all its state in the job's own directory."""
+        if matched.claims is not None:
+            return self._take_in(matched.snapshot, matched.claims, fence, matched.own)
+        assert matched.own is not None
+        return matched.own
+
+    def _check_job(self, snapshot: Snapshot) -> None:
+        chosen = self._spec.start_from is not None  # else an earlier start was allowed to
+        if chosen and snapshot.job != self._spec.name and not self._spec.fork:
+            raise ConfigurationError(
+                f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
+                f"{self._spec.name!r}: to start another job from it, with a life of its own, "
+                "pass fork=True"
+            )
+
+        if self._spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
+            raise ConfigurationError(
+                f"{snapshot.name} is a checkpoint: only savepoints can be claimed, checkpoints "
+                "belong to the job that took them"
+            )
+
+    def _check_groups(self, snapshot: Snapshot) -> None:
+        was, now = snapshot.max_parallelism, self._plan.max_parallelism
+        if was != now:
+            raise IncompatibleStateError(
+                f"{snapshot.name} of job {snapshot.job!r} has {was} key groups, the program {now}; "
+                f"call set_max_parallelism({was}), or rewrite it offline for {now} key groups"
+            )
+
+    def _check_pickles(self, snapshot: Snapshot, claims: Claims) -> None:
+        """Pickles run code when they are read; whoever wrote the snapshot chose which."""
+        names = sorted(
+            f"state {s.schema.name!r} of operator {s.schema.uid!r}"
+            for s in claims.states.values()
+            if "pickled" in repr((s.schema.value, s.schema.sub))
+        )
+        if names and not self._spec.allow_pickled_state:
+            raise ConfigurationError(
+                f"{snapshot.name} holds pickled objects in {', '.join(names)}: reading them runs "
+                "code that is in the savepoint. If you trust where it comes from, pass "
+                "allow_pickled_state=True"
+            )
+
+    def _match(
+        self, snapshot: Snapshot, *, resumed: bool
+    ) -> tuple[Claims, dict[tuple[str, str], str]]:
+        """Who gets what, known for certain because operators were opened where that is needed."""
+        info, spec = snapshot.info(), self._spec
+        renames, allow = spec.renames, spec.allow_non_restored_state
+        if resumed:  # what an earlier start has renamed or dropped is not there any more
+            renames = {old: renames[old] for old in present(info, renames)}
+            allow = allow if isinstance(allow, bool) else tuple(present(info, allow))
+        program = program_of(self._plan, stream_counts(self._plan))
+        claims = claim(info, program, renames, allow)
+        asked = self._ask(claims, program.open)
+        states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
+        for each in asked:
+            states[each.id[0]] |= {each.id[1]}
+        program = replace(program, states=states, open=frozenset())
+        claims = claim(info, program, renames, allow)
+        refuse_losses(info, claims)
+        problems = [each.problem for each in asked if each.problem]
+        if problems:
+            raise IncompatibleStateError("; ".join(problems))
+        return claims, {each.id: each.migration for each in asked if each.migration}
+
+    def _ask(self, claims: Claims, open: Collection[str]) -> list[Asked]:
+        """Which states operators ask for; those that do so in `open` have to be opened for it."""
+        stored = {id: state.schema for id, state in claims.states.items()}
+        found: list[Asked] = []
+        tasks: list[ProbeTask] = []
+        for program, blob in zip(self._programs, self._blobs, strict=True):
+            if any(op.uid in open for op in program.level.keyed):
+                tasks.append(ProbeTask(blob, stored))
+            else:
+                for op in program.level.keyed:
+                    found += [asked(op, d, stored) for d in known_states(op).values()]
+        what = f"{self._spec.name}: ask operators for their state"
+        for answers in run_tasks(self._spark, what, tasks):
+            found += answers
+        return found
+
+    def _take_in(
+        self, snapshot: Snapshot, claims: Claims, fence: Fence, own: Manifest | None
+    ) -> Manifest:
+        stored = {id: snapshot.rows(state.schema) for id, state in claims.states.items()}
+        tasks = [
+            IntakeTask(
+                blob,
+                partition,
+                stored,
+                self._storage,
+                fence.attempt,
+                fence.line,
+                snapshot.epoch,
+            )
+            for program, blob in zip(self._programs, self._blobs, strict=True)
+            if program.level.keyed
+            for partition in range(program.level.parallelism or 0)
+        ]
+        what = f"{self._spec.name}: take in {snapshot.name}"
+        results = run_tasks(self._spark, what, tasks)
+        schemas = {schema.id: schema for _, found in results for schema in found}
+        return Manifest(
+            job=fence.job,
+            job_id=fence.job_id,
+            number=own.number if own else 0,
+            attempt=fence.attempt,
+            epoch=snapshot.epoch,
+            created_ms=self._clock.now_ms(),
+            trigger="intake",
+            parent=own.parent if own else None,
+            max_parallelism=snapshot.max_parallelism,
+            sources=self._positions(snapshot, claims, fence, copied=own is None),
+            state=tuple(file for files, _ in results for file in files),
+            schemas=tuple(schemas.values()),
+            operators=(),
+            transactions={},  # what it has promised is committed before it is taken in
+            watermarks={},
+            config={},
+        )
+
+    def _positions(
+        self, snapshot: Snapshot, claims: Claims, fence: Fence, *, copied: bool
+    ) -> dict[str, SourcePosition]:
+        """The positions under the names sources have now; their logs in the job's own directory."""
+        uids = {op.uid for op in snapshot.operators}
+        positions: dict[str, SourcePosition] = {}
+        for leaf in leaf_names(self._plan):
+            now = source_uid(leaf, {source.uid for source in self._plan.sources})
+            before = claims.sources.get(now)
+            if before is None or now in claims.rewound_sources:
+                continue
+            for old, position in snapshot.sources.items():
+                same_input = old.removeprefix(before) == leaf.removeprefix(now)
+                if source_uid(old, uids) == before and same_input:
+                    positions[leaf] = (
+                        self._with_copies(snapshot, position, fence) if copied else position
+                    )
+        return positions
+
+    def _with_copies(
+        self, snapshot: Snapshot, position: SourcePosition, fence: Fence
+    ) -> SourcePosition:
+        log: list[LogFile] = []
+        for entry in position.log:
+            data = storage_of(snapshot.storage).get(entry.path)
+            check(data, entry.length, entry.digest, f"{snapshot.storage.uri}/{entry.path}")
+            path = f"offsets/{fence.attempt}/{entry.name}"
+            storage_of(self._storage).put(path, data)
+            log.append(msgspec.structs.replace(entry, path=path))
+        return SourcePosition(position.offset, tuple(log))
+
+
+def _fits_as_it_is(own: Manifest, claims: Claims) -> bool:
+    """Whether the files of the job's own checkpoint can be used as they are.
+
+    Not if any of their rows belong to state that is dropped: an operator or a state of the same
+    name that is added later would find them.
+    """
+    renamed = any(id != stored.id for id, stored in claims.states.items())
+    moved = any(now != before for now, before in claims.sources.items())
+    written = {uid for file in own.state for uid in file.operators}
+    dropped = claims.dropped or written - {schema.uid for schema in own.schemas}
+    return not (renamed or moved or dropped or claims.rewound_sources)
+
+
+def _log_changes(
+    snapshot: Snapshot, claims: Claims, migrations: Mapping[tuple[str, str], str]
+) -> None:
+    """Log what of a snapshot does not simply go on."""
+    name = snapshot.name
+    if snapshot.drained:
+        _LOG.warning("%s was drained: event time has come to its end in it", name)
+    for uid in claims.lost_sources:
+        _LOG.warning("%s has the position of source %r, which is gone", name, uid)
+    for uid in claims.rewound_sources:
+        _LOG.warning("source %r reads other streams than in %s; it starts anew", uid, name)
+    for uid in claims.dropped_sinks:
+        _LOG.warning("output of sink %r that %s has promised is left out, as allowed", uid, name)
+    for (uid, state), why in migrations.items():
+        _LOG.info("state %r of operator %r is migrated: %s", state, uid, why)

@@ -1,0 +1,270 @@
+"""State of snapshots as DataFrames, and DataFrames as state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
+from turnback.snapshot.reader import (
+    Batches,
+    Change,
+    ChangeDecoder,
+    EntryReader,
+    StateReader,
+    reading_spans,
+)
+from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.table import StateTable
+from turnback.state.schema import StateSchema
+from turnback.types.factory import Types
+from turnback.types.hints import as_type
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name, type_from_descriptor
+from turnback.worker.message import marked, unmarked
+
+_AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
+
+
+class BatchTask(Protocol):
+    """Turns batches into others in a task; picklable."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What it gives."""
+
+    def __call__(self, batches: Batches) -> Batches:
+        """Do it."""
+
+
+@dataclass(frozen=True)
+class _Marked:
+    task: BatchTask
+
+    def __call__(self, batches: Batches) -> Batches:
+        try:
+            yield from self.task(batches)
+        except TurnbackError as e:
+            raise marked(e) from e
+
+
+def through(frame: DataFrame, task: BatchTask) -> DataFrame:
+    """A DataFrame whose partitions go through a task."""
+    row = as_type(task.schema)
+    assert isinstance(row, RowTypeInfo)
+    columns = zip(row.names, row.types, strict=True)
+    ddl = ", ".join(f"{quote_name(name)} {type_.ddl()}" for name, type_ in columns)
+    return frame.mapInArrow(_Marked(task).__call__, ddl)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raises what a task raised, without Spark's stack trace around it."""
+    try:
+        yield
+    except Exception as e:
+        cause = unmarked(e)
+        if cause is e:
+            raise
+        raise cause from None
+
+
+@contextmanager
+def described(spark: SparkSession, what: str) -> Iterator[None]:
+    """Lets Spark's UI show what its jobs are for."""
+    spark.sparkContext.setJobDescription(what)
+    try:
+        yield
+    finally:
+        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # removes it
+
+
+def state_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
+    """A state with typed columns; read when the DataFrame is used, by tasks only."""
+    spans = tuple(reading_spans(stored, max_parallelism))
+    return through(_numbers(spark, len(spans)), StateReader(stored, spans))
+
+
+def entries_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
+    """A state as the bytes of key, sub and value, comparable between snapshots."""
+    spans = tuple(reading_spans(stored, max_parallelism))
+    return through(_numbers(spark, len(spans)), EntryReader(stored, spans))
+
+
+def view_session(
+    spark: SparkSession, views: Mapping[str, StoredRows], max_parallelism: int
+) -> SparkSession:
+    """A session of its own that knows states under these names."""
+    active = SparkSession.getActiveSession() or spark
+    session = spark.newSession()
+    zone = "spark.sql.session.timeZone"
+    session.conf.set(zone, spark.conf.get(zone) or "UTC")
+    for view, stored in views.items():
+        state_frame(session, stored, max_parallelism).createOrReplaceTempView(view)
+    # Whichever session made a DataFrame last is the active one, which others find and use.
+    active.createDataFrame([], "number int")
+    return session
+
+
+def _numbers(spark: SparkSession, size: int) -> DataFrame:
+    """One number per partition.
+
+    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    collect whole states in the driver to broadcast them.
+    """
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(size)], size)
+    return spark.createDataFrame(numbers, "number int", verifySchema=False)
+
+
+def check_columns(
+    frame: DataFrame, schema: StateSchema, key_columns: tuple[str, ...] | None = None
+) -> DataFrame:
+    """The columns of a state, without key groups, out of a user's DataFrame.
+
+    Args:
+        frame: What the user brings; columns that are not needed are left out.
+        schema: The state it is to become.
+        key_columns: The columns that make up the key; by default there is one, ``key``.
+
+    Raises:
+        StateError: A column is missing or of another type.
+    """
+    wanted = {field.name: as_type(field.type) for field in StateTable(schema).arrow_schema}
+    del wanted["key_group"]
+    selected: list[Column] = []
+    if key_columns is not None:
+        del wanted["key"]
+        selected.append(_key_column(frame, schema, key_columns))
+    for name, type_ in wanted.items():
+        found = column_type(frame, name, schema)
+        if found != type_:
+            raise StateError(
+                f"{_title(schema)}: column {name!r} is {found}, expected {type_}; cast it, or "
+                f"declare the state with the type it has"
+            )
+        selected.append(_column(name))
+    return frame.select(*selected)
+
+
+def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
+    """The type of a user's column.
+
+    Raises:
+        StateError: It is missing, or has a type that state cannot have.
+    """
+    if name not in frame.columns:
+        raise StateError(
+            f"{_title(schema)}: there is no column {name!r}, only "
+            f"{', '.join(map(repr, frame.columns)) or 'none'}; rename or add it"
+        )
+    try:
+        return as_type(frame.schema[name].dataType)
+    except UnsupportedTypeError as e:
+        raise StateError(f"{_title(schema)}: column {name!r} cannot be state: {e}") from e
+
+
+def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...]) -> Column:
+    types = [type_from_descriptor(t) for t in schema.key["types"]]
+    for name, type_ in zip(columns, types, strict=True):
+        if column_type(frame, name, schema) != type_ or not _is_native(type_):
+            raise StateError(
+                f"{_title(schema)}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{type_} as text; key the stream by another column"
+            )
+    if len(columns) == 1:
+        return _column(columns[0]).alias("key")
+    return F.struct(*[_column(c).alias(f"f{i}") for i, c in enumerate(columns)]).alias("key")
+
+
+def grouped(frame: DataFrame, schema: StateSchema, max_parallelism: int) -> tuple[DataFrame, bool]:
+    """Put the key group before the columns of a state, if Spark can compute it.
+
+    Returns:
+        The columns of the state, and whether the key group is right; if not, it has to be
+        computed in tasks, row by row.
+    """
+    types = [type_from_descriptor(t) for t in schema.key["types"]]
+    by_spark = bool(schema.key["columns"]) and all(map(_is_native, types))
+    keys = [f"key.f{i}" for i in range(len(types))] if len(types) > 1 else ["key"]
+    group = f"pmod(xxhash64({', '.join(keys)}), {max_parallelism})" if by_spark else "0"
+    return frame.select(F.expr(f"CAST({group} AS INT)").alias("key_group"), "*"), by_spark
+
+
+def _is_native(type_: TypeInfo) -> bool:
+    """Whether a column of a savepoint has the type that the column of a stream has."""
+    if isinstance(type_, RowTypeInfo):
+        return all(map(_is_native, type_.types))
+    return type_ not in _AS_TEXT
+
+
+def _column(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _title(schema: StateSchema) -> str:
+    return f"state {schema.name!r} of operator {schema.uid!r}"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A state in two snapshots.
+
+    Attributes:
+        old: It in the older one; without files where there is none.
+        new: It in the newer one.
+        old_groups: Number of key groups of the older snapshot.
+        new_groups: That of the newer.
+    """
+
+    old: StoredRows
+    new: StoredRows
+    old_groups: int
+    new_groups: int
+
+    def changes(self, spark: SparkSession) -> DataFrame:
+        """What changed: key, position or map_key, change, old and new."""
+        joined = self._joined(spark).where(F.col("change") != Change.UNCHANGED.value)
+        return through(joined, ChangeDecoder(self.new.schema))
+
+    def counts(self, spark: SparkSession) -> DataFrame:
+        """How many rows there are of each change."""
+        return self._joined(spark).groupBy("change").count()
+
+    def _joined(self, spark: SparkSession) -> DataFrame:
+        old = entries_frame(spark, self.old, self.old_groups).alias("a")
+        new = entries_frame(spark, self.new, self.new_groups).alias("b")
+        same = F.col("a.key") == F.col("b.key")
+        if self.new.schema.kind in ("list", "map"):
+            same = same & (F.col("a.sub") == F.col("b.sub"))
+        change = (
+            F.when(F.col("a.key").isNull(), Change.ADDED.value)
+            .when(F.col("b.key").isNull(), Change.REMOVED.value)
+            .when(F.col("a.value") == F.col("b.value"), Change.UNCHANGED.value)
+            .otherwise(Change.CHANGED.value)
+        )
+        return old.join(new, same, "full_outer").select(
+            F.coalesce("a.key", "b.key").alias("key"),
+            F.coalesce("a.sub", "b.sub").alias("sub"),
+            change.alias("change"),
+            F.col("a.value").alias("old"),
+            F.col("b.value").alias("new"),
+        )
+
+
+def count_changes(spark: SparkSession, pairs: Sequence[Pair]) -> list[dict[Change, int]]:
+    """How many rows of each pair were added, removed, changed and not changed; one Spark job."""
+    if not pairs:
+        return []
+    frames = [pair.counts(spark).withColumn("pair", F.lit(i)) for i, pair in enumerate(pairs)]
+    whole = frames[0]
+    for frame in frames[1:]:
+        whole = whole.unionByName(frame)
+    with plain_errors(), described(spark, "diff of savepoints"):
+        found = Counter({(r["pair"], Change(r["change"])): r["count"] for r in whole.collect()})
+    return [{change: found[i, change] for change in Change} for i in range(len(pairs))]

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import Any
+
+from turnback.core.errors import PlanError, StateError
+from turnback.program.descriptors import StateDescriptor
+from turnback.state.collections import ListState, MapState
+from turnback.state.delta import DeltaBuilder
+from turnback.state.schema import MAX_GROUPS, StateSchema
+from turnback.state.stores import LocalStore
+from turnback.state.values import (
+    AggregatingState,
+    CachedForm,
+    ChangeableValueState,
+    KeyContext,
+    ReducingState,
+    ValueState,
+)
+from turnback.types.keys import KeyCodec
+from turnback.types.serializer import Serializer, serializer_for
+from turnback.types.typeinfo import TypeInfo
+
+Handle = (
+    ValueState[Any]
+    | ListState[Any]
+    | MapState[Any, Any]
+    | ReducingState[Any]
+    | AggregatingState[Any, Any]
+)
+
+
+class KeyedStateBackend(KeyContext):
+    """The keyed state of one operator in one task.
+
+    Handles are registered once and stay valid; `begin` puts another store behind them for each
+    epoch. Nothing is written to the store: changes are kept in memory until `drain`.
+
+    Args:
+        uid: The operator.
+        codec: Encodes its keys.
+        max_parallelism: Number of key groups.
+
+    Attributes:
+        key: The current key, set before each element, in the form that `KeyCodec.form` gives it.
+    """
+
+    __slots__ = ("_descriptors", "_handles", "_running")
+
+    def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
+        if not 1 <= max_parallelism <= MAX_GROUPS:
+            raise StateError(f"max parallelism must be 1 to {MAX_GROUPS}, got {max_parallelism}")
+        super().__init__(uid, codec, max_parallelism)
+        self._handles: dict[str, Handle] = {}
+        self._descriptors: dict[str, StateDescriptor] = {}
+        self._running = False
+
+    def register(self, descriptor: StateDescriptor) -> Any:
+        """The handle of a state; the same one for the same name.
+
+        Raises:
+            StateError: The name is taken by another state, or it is too late for a new one.
+        """
+        schema = self._schema(descriptor)
+        handle = self._handles.get(descriptor.name)
+        if handle is None:
+            if self._running:
+                raise StateError(
+                    f"state {descriptor.name!r} of operator {self.uid!r} was asked for after "
+                    f"processing had begun; ask for it in open(), or declare it in the class"
+                )
+            handle = self._handles[descriptor.name] = self._handle(descriptor, schema)
+            self._descriptors[descriptor.name] = descriptor
+        elif handle.schema != schema:
+            raise StateError(
+                f"operator {self.uid!r} has two different states named {descriptor.name!r}: "
+                f"{handle.schema} and {schema}; rename one of them"
+            )
+        return handle
+
+    def schemas(self) -> list[StateSchema]:
+        """The states registered so far."""
+        return [handle.schema for handle in self._handles.values()]
+
+    def descriptors(self) -> list[StateDescriptor]:
+        """What they were registered with."""
+        return list(self._descriptors.values())
+
+    def begin(self, store: LocalStore, epoch: int) -> None:
+        """Start an epoch over a store that holds the one before."""
+        self.use(store, epoch)
+        self._running = True
+        for handle in self._handles.values():
+            handle.begin()
+
+    def drain(self, builder: DeltaBuilder) -> None:
+        """Write everything changed since `begin`."""
+        for handle in self._handles.values():
+            handle.drain(builder)
+
+    def _schema(self, descriptor: StateDescriptor) -> StateSchema:
+        codec, sub = self._codec, descriptor.key_type
+        return StateSchema(
+            uid=self.uid,
+            name=descriptor.name,
+            kind=descriptor.kind,
+            key={"types": [t.describe() for t in codec.types], "columns": codec.by_columns},
+            value=descriptor.type.describe(),
+            sub=None if sub is None else sub.describe(),
+        )
+
+    def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
+        descriptor.check()
+        serializer = serializer_for(descriptor.type)
+        match descriptor.kind:
+            case "value":
+                encoded = CachedForm(serializer).show is not None
+                return (ChangeableValueState if encoded else ValueState)(self, schema, serializer)
+            case "list":
+                return ListState(self, schema, serializer)
+            case "map":
+                return MapState(self, schema, serializer, sub_codec(descriptor.key_type))
+            case "reducing":
+                return ReducingState(self, schema, serializer, descriptor.reduce_function)
+            case "aggregating":
+                return AggregatingState(self, schema, serializer, descriptor.aggregate_function)
+        raise StateError(f"state {descriptor.name!r}: unknown kind {descriptor.kind!r}")
+
+
+def sub_codec(type_: TypeInfo) -> Serializer | KeyCodec:
+    """What encodes map keys: like keys where possible, so that equal ones have equal bytes."""
+    try:
+        return KeyCodec((type_,), by_columns=False)
+    except PlanError:
+        return serializer_for(type_)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+import msgspec
+
+from turnback.storage.base import Storage
+from turnback.storage.open import open_storage
+
+
+class StateFile(msgspec.Struct, frozen=True):
+    """One immutable file of keyed state, as a manifest refers to it.
+
+    Of a file only the rows in its key groups and of its operators count: after a rescale several
+    partitions share one file, each with its own `clip` of it.
+
+    Attributes:
+        path: Where it is, relative to the job's storage; never used twice.
+        length: Bytes.
+        digest: Of those bytes.
+        rows: Number of rows in it, an upper bound when clipped.
+        first_epoch: Oldest epoch whose changes are in it.
+        last_epoch: Newest one.
+        first_group: Smallest key group that counts.
+        last_group: Greatest one.
+        operators: The uids whose rows count.
+        complete: It holds everything up to `last_epoch` and no tombstones.
+        inline: The bytes themselves, when they travel in the message.
+        lineage: Which attempts wrote it: (line, last epoch written by it), oldest first. A line is
+            one attempt of one driver, and of no other: a copied job directory goes on under the
+            same numbers. Files of older versions name numbers, which are not read.
+    """
+
+    path: str
+    length: int
+    digest: str
+    rows: int
+    first_epoch: int
+    last_epoch: int
+    first_group: int
+    last_group: int
+    operators: tuple[str, ...]
+    complete: bool = False
+    inline: bytes | None = None
+    lineage: tuple[tuple[str, int], ...] = msgspec.field(name="lines", default=())
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether any of the key groups first..last are in the file."""
+        return self.first_group <= last and first <= self.last_group
+
+    def clip(self, first: int, last: int) -> StateFile | None:
+        """The same file with only the key groups first..last; None when it has none of them."""
+        if not self.overlaps(first, last):
+            return None
+        return msgspec.structs.replace(
+            self,
+            first_group=max(first, self.first_group),
+            last_group=min(last, self.last_group),
+        )
+
+    def line_at(self, epoch: int) -> str | None:
+        """The line that wrote an epoch; None if the file does not cover it or does not know."""
+        if self.first_epoch <= epoch <= self.last_epoch:
+            for line, last in self.lineage:
+                if epoch <= last:
+                    return line
+        return None
+
+
+def in_order(files: Iterable[StateFile]) -> list[StateFile]:
+    """The files in the order in which they are applied."""
+    return sorted(files, key=lambda f: (f.last_epoch, f.first_epoch))
+
+
+def joined_lineage(
+    files: Iterable[StateFile], *, complete: bool = False
+) -> tuple[tuple[str, int], ...]:
+    """The lineage of files merged into one.
+
+    Args:
+        files: The files.
+        complete: Whether the merged file is. Then only its last epoch counts, because a store
+            that is behind it is rebuilt, and the lineage does not grow with every attempt.
+    """
+    last: dict[str, int] = {}
+    for file in files:
+        for line, epoch in file.lineage:
+            last[line] = max(epoch, last.get(line, epoch))
+    ordered = tuple(sorted(last.items(), key=lambda item: item[1]))
+    return ordered[-1:] if complete else ordered
+
+
+Span = tuple[int, int]
+"""First and last key group."""
+
+
+def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[StateFile, ...]:
+    """The parts of a snapshot's files that hold the state of some operators in some key groups.
+
+    A complete file says all there is to say about its operators in its key groups, so older files
+    count only outside of those.
+
+    Args:
+        files: All files of the snapshot.
+        wanted: The key groups by operator uid.
+
+    Returns:
+        Clipped files, in the order in which they are applied.
+    """
+    open_spans = {uid: [span] for uid, span in wanted.items()}
+    found: list[StateFile] = []
+    for file in reversed(in_order(files)):
+        parts: dict[Span, list[str]] = defaultdict(list)
+        for uid in file.operators:
+            for span in open_spans.get(uid, ()):
+                clipped = (max(span[0], file.first_group), min(span[1], file.last_group))
+                if clipped[0] <= clipped[1]:
+                    parts[clipped].append(uid)
+            if file.complete and uid in open_spans:
+                covered = (file.first_group, file.last_group)
+                open_spans[uid] = [r for s in open_spans[uid] for r in _without(s, covered)]
+        found += [_part(file, span, uids) for span, uids in parts.items()]
+    return tuple(in_order(found))
+
+
+def _part(file: StateFile, span: Span, uids: list[str]) -> StateFile:
+    return msgspec.structs.replace(
+        file, first_group=span[0], last_group=span[1], operators=tuple(uids)
+    )
+
+
+def _without(span: Span, hole: Span) -> list[Span]:
+    pieces = [(span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1])]
+    return [p for p in pieces if p[0] <= p[1]]
+
+
+@dataclass(frozen=True)
+class StorageRef:
+    """Where files are or go; opened anew in every worker.
+
+    Attributes:
+        uri: The directory of a job or a savepoint.
+        options: Credentials and endpoints of object stores.
+        inline: Whether state travels inside messages (driver memory) instead.
+    """
+
+    uri: str
+    options: dict[str, str] = field(default_factory=dict)
+    inline: bool = False
+
+
+@lru_cache(maxsize=8)
+def _opened(uri: str, options: tuple[tuple[str, str], ...]) -> Storage:
+    return open_storage(uri, dict(options))
+
+
+def storage_of(ref: StorageRef) -> Storage:
+    """The storage behind a reference, opened once per process."""
+    return _opened(ref.uri, tuple(sorted(ref.options.items())))
+
+
+def read_state(ref: StorageRef, file: StateFile) -> bytes:
+    """The bytes of a state file, wherever they are."""
+    return file.inline if file.inline is not None else storage_of(ref).get(file.path)

@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Generic, NoReturn, TypeVar
+
+from turnback.core.errors import StateError
+from turnback.state.delta import DeltaBuilder
+from turnback.state.schema import (
+    GROUPS,
+    LENGTHS,
+    LONGEST,
+    StateSchema,
+    component,
+    state_prefix,
+    wrapped_size,
+)
+from turnback.state.stores import LocalStore
+from turnback.types.coerce import NoneType, exact_classes
+from turnback.types.frozen import can_change
+from turnback.types.keys import KeyCodec
+from turnback.types.row import former, row_class
+from turnback.types.serializer import Serializer
+from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
+
+
+def encode_all(
+    schema: StateSchema,
+    encode: Callable[[Sequence[Any]], list[bytes]],
+    keys: Sequence[Any],
+    values: Sequence[Any],
+) -> list[bytes | None]:
+    """Encode the values of a state, None as None; an error names the state and the key."""
+    try:
+        present = [value for value in values if value is not None]
+        encoded: list[bytes | None] = [*encode(present)]
+    except Exception:
+        for key, value in zip(keys, values, strict=True):
+            try:
+                encode([value])
+            except Exception as e:
+                raise misfit(schema, key, value, e) from e
+        raise
+    if len(present) < len(values):
+        rest = iter(encoded)
+        encoded = [None if value is None else next(rest) for value in values]
+    return encoded
+
+
+def misfit(schema: StateSchema, key: Any, value: Any, cause: Exception) -> StateError:
+    """The error for a value that cannot be encoded."""
+    return StateError(
+        f"state {schema.name!r} of operator {schema.uid!r}, key {_shown(key)}: the value "
+        f"{_shown(value)} does not fit the declared type {schema.value}: {cause}"
+    )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+Place = tuple[int, bytes, bytes, int]
+"""Where a key is: group, encoded key, its part of the store key, bytes wrapped before values."""
+
+_MOST_PLACES = 1 << 18
+
+
+class KeyContext:
+    """What all states of an operator share: the current key, the epoch and the store.
+
+    Attributes:
+        uid: The operator.
+        key: The current key, set before each element, in the form that `KeyCodec.form` gives it:
+            two keys that Python finds equal share their state.
+        epoch: The current epoch.
+        located: Places of keys met so far; depends on nothing but the key.
+        get: Reads one entry of the store.
+        scan: Reads all entries below a prefix.
+    """
+
+    __slots__ = ("_codec", "epoch", "get", "key", "located", "max_parallelism", "scan", "uid")
+
+    def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
+        self.uid = uid
+        self.key: Any = None
+        self.max_parallelism = max_parallelism
+        self.epoch = -1
+        self.located: dict[Any, Place] = {}
+        self.get: Callable[[bytes], bytes | None] = self._no_store
+        self.scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]] = self._no_store
+        self._codec = codec
+
+    def use(self, store: LocalStore, epoch: int) -> None:
+        """Exchange the store."""
+        self.key = None
+        self.epoch = epoch
+        self.get = store.get
+        self.scan = store.scan
+        if len(self.located) > _MOST_PLACES:
+            self.located.clear()
+
+    def declared_key(self) -> Any:
+        """The current key as an instance of the class that was declared for keys."""
+        codec, key = self._codec, self.key
+        return codec.decode(codec.encode(key)) if codec.form.differs else key
+
+    def locate(self, key: Any) -> Place:
+        """Where a key is; remembered, since a key is read and written many times."""
+        if key is None:
+            raise StateError(
+                f"keyed state of operator {self.uid!r} was used without a current key: it can only "
+                f"be used while an element is processed"
+            )
+        encoded = self._codec.encode(key)
+        group = self._codec.group(key, self.max_parallelism)
+        size = len(encoded)
+        if size <= LONGEST:
+            place = (group, encoded, GROUPS[group] + LENGTHS[size] + encoded, 0)
+        else:
+            place = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
+        self.located[key] = place
+        return place
+
+    def locate_all(self, keys: Iterable[Any]) -> list[Place]:
+        """Where the keys are."""
+        get, locate = self.located.get, self.locate
+        return [get(key) or locate(key) for key in keys]
+
+    def _no_store(self, key: bytes) -> NoReturn:
+        raise StateError(
+            f"keyed state of operator {self.uid!r} was used before processing had begun: open() "
+            f"may ask for handles, not for values"
+        )
+
+
+_ALTERED = ("float", "instant")
+"""Of these, a value of the right class may still come back as another one."""
+
+
+class _NoValue:
+    """The class of no value at all."""
+
+
+class CachedForm:
+    """How the values of a state are kept in memory until the epoch ends.
+
+    What counts is the value at the moment it was given to the state, and what is read is the same
+    in this epoch and in the next: a result must not depend on where an epoch ends. Values that can
+    be changed in place are therefore kept encoded, and every read gives a new one. All others are
+    kept as they are.
+
+    Attributes:
+        plain: Values of this very class are kept as they are; it is not worth a call of `keep`.
+        keep: Turns a value other than None into what is kept. Raises an error if it does not fit.
+        show: Turns what is kept into a value of the reader's own; None where it is that already.
+        load: Turns stored bytes into what is kept.
+        encode: Turns what is kept into the bytes to be stored.
+        encode_all: The same for many.
+    """
+
+    __slots__ = ("encode", "encode_all", "keep", "load", "plain", "show")
+
+    def __init__(self, serializer: Serializer) -> None:
+        kind = serializer.type
+        encode, decode = serializer.encode, serializer.decode
+        self.plain: type = _NoValue
+        self.keep: Callable[[Any], Any] = encode
+        self.show: Callable[[bytes], Any] | None = decode
+        self.load: Callable[[bytes], Any] = _same
+        self.encode: Callable[[Any], bytes] = _same
+        self.encode_all: Callable[[Sequence[Any]], list[bytes]] = list
+        plain = _plain(kind)
+        if plain is None:
+            return
+        self.load, self.show = decode, None
+        self.encode, self.encode_all = encode, serializer.encode_all
+        if isinstance(kind, RowTypeInfo):
+            self.plain, self.keep = plain, former(kind)
+        elif kind == BasicTypeInfo("instant"):
+            self.keep = lambda value: value if _is_utc(value) else decode(encode(value))
+        else:
+            self.plain = plain if kind != BasicTypeInfo("float") else _NoValue
+            self.keep = lambda value: decode(encode(value))
+
+
+def _plain(kind: TypeInfo) -> type | None:
+    """Return the class values come back as; None where values are better kept encoded."""
+    if not isinstance(kind, RowTypeInfo):
+        return next(iter(exact_classes(kind) - {NoneType}), None)
+    if can_change(kind) or not all(map(_comes_back_the_same, kind.types)):
+        return None
+    return kind.python_class or row_class(kind.names)
+
+
+def _comes_back_the_same(kind: TypeInfo) -> bool:
+    if isinstance(kind, BasicTypeInfo):
+        return kind.name not in (*_ALTERED, "bytes")
+    return bool(exact_classes(kind))
+
+
+def _is_utc(value: Any) -> bool:
+    return value.__class__ is datetime and value.tzinfo is UTC
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+class SingleState:
+    """A state of one value per key: what value, reducing and aggregating state have in common.
+
+    `_cache` holds every value seen or set in this epoch, as `CachedForm` says, None where there is
+    none; `_dirty` those that were set.
+    """
+
+    __slots__ = (
+        "_cache", "_context", "_dirty", "_kept", "_plain", "_prefix", "_show", "schema"
+    )  # fmt: skip
+
+    def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
+        self.schema = schema
+        self._context = context
+        self._prefix = state_prefix(*schema.id)
+        self._kept = CachedForm(serializer)
+        self._plain, self._show = self._kept.plain, self._kept.show
+        self._cache: dict[Any, Any] = {}
+        self._dirty: dict[Any, Any] = {}
+
+    def begin(self) -> None:
+        """Forget the epoch before."""
+        self._cache.clear()
+        self._dirty.clear()
+
+    def drain(self, builder: DeltaBuilder) -> None:
+        """Write what was set in this epoch."""
+        dirty = self._dirty
+        if not dirty:
+            return
+        places = self._context.locate_all(dirty)
+        builder.add(
+            self.schema,
+            [place[0] for place in places],
+            [place[1] for place in places],
+            None,
+            encode_all(self.schema, self._kept.encode_all, list(dirty), list(dirty.values())),
+        )
+
+    def clear(self) -> None:
+        """Remove the value of the current key."""
+        key = self._context.key
+        self._cache[key] = self._dirty[key] = None
+
+    def _current(self) -> Any:
+        """The value of the current key, which the caller may change."""
+        try:
+            kept = self._cache[self._context.key]
+        except KeyError:
+            kept = self._read()
+        return kept if self._show is None or kept is None else self._show(kept)
+
+    def _keep(self, value: Any) -> Any:
+        """What is kept of a value whose class is not `_plain`."""
+        if value is None:
+            return None
+        try:
+            return self._kept.keep(value)
+        except Exception as e:
+            raise misfit(self.schema, self._context.key, value, e) from e
+
+    def _read(self) -> Any:
+        """What is stored under the current key, as it is kept for the rest of the epoch."""
+        context = self._context
+        key = context.key
+        _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
+        data = context.get(self._prefix + suffix)
+        value = None if data is None else self._kept.load(data[wrapped:] if wrapped else data)
+        self._cache[key] = value
+        return value
+
+
+T = TypeVar("T")
+
+
+class ValueState(SingleState, Generic[T]):
+    """One value per key.
+
+    A list, a dict or any other value that can be changed in place is the caller's own: changes
+    count when it is given to `update`, and what is done to it afterwards does not.
+    """
+
+    __slots__ = ()
+
+    def value(self) -> T | None:
+        """The value of the current key, None when there is none."""
+        try:
+            return self._cache[self._context.key]  # type: ignore[no-any-return]
+        except KeyError:
+            return self._read()  # type: ignore[no-any-return]
+
+    def update(self, value: T | None) -> None:
+        """Set the value of the current key; None removes it."""
+        key: Any = self._context.key
+        if type(value) is not self._plain:
+            value = self._keep(value)
+        self._cache[key] = self._dirty[key] = value
+
+
+class ChangeableValueState(ValueState[T]):
+    """A value state whose values are kept encoded, since they can be changed in place.
+
+    A class of its own, so that other value states need not ask.
+    """
+
+    __slots__ = ()
+
+    def value(self) -> T | None:
+        """The value of the current key, None when there is none; a new one with every call."""
+        return self._current()  # type: ignore[no-any-return]
+
+
+class ReducingState(SingleState, Generic[T]):
+    """One value per key, into which every added element is reduced."""
+
+    __slots__ = ("_reduce",)
+
+    def __init__(
+        self,
+        context: KeyContext,
+        schema: StateSchema,
+        serializer: Serializer,
+        reduce_function: Any,
+    ) -> None:
+        super().__init__(context, schema, serializer)
+        self._reduce = getattr(reduce_function, "reduce", reduce_function)
+
+    def get(self) -> T | None:
+        """The reduced value of the current key, None when nothing was added."""
+        value: T | None = self._current()
+        return value
+
+    def add(self, value: T) -> None:
+        """Reduce an element into the value of the current key."""
+        key: Any = self._context.key
+        current = self._current()
+        if current is not None:
+            value = self._reduce(current, value)
+        kept = value if type(value) is self._plain else self._keep(value)
+        self._cache[key] = self._dirty[key] = kept
+
+
+R = TypeVar("R")
+
+
+class AggregatingState(SingleState, Generic[T, R]):
+    """One accumulator per key, to which every added element is aggregated."""
+
+    __slots__ = ("_add", "_create", "_result")
+
+    def __init__(
+        self,
+        context: KeyContext,
+        schema: StateSchema,
+        serializer: Serializer,
+        aggregate_function: Any,
+    ) -> None:
+        super().__init__(context, schema, serializer)
+        self._create = aggregate_function.create_accumulator
+        self._add = aggregate_function.add
+        self._result = aggregate_function.get_result
+
+    def get(self) -> R | None:
+        """The result for the current key, None when nothing was added."""
+        accumulator = self._current()
+        return None if accumulator is None else self._result(accumulator)
+
+    def add(self, value: T) -> None:
+        """Add an element to the accumulator of the current key."""
+        accumulator = self._current()
+        if accumulator is None:
+            accumulator = self._create()
+        key: Any = self._context.key
+        result = self._add(value, accumulator)
+        kept = result if type(result) is self._plain else self._keep(result)
+        self._cache[key] = self._dirty[key] = kept

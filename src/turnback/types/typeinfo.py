@@ -1,0 +1,313 @@
+"""What elements, keys and state values are made of.
+
+A `TypeInfo` is a frozen value: two programs that declare the same type hold equal ones, and its
+descriptor is stored with every state file. `Types` in `types.py` makes them under
+PyFlink's names.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from turnback.core.errors import UnsupportedTypeError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Descriptor: TypeAlias = Any
+"""JSON-able form of a type: a name, or a one-entry mapping for types with parameters."""
+
+
+class TypeInfo(ABC):
+    """The type of an element, a key or a state value. Every value may also be None."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of a column of such values."""
+
+    @abstractmethod
+    def ddl(self) -> str:
+        """Return the type as Spark writes it, for example ``array<bigint>``."""
+
+    @abstractmethod
+    def describe(self) -> Descriptor:
+        """Return the canonical JSON-able descriptor; `type_from_descriptor` reads it back."""
+
+    def __str__(self) -> str:
+        return self.ddl()
+
+
+@dataclass(frozen=True, slots=True)
+class BasicTypeInfo(TypeInfo):
+    """A type without parameters, known by its name."""
+
+    name: str
+
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
+        arrow, parameters = _ARROW[self.name]
+        return getattr(pa, arrow)(*parameters)
+
+    def ddl(self) -> str:
+        """Return the type as Spark writes it."""
+        return _BASIC[self.name]
+
+    def describe(self) -> Descriptor:
+        """Return the name."""
+        return self.name
+
+    __str__ = TypeInfo.__str__
+
+
+_BASIC: dict[str, str] = {
+    "string": "string",
+    "bytes": "binary",
+    "boolean": "boolean",
+    "byte": "tinyint",
+    "short": "smallint",
+    "int": "int",
+    "long": "bigint",
+    "big_int": "decimal(38,0)",
+    "float": "float",
+    "double": "double",
+    "date": "date",
+    "time": "time(6)",
+    "timestamp": "timestamp_ntz",
+    "instant": "timestamp",
+    "pickled": "binary",
+}
+_ARROW: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "string": ("string", ()),
+    "bytes": ("binary", ()),
+    "boolean": ("bool_", ()),
+    "byte": ("int8", ()),
+    "short": ("int16", ()),
+    "int": ("int32", ()),
+    "long": ("int64", ()),
+    "big_int": ("decimal128", (38, 0)),
+    "float": ("float32", ()),
+    "double": ("float64", ()),
+    "date": ("date32", ()),
+    "time": ("time64", ("ns",)),
+    "timestamp": ("timestamp", ("us",)),
+    "instant": ("timestamp", ("us", "UTC")),
+    "pickled": ("binary", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalTypeInfo(TypeInfo):
+    """A decimal number of at most `precision` digits, `scale` of them after the point."""
+
+    precision: int
+    scale: int
+
+    def __post_init__(self) -> None:
+        """Refuse what neither Arrow nor Spark can hold."""
+        if not (1 <= self.precision <= 38 and 0 <= self.scale <= self.precision):
+            raise UnsupportedTypeError(
+                f"decimal({self.precision},{self.scale}): the precision must be 1 to 38 and the "
+                "scale 0 to the precision"
+            )
+
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
+        return pa.decimal128(self.precision, self.scale)
+
+    def ddl(self) -> str:
+        """Return the type as Spark writes it."""
+        return f"decimal({self.precision},{self.scale})"
+
+    def describe(self) -> Descriptor:
+        """Return ``{"decimal": [precision, scale]}``."""
+        return {"decimal": [self.precision, self.scale]}
+
+    __str__ = TypeInfo.__str__
+
+
+@dataclass(frozen=True, slots=True)
+class ListTypeInfo(TypeInfo):
+    """A list of elements of one type."""
+
+    element: TypeInfo
+
+    def __post_init__(self) -> None:
+        """Check that it is a list of some type."""
+        _check_type("the elements of a list", self.element)
+
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
+        return pa.list_(pa.field("element", self.element.arrow()))
+
+    def ddl(self) -> str:
+        """Return the type as Spark writes it."""
+        return f"array<{self.element.ddl()}>"
+
+    def describe(self) -> Descriptor:
+        """Return ``{"list": element}``."""
+        return {"list": self.element.describe()}
+
+    __str__ = TypeInfo.__str__
+
+
+@dataclass(frozen=True, slots=True)
+class MapTypeInfo(TypeInfo):
+    """A dict with keys of one type and values of another."""
+
+    key: TypeInfo
+    value: TypeInfo
+
+    def __post_init__(self) -> None:
+        """Refuse keys a dict cannot have."""
+        _check_type("the keys of a map", self.key)
+        _check_type("the values of a map", self.value)
+        if not _hashable(self.key):
+            raise UnsupportedTypeError(
+                f"{self.key} cannot be the key of a map: its values cannot be hashed. "
+                "Use a string, a number, bytes, a date, a timestamp or a tuple of those"
+            )
+
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
+        return pa.map_(self.key.arrow(), self.value.arrow())
+
+    def ddl(self) -> str:
+        """Return the type as Spark writes it."""
+        return f"map<{self.key.ddl()},{self.value.ddl()}>"
+
+    def describe(self) -> Descriptor:
+        """Return ``{"map": [key, value]}``."""
+        return {"map": [self.key.describe(), self.value.describe()]}
+
+    __str__ = TypeInfo.__str__
+
+
+@dataclass(frozen=True, slots=True)
+class RowTypeInfo(TypeInfo):
+    """A row of named fields.
+
+    Attributes:
+        names: The field names, in order.
+        types: The field types, in the same order.
+        python_class: What values come out as: `tuple`, or the NamedTuple, dataclass or
+            `msgspec.Struct` the user declared; a `Row` when None. It is a matter of taste in the
+            program, not of what is stored, so it takes no part in equality nor in the descriptor.
+    """
+
+    names: tuple[str, ...]
+    types: tuple[TypeInfo, ...]
+    python_class: type | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check that the fields can be told apart."""
+        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "types", tuple(self.types))
+        _check_fields(self.names, self.types)
+
+    def arrow(self) -> pa.DataType:
+        """Return the Arrow type of a column of such values."""
+        import pyarrow as pa
+
+        return pa.struct(
+            [pa.field(n, t.arrow()) for n, t in zip(self.names, self.types, strict=True)]
+        )
+
+    def ddl(self) -> str:
+        """Return the type as Spark writes it."""
+        inner = ",".join(
+            f"{quote_name(n)}:{t.ddl()}" for n, t in zip(self.names, self.types, strict=True)
+        )
+        return f"struct<{inner}>"
+
+    def describe(self) -> Descriptor:
+        """Return ``{"row": [[name, type], ...]}``."""
+        return {"row": [[n, t.describe()] for n, t in zip(self.names, self.types, strict=True)]}
+
+    __str__ = TypeInfo.__str__
+
+
+def _check_fields(names: tuple[str, ...], types: tuple[TypeInfo, ...]) -> None:
+    if not names or len(names) != len(types):
+        raise UnsupportedTypeError(
+            f"a row needs as many names as types, and at least one: got the names {list(names)} "
+            f"and {len(types)} types"
+        )
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise UnsupportedTypeError(f"a field name must be a non-empty string, got {name!r}")
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise UnsupportedTypeError(f"a row cannot have two fields of one name: {', '.join(twice)}")
+    for name, type_ in zip(names, types, strict=True):
+        _check_type(f"field {name!r}", type_)
+
+
+def _check_type(what: str, type_: TypeInfo) -> None:
+    if not isinstance(type_, TypeInfo):
+        raise UnsupportedTypeError(
+            f"{what}: expected a type made by Types or as_type, got {type_!r}"
+        )
+
+
+def _hashable(type_: TypeInfo) -> bool:
+    if isinstance(type_, RowTypeInfo):
+        return all(map(_hashable, type_.types)) and (
+            type_.python_class is None or type_.python_class.__hash__ is not None
+        )
+    return not isinstance(type_, ListTypeInfo | MapTypeInfo)
+
+
+def quote_name(name: str) -> str:
+    """Return a field name as Spark's DDL wants it, in backticks where it needs them."""
+    if name.isascii() and name.isidentifier():
+        return name
+    return "`" + name.replace("`", "``") + "`"
+
+
+def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
+    """Read a type back from what `TypeInfo.describe` returned.
+
+    Raises:
+        UnsupportedTypeError: The descriptor is not one of ours.
+    """
+    if isinstance(descriptor, str) and descriptor in _BASIC:
+        return BasicTypeInfo(descriptor)
+    if isinstance(descriptor, dict) and len(descriptor) == 1:
+        ((kind, body),) = descriptor.items()
+        try:
+            return _compound_from_descriptor(kind, body)
+        except UnsupportedTypeError:
+            raise
+        except RecursionError:
+            raise UnsupportedTypeError("a type descriptor is nested too deep") from None
+        except (TypeError, ValueError, KeyError):
+            pass
+    raise UnsupportedTypeError(f"not a type descriptor: {repr(descriptor)[:80]}")
+
+
+def _compound_from_descriptor(kind: str, body: Any) -> TypeInfo:
+    if kind == "list":
+        return ListTypeInfo(type_from_descriptor(body))
+    if kind == "map":
+        key, value = body
+        return MapTypeInfo(type_from_descriptor(key), type_from_descriptor(value))
+    if kind == "decimal":
+        precision, scale = body
+        return DecimalTypeInfo(precision, scale)
+    if kind == "row":
+        names = tuple(name for name, _ in body)
+        return RowTypeInfo(names, tuple(type_from_descriptor(t) for _, t in body))
+    raise KeyError(kind)

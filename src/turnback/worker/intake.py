@@ -1,0 +1,236 @@
+"""Takes over state that is not yet in the form in which the job keeps it.
+
+A savepoint, another job's checkpoint, renamed or evolved state: the tasks here open the operators,
+read the rows of their key groups, bring them to the types the operators have asked for, and write
+state files of the job's own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from turnback.core.errors import ElementTypeError, IncompatibleStateError
+from turnback.program.descriptors import StateDescriptor
+from turnback.program.plan import Operator
+from turnback.snapshot.claims import StateId
+from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+from turnback.snapshot.snapshot import StoredRows
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.delta import COLUMNS, WIDE_COLUMNS, BuiltDelta, bounded_batches, write_delta
+from turnback.state.files import StateFile, StorageRef, storage_of
+from turnback.state.schema import StateSchema
+from turnback.types.keys import KeyCodec, group_range
+from turnback.types.serializer import serializer_for
+from turnback.types.typeinfo import type_from_descriptor
+from turnback.worker.level import LevelInstance
+from turnback.worker.message import user_error
+from turnback.worker.program import LevelProgram, load_program
+
+FILE_BYTES = 64 << 20
+"""Rows are gathered up to this size before they are written as one file."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A state that an operator has asked for, and what becomes of the stored one.
+
+    Attributes:
+        id: Uid and name in the program.
+        migration: Why stored values have to be converted; None if they need not.
+        problem: Why they cannot be; None if they can.
+    """
+
+    id: StateId
+    migration: str | None = None
+    problem: str | None = None
+
+
+def asked(
+    operator: Operator, descriptor: StateDescriptor, stored: Mapping[StateId, StateSchema]
+) -> Asked:
+    """What becomes of the stored state that an operator asks for."""
+    id = (operator.uid, descriptor.name)
+    if id not in stored:
+        return Asked(id)
+    outcome = evolve_state(stored[id], descriptor, _key_of(operator))
+    if isinstance(outcome, Incompatible):
+        return Asked(id, problem=str(_refused(id, outcome.reason)))
+    return Asked(id, migration=outcome.why if isinstance(outcome, Migration) else None)
+
+
+@dataclass(frozen=True)
+class ProbeTask:
+    """Opens the operators of a level, to learn which states they ask for.
+
+    Attributes:
+        blob: The pickled `LevelProgram`.
+        stored: By id in the program, the stored states that would be taken over.
+    """
+
+    blob: bytes
+    stored: Mapping[StateId, StateSchema]
+
+    def run(self) -> list[Asked]:
+        """Open, ask, close."""
+        program = load_program(self.blob)
+        instance = LevelInstance(program, 0)
+        try:
+            return [
+                asked(operator, descriptor, self.stored)
+                for operator, backend in _keyed(program, instance)
+                for descriptor in backend.descriptors()
+            ]
+        finally:
+            instance.close()
+
+
+@dataclass(frozen=True)
+class IntakeTask:
+    """Writes the state of one partition of a level as state files of the job.
+
+    Attributes:
+        blob: The pickled `LevelProgram`.
+        partition: Which one.
+        stored: By id in the program, what is taken over.
+        target: The job directory.
+        attempt: The attempt whose files they become.
+        line: That attempt, as no other driver's is called.
+        epoch: The last epoch of the snapshot.
+    """
+
+    blob: bytes
+    partition: int
+    stored: Mapping[StateId, StoredRows]
+    target: StorageRef
+    attempt: int
+    line: str
+    epoch: int
+
+    def run(self) -> tuple[list[StateFile], list[StateSchema]]:
+        """Write; the files are durable when this returns."""
+        program = load_program(self.blob)
+        instance = LevelInstance(program, self.partition)
+        files: list[StateFile] = []
+        schemas: list[StateSchema] = []
+        try:
+            for operator, backend in _keyed(program, instance):
+                schemas += backend.schemas()
+                if self.partition < operator.parallelism:
+                    span = group_range(
+                        self.partition, operator.parallelism, program.max_parallelism
+                    )
+                    for descriptor in backend.descriptors():
+                        files += self._take(operator, backend, descriptor, span)
+        finally:
+            instance.close()
+        return files, schemas
+
+    def _take(
+        self,
+        operator: Operator,
+        backend: KeyedStateBackend,
+        descriptor: StateDescriptor,
+        span: tuple[int, int],
+    ) -> Iterator[StateFile]:
+        stored = self.stored.get((operator.uid, descriptor.name))
+        if stored is None:
+            return
+        (schema,) = (s for s in backend.schemas() if s.name == descriptor.name)
+        outcome = evolve_state(stored.schema, descriptor, schema.key)
+        if isinstance(outcome, Incompatible):
+            raise _refused(schema.id, outcome.reason)
+        rows: Iterable[pa.Table] = stored.rows(*span)
+        if isinstance(outcome, Migration):
+            convert = _Converter(operator, stored.schema, descriptor, outcome)
+            rows = map(convert.table, rows)
+        for chunk in _chunks(rows):
+            yield self._write(schema, chunk)
+
+    def _write(self, schema: StateSchema, rows: pa.Table) -> StateFile:
+        groups = rows["group"].to_numpy()
+        if len(groups) > 1 and (np.diff(groups) < 0).any():
+            wide = pa.schema([WIDE_COLUMNS.field(name) for name in rows.schema.names])
+            rows = rows.cast(wide).take(pa.array(np.argsort(groups, kind="stable")))
+            groups = rows["group"].to_numpy()
+        state = pa.array(np.zeros(len(rows), np.int16))
+        data = write_delta([schema], bounded_batches(rows.add_column(0, COLUMNS.field(0), state)))
+        path = f"state/{self.attempt}/taken-{self.partition}-{uuid.uuid4().hex}.arrow"
+        if not self.target.inline:
+            storage_of(self.target).put(path, data)
+        built = BuiltDelta(data, len(rows), int(groups[0]), int(groups[-1]), (schema.uid,))
+        return built.file(path, self.epoch, self.line, inline=self.target.inline)
+
+
+class _Converter:
+    """Brings stored values to the type that is declared now."""
+
+    def __init__(
+        self, operator: Operator, stored: StateSchema, descriptor: StateDescriptor, how: Migration
+    ) -> None:
+        self._operator = operator
+        self._name = descriptor.name
+        self._decode = serializer_for(type_from_descriptor(stored.value)).decode
+        self._encode = serializer_for(descriptor.type).encode
+        self._convert = how.convert
+        types = tuple(type_from_descriptor(t) for t in stored.key["types"])
+        self._key = KeyCodec(types, by_columns=bool(stored.key["columns"])).decode
+
+    def table(self, rows: pa.Table) -> pa.Table:
+        """The rows with converted values."""
+        decode, encode, convert, value = self._decode, self._encode, self._convert, b""
+        out: list[bytes] = []
+        try:
+            for value in rows["value"].to_pylist():
+                out.append(encode(convert(decode(value))))
+        except Exception as e:
+            raise self._failed(e, rows["key"][len(out)].as_py(), decode(value)) from e
+        column = pa.array(out, pa.binary())
+        return rows.set_column(rows.schema.get_field_index("value"), COLUMNS.field(4), column)
+
+    def _failed(self, error: Exception, key: bytes, value: Any) -> Exception:
+        op = self._operator
+        if isinstance(error, ElementTypeError):
+            return IncompatibleStateError(
+                f"operator {op.uid!r}: what migrate gave for state {self._name!r} under the key "
+                f"{self._key(key)!r:.80} does not fit its type: {error}"
+            )
+        what = f"migration of state {self._name!r}"
+        return user_error(error, op.uid, what, key=self._key(key), value=value)
+
+
+def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        if len(table):
+            held.append(table)
+            size += table.nbytes
+        if size >= FILE_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)
+
+
+def _keyed(
+    program: LevelProgram, instance: LevelInstance
+) -> list[tuple[Operator, KeyedStateBackend]]:
+    return [(op, instance.backends[op.id]) for op in program.level.keyed]
+
+
+def _key_of(operator: Operator) -> dict[str, Any]:
+    assert operator.key is not None
+    codec = operator.key.codec()
+    return {"types": [t.describe() for t in codec.types], "columns": codec.by_columns}
+
+
+def _refused(id: StateId, reason: str) -> IncompatibleStateError:
+    return IncompatibleStateError(
+        f"state {id[1]!r} of operator {id[0]!r} does not fit the program: {reason}"
+    )

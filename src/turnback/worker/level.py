@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from turnback.core.errors import PlanError
+from turnback.program.functions import Function, declared_states
+from turnback.program.graph import NodeKind
+from turnback.program.plan import Operator
+from turnback.state.backend import KeyedStateBackend
+from turnback.types.columns import Batch
+from turnback.types.frozen import can_change
+from turnback.types.typeinfo import TypeInfo
+from turnback.worker.context import SinkWriters, TaskContext
+from turnback.worker.local_state import LocalState
+from turnback.worker.message import (
+    Barrier,
+    Order,
+    TaskAck,
+    TaskName,
+    align,
+    decode_barrier,
+    encode_barrier,
+    user_error,
+)
+from turnback.worker.program import LevelProgram
+from turnback.worker.routing import Router
+from turnback.worker.runners import Runner, make_runner
+
+_TELLING_ROWS = 100
+"""Rows of a batch whose mean size says something about others."""
+
+
+class LevelInstance:
+    """One partition of a level in one worker.
+
+    It outlives the epoch, so that user functions stay open; the state behind their handles is
+    exchanged for every epoch. Nothing relies on it: another worker may run the next epoch.
+    """
+
+    def __init__(self, program: LevelProgram, partition: int) -> None:
+        self.program = program
+        self.partition = partition
+        self.operators = {op.id: op for op in _apart(program.level.operators)}
+        self.backends: dict[int, KeyedStateBackend] = {}
+        self.runners: dict[int, Runner] = {}
+        self.opened: list[Function] = []
+        for operator in self.operators.values():
+            if operator.kind is not NodeKind.SINK:
+                self._prepare(operator)
+        self.changeable = {op.id for op in self.operators.values() if can_change(op.type)}
+        self.changeable_wires = {w.id for w in program.input.wires if can_change(w.type)}
+        following = program.next_parallelism
+        self.routers = {
+            w.id: Router(w, program.level.index + 1, following, program.max_parallelism)
+            for w in program.output.wires
+            if following is not None
+        }
+
+    def close(self) -> None:
+        """Close the user's functions."""
+        while self.opened:
+            self.opened.pop().close()
+
+    def run(
+        self, order: Order, name: TaskName, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Run one epoch: process the input, align, snapshot, acknowledge."""
+        epoch = _Epoch(self, order, name)
+        collecting = gc.isenabled()
+        gc.disable()  # elements are many, short-lived and free of cycles
+        try:
+            yield from epoch.run(batches)
+        except BaseException:
+            epoch.abort()
+            raise
+        finally:
+            epoch.close()
+            if collecting:
+                gc.enable()
+
+    def _prepare(self, operator: Operator) -> None:
+        backend = None
+        if operator.key is not None:
+            backend = KeyedStateBackend(
+                operator.uid, operator.key.codec(), self.program.max_parallelism
+            )
+            self.backends[operator.id] = backend
+        function = operator.function
+        if isinstance(function, Function):
+            context = TaskContext(operator, self.partition, self.program.max_parallelism, backend)
+            if backend is not None:
+                for attribute, descriptor in declared_states(function).items():
+                    function.__dict__[attribute] = context.register(descriptor)
+            self._open(operator, function, context)
+            context.seal()
+        self.runners[operator.id] = make_runner(operator, backend)
+
+    def _open(self, operator: Operator, function: Function, context: TaskContext) -> None:
+        try:
+            function.open(context)
+        except PlanError:
+            raise  # no restart mends it
+        except Exception as e:
+            raise user_error(e, operator.uid, operator.name, where="open()") from e
+        self.opened.append(function)
+
+
+def _as_declared(batch: Batch, wanted: TypeInfo | None) -> Batch:
+    """Elements of the class the reader expects: the streams of a union may differ in it."""
+    mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
+    return batch if wanted is None or mine is theirs else Batch(wanted, arrow=batch.arrow)
+
+
+def _apart(operators: Iterable[Operator]) -> list[Operator]:
+    """Operators that were given one and the same function object get a copy each."""
+    seen: set[int] = set()
+    apart = []
+    for op in operators:
+        if id(op.function) in seen and isinstance(op.function, Function):
+            op = replace(op, function=copy.deepcopy(op.function))
+        seen.add(id(op.function))
+        apart.append(op)
+    return apart
+
+
+class _Epoch:
+    """One run of a level instance."""
+
+    def __init__(self, instance: LevelInstance, order: Order, name: TaskName) -> None:
+        self.instance = instance
+        self.program = instance.program
+        self.order = order
+        self.name = name
+        self.barriers: list[Barrier] = []
+        self.injected = False
+        self.emitted: list[tuple[int, Batch]] = []
+        self.incoming = {w.id: w for w in instance.program.input.wires}
+        self.outgoing = {w.id: w for w in instance.program.output.wires}
+        self.seconds: dict[str, float] = {}
+        self.row_bytes = 0
+        self.sinks = SinkWriters(instance.program.level, order, name)
+        self.state = LocalState(instance.program, order, name, list(instance.backends.values()))
+        for runner in instance.runners.values():
+            runner.read = runner.written = 0
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for router in self.instance.routers.values():
+            router.start(self.instance.partition)
+        with self._timed("open"):
+            self.state.open()
+        for batch in batches:
+            with self._timed("process"):
+                out = self._process(batch)
+            yield from out
+        with self._timed("snapshot"):
+            ack = self._snapshot()
+        yield self._acknowledge(ack)
+
+    def abort(self) -> None:
+        """Undo what can be undone; what cannot is never referenced."""
+        self.sinks.abort()
+
+    def close(self) -> None:
+        self.state.close()
+
+    @contextlib.contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
+    def _process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        if batch.num_rows >= _TELLING_ROWS:
+            self.row_bytes = max(self.row_bytes, -(-batch.nbytes // batch.num_rows))
+        parts, controls = self.program.input.unpack(batch)
+        if self.program.reads_sources:
+            self.injected = self.injected or bool(controls)
+        else:
+            self.barriers += map(decode_barrier, controls)
+        here = self.program.level.index
+        for wire_id, data in parts:
+            wire = self.incoming[wire_id]
+            elements = Batch(wire.type, data)
+            if wire.last_level > here:
+                self.emitted.append((wire_id, elements))
+            else:
+                changeable = wire_id in self.instance.changeable_wires
+                self._hand_out(elements, wire.consumers, (), changeable)
+        return self._flush()
+
+    def _push(self, node: int, batch: Batch) -> None:
+        operator = self.instance.operators[node]
+        batch = _as_declared(batch, operator.input_type)
+        if operator.kind is NodeKind.SINK:
+            self.sinks.write(operator, batch)
+            return
+        out = self.instance.runners[node].run(batch)
+        if out is not None:
+            changeable = node in self.instance.changeable
+            self._hand_out(out, operator.consumers, operator.wires, changeable)
+
+    def _hand_out(
+        self, batch: Batch, consumers: Sequence[int], wires: Sequence[int], changeable: bool
+    ) -> None:
+        """Give a batch to all its readers; none sees what another one does to the elements."""
+        apart = changeable and len(consumers) + len(wires) > 1
+        for consumer in consumers:
+            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if apart else batch)
+        for wire in wires:
+            self.emitted.append((wire, Batch(batch.type, arrow=batch.arrow) if apart else batch))
+
+    def _flush(self) -> list[pa.RecordBatch]:
+        out = []
+        for wire_id, batch in self.emitted:
+            targets = self.instance.routers[wire_id].targets(batch)
+            out.append(self.program.output.pack(self.outgoing[wire_id], batch.arrow, targets))
+        self.emitted.clear()
+        return out
+
+    def _snapshot(self) -> TaskAck:
+        level = self.program.level
+        where = f"level {level.index}, partition {self.name.partition}"
+        upstream = () if self.program.reads_sources else align(self.barriers, where)
+        state = self.state.snapshot()
+        transactions = self.sinks.prepare()
+        return TaskAck(
+            level.index,
+            self.name,
+            upstream,
+            state,
+            self.state.schemas(),
+            transactions,
+            self._records(),
+            self.state.found,
+            self.seconds,
+            self.row_bytes,
+        )
+
+    def _records(self) -> dict[str, tuple[int, int]]:
+        operators = self.instance.operators
+        counts = {operators[i].uid: (r.read, r.written) for i, r in self.instance.runners.items()}
+        counts.update({uid: (n, 0) for uid, n in self.sinks.counts.items()})
+        return counts
+
+    def _acknowledge(self, ack: TaskAck) -> pa.RecordBatch:
+        """Barriers for every downstream partition; one of them carries the acknowledgements."""
+        level = self.program.level
+        total = level.parallelism
+        if self.program.reads_sources:
+            total = self.name.partition + 1 if self.injected else None
+        acks = (*(a for b in self.barriers for a in b.acks), ack)
+        targets = range(self.program.next_parallelism or 1)
+        courier = self.name.partition % len(targets)
+        controls = [
+            encode_barrier(Barrier(level.index, self.name, total, acks if t == courier else ()))
+            for t in targets
+        ]
+        return self.program.output.barriers(targets, controls)

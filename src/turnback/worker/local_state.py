@@ -1,0 +1,334 @@
+"""Where local stores are on a machine, whose they are, and which of them nobody needs.
+
+<local-dir>/turnback-<uid>/<job id>-<place>/   the stores of one job, each with a lock file
+    owner.json                                 whose they are; touched when they are used
+
+They are caches: removing one that nobody has open costs time and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import msgspec
+
+from turnback.core.errors import StateError
+from turnback.core.ids import path_segment
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.delta import DeltaBuilder
+from turnback.state.files import StateFile, read_state, storage_of
+from turnback.state.replica import Replica, open_replica
+from turnback.state.schema import StateSchema
+from turnback.storage.lock import DirectoryLock, locked_directory
+from turnback.worker.message import Order, TaskName
+from turnback.worker.program import LevelProgram
+
+_LOG = logging.getLogger(__name__)
+_OWNER = "owner.json"
+_SHARED_MEMORY = Path("/dev/shm")
+_TOUCH_S = 3600
+UNUSED_S = 7 * 24 * 3600
+"""Stores that nobody has used for so long are removed by the next worker process."""
+_swept: set[Path] = set()
+
+
+class StoreOwner(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose local stores these are.
+
+    Attributes:
+        job: Name of the job.
+        job_id: Its id, which copies of its directory have as well.
+        directory: URI of its directory.
+    """
+
+    job: str
+    job_id: str
+    directory: str
+
+
+@dataclass(frozen=True)
+class LocalStores:
+    """The local stores of one job on this machine.
+
+    Attributes:
+        path: The directory they are in.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, owner: StoreOwner, backend: str, local_dir: str | None) -> LocalStores:
+        """Return where the local stores of a job are, or would be.
+
+        Args:
+            owner: The job.
+            backend: Name of the state backend.
+            local_dir: Where all local stores are; None for the machine's default.
+        """
+        if local_dir is None:
+            # Shared memory is seen by all workers of the machine.
+            in_memory = backend == "hashmap" and os.access(_SHARED_MEMORY, os.W_OK)
+            local_dir = str(_SHARED_MEMORY) if in_memory else tempfile.gettempdir()
+        place = blake2b(owner.directory.encode(), digest_size=6).hexdigest()
+        return cls(_of_user(local_dir) / f"{path_segment(owner.job_id)}-{place}")
+
+    def store(self, level: int, partition: int) -> Path:
+        """Return where the store of a partition is."""
+        return self.path / f"{level}-{partition}"
+
+    def owner(self) -> StoreOwner | None:
+        """Return whose they are, None if that is not known."""
+        try:
+            return msgspec.json.decode((self.path / _OWNER).read_bytes(), type=StoreOwner)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def mark_used(self, owner: StoreOwner) -> None:
+        """Say that they are used, and by whom; called for every store that is opened."""
+        file = self.path / _OWNER
+        try:
+            if abs(time.time() - file.stat().st_mtime) > _TOUCH_S:
+                os.utime(file)
+        except FileNotFoundError:
+            new = self.path / f"{_OWNER}-{secrets.token_hex(4)}"
+            new.write_bytes(msgspec.json.encode(owner))
+            new.replace(file)
+
+    def last_used_s(self) -> float:
+        """Return when they were last used, in seconds since 1970."""
+        try:
+            return (self.path / _OWNER).stat().st_mtime
+        except FileNotFoundError:  # made by an older version, or half removed
+            return max(_changed_s(path) for path in (self.path, *self.path.rglob("*")))
+
+    def size(self) -> int:
+        """Return the bytes they take up; files of the memory backend are mostly holes."""
+        return sum(_bytes(path) for path in self.path.rglob("*"))
+
+    def is_open(self) -> bool:
+        """Return whether a process has any of them open."""
+        for directory in self._directories():
+            lock = DirectoryLock.take(directory)
+            if lock is None:
+                return True
+            lock.release()
+        return False
+
+    def remove(self) -> bool:
+        """Remove those that no process has open; False if there are others."""
+        complete = True
+        for directory in self._directories():
+            lock = DirectoryLock.take(directory)
+            if lock is None:
+                complete = False
+                continue
+            lock.remove()
+            lock.release()
+        with suppress(FileNotFoundError):
+            rest = list(self.path.iterdir())
+            # A task may just have made a store of its own, which keeps its owner.
+            if all(path.name.startswith(_OWNER) for path in rest):
+                for path in rest:
+                    path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
+        return complete
+
+    def discard(self, why: str) -> None:
+        """Remove those that no process has open; a failure is logged, for they are only caches.
+
+        Args:
+            why: Why nobody needs them, for the log.
+        """
+        try:
+            there = self.path.is_dir()
+            if there and self.remove():
+                _LOG.info("removed the local stores in %s: %s", self.path, why)
+        except OSError as error:
+            _LOG.warning("the local stores in %s cannot be removed: %s", self.path, error)
+
+    def _directories(self) -> list[Path]:
+        """Return where stores are, and where lock files say that they were."""
+        try:
+            entries = [p for p in self.path.iterdir() if not p.name.startswith(_OWNER)]
+        except FileNotFoundError:
+            return []
+        return sorted({locked_directory(path) for path in entries})
+
+
+def all_stores(local_dirs: Iterable[str]) -> list[LocalStores]:
+    """Return the local stores of all jobs of this user on this machine.
+
+    Args:
+        local_dirs: Where to look, besides the machine's default places.
+    """
+    every = [str(_SHARED_MEMORY), tempfile.gettempdir(), *local_dirs]
+    places = {_of_user(local_dir) for local_dir in every}
+    return [stores for place in sorted(places) for stores in _stores_in(place)]
+
+
+def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> None:
+    """Remove what a job has left here under an older id, or with another backend.
+
+    Args:
+        owner: The job.
+        backend: Name of the state backend it uses now.
+        local_dir: Where its local stores are now; None for the machine's default.
+    """
+    current = LocalStores.of(owner, backend, local_dir)
+    for stores in all_stores([local_dir] if local_dir is not None else []):
+        found = stores.owner()
+        if found is not None and found.directory == owner.directory and stores != current:
+            stores.discard(f"job {found.job!r} does not use them any more")
+
+
+def sweep_unused(current: LocalStores) -> None:
+    """Remove stores beside those of a job that nobody has used for long; once per process."""
+    place = current.path.parent
+    if place in _swept:
+        return
+    _swept.add(place)
+    for stores in _stores_in(place):
+        try:
+            unused_s = time.time() - stores.last_used_s()
+        except OSError:
+            continue  # removed by another process a moment ago
+        if unused_s > UNUSED_S and stores != current:
+            stores.discard(f"nobody has used them for {unused_s / 86400:.0f} days")
+
+
+def _of_user(local_dir: str) -> Path:
+    return Path(local_dir).absolute() / f"turnback-{os.getuid()}"
+
+
+def _stores_in(place: Path) -> list[LocalStores]:
+    try:
+        # Temporary directories are open to all: what another user put there is not ours.
+        if not stat.S_ISDIR(place.lstat().st_mode) or place.lstat().st_uid != os.getuid():
+            return []
+        return [
+            LocalStores(path)
+            for path in sorted(place.iterdir())
+            if path.is_dir() and not path.is_symlink()
+        ]
+    except OSError:
+        return []  # there are none, or they cannot be seen
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:  # removed a moment ago
+        return 0
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
+
+MAX_INLINE = 5 * 1024 * 1024
+
+
+class LocalState:
+    """The keyed state of one task in one epoch: opened at the last confirmed one, then drained."""
+
+    def __init__(
+        self,
+        program: LevelProgram,
+        order: Order,
+        name: TaskName,
+        backends: list[KeyedStateBackend],
+    ) -> None:
+        self._program = program
+        self._order = order
+        self._name = name
+        self._backends = backends
+        self._home: Replica | None = None
+
+    @property
+    def found(self) -> str:
+        """Whether the state was at home, caught up or rebuilt; empty without state."""
+        return self._home.found if self._home else ""
+
+    def schemas(self) -> tuple[StateSchema, ...]:
+        """The states the operators have registered."""
+        return tuple(schema for backend in self._backends for schema in backend.schemas())
+
+    def open(self) -> None:
+        """Bring the local store to the last confirmed epoch."""
+        schemas = self.schemas()
+        if not schemas:
+            return
+        order, partition = self._order, self._name.partition
+        owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
+        stores = LocalStores.of(owner, order.backend, order.local_dir)
+        self._home = open_replica(
+            order.backend,
+            stores.store(self._program.level.index, partition),
+            order.files.get(partition, ()),
+            lambda file: read_state(order.storage, file),
+            schemas,
+            self._program.groups(partition),
+            layout=self._program.layout(),
+        )
+        _mark(stores, owner)
+        for backend in self._backends:
+            backend.begin(self._home.store, order.epoch)
+
+    def snapshot(self) -> StateFile | None:
+        """Write what changed; durable when this returns."""
+        if self._home is None:
+            return None
+        order = self._order
+        builder = DeltaBuilder(order.epoch)
+        for backend in self._backends:
+            backend.drain(builder)
+        delta = builder.build()
+        if delta is None:
+            return None
+        name = self._name
+        path = (
+            f"state/{order.attempt}/{self._program.level.index}-{name.partition}"
+            f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
+        )
+        if order.storage.inline:
+            _check_small(delta.data, order.job)
+        else:
+            storage_of(order.storage).put(path, delta.data)
+        return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
+
+    def close(self) -> None:
+        """Give the local store back."""
+        if self._home is not None:
+            self._home.close()
+
+
+def _mark(stores: LocalStores, owner: StoreOwner) -> None:
+    """Say whose the stores are, and remove those beside them that nobody uses any more."""
+    try:
+        stores.mark_used(owner)
+    except OSError as error:
+        _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
+    sweep_unused(stores)
+
+
+def _check_small(data: bytes, job: str) -> None:
+    if len(data) > MAX_INLINE:
+        raise StateError(
+            f"job {job!r}: a task changed {len(data)} bytes of state in one epoch, above the "
+            f"{MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem storage"
+        )

@@ -1,0 +1,192 @@
+"""What travels between driver and tasks. Barriers and acknowledgements ride through the shuffle."""
+
+from __future__ import annotations
+
+import base64
+import re
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from turnback.core import errors
+from turnback.core.errors import EpochConflictError, TurnbackError, UserFunctionError
+from turnback.state.files import StateFile, StorageRef
+from turnback.state.schema import StateSchema
+
+
+class TaskName(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt of one task.
+
+    Attributes:
+        partition: Index of the task.
+        attempt: Spark's number of this attempt, unique within a Spark application.
+        stage: Spark's number of the stage it belongs to.
+        tries: How often Spark had tried this task before, in the same run of the stage.
+    """
+
+    partition: int
+    attempt: int
+    stage: int = 0
+    tries: int = 0
+
+
+class TaskAck(msgspec.Struct, frozen=True):
+    """A task's acknowledgement: what it made durable in this epoch.
+
+    Attributes:
+        level: Its level.
+        name: Which attempt of which partition this is.
+        upstream: The task attempts whose output it read.
+        state: The delta it wrote, if its state changed.
+        schemas: The states its operators have registered.
+        transactions: Prepared sink transactions by sink uid.
+        records: Elements read and written by operator uid.
+        found: Whether the state was at home, caught up or rebuilt; empty without state.
+        seconds: Where the time went.
+        row_bytes: Size of its rows in memory, as the mean of the batch where it was greatest; 0
+            if no batch had enough of them to tell.
+    """
+
+    level: int
+    name: TaskName
+    upstream: tuple[TaskName, ...]
+    state: StateFile | None = None
+    schemas: tuple[StateSchema, ...] = ()
+    transactions: dict[str, tuple[bytes, ...]] = {}
+    records: dict[str, tuple[int, int]] = {}
+    found: str = ""
+    seconds: dict[str, float] = {}
+    row_bytes: int = 0
+
+
+class Barrier(msgspec.Struct, frozen=True):
+    """The end of an epoch on the way from one task to one partition of the next level.
+
+    Attributes:
+        level: Level it comes from; -1 for the coordinator itself.
+        name: The task attempt it comes from.
+        total: Number of tasks of that level, from the one task that knows it.
+        acks: Acknowledgements on their way to the driver.
+    """
+
+    level: int
+    name: TaskName
+    total: int | None = None
+    acks: tuple[TaskAck, ...] = ()
+
+
+INJECTED = Barrier(-1, TaskName(0, 0), total=1)
+
+_encoder = msgspec.msgpack.Encoder()
+_barrier_decoder = msgspec.msgpack.Decoder(Barrier)
+
+
+def encode_barrier(barrier: Barrier) -> bytes:
+    """The bytes of a barrier's control column."""
+    return _encoder.encode(barrier)
+
+
+def decode_barrier(data: bytes) -> Barrier:
+    """The barrier behind a control column."""
+    return _barrier_decoder.decode(data)
+
+
+def align(barriers: list[Barrier], where: str) -> tuple[TaskName, ...]:
+    """Check that every upstream task's barrier has arrived exactly once; return their names."""
+    totals = {b.total for b in barriers if b.total is not None}
+    if len(totals) != 1:
+        raise EpochConflictError(f"{where}: upstream tasks disagree about their number: {totals}")
+    (total,) = totals
+    names = sorted((b.name for b in barriers), key=lambda n: (n.partition, n.attempt))
+    if [n.partition for n in names] != list(range(total)):
+        raise EpochConflictError(
+            f"{where}: expected one barrier of each of {total} upstream tasks, got "
+            f"{[(n.partition, n.attempt) for n in names]}"
+        )
+    return tuple(names)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a level is to do in one epoch.
+
+    Attributes:
+        job: Name of the job.
+        job_id: Its unique id.
+        attempt: Fencing number of this life of the job.
+        epoch: The epoch to run.
+        backend: Name of the state backend.
+        local_dir: Where local stores live; None for the machine's default.
+        storage: Where state files go.
+        files: For each partition the confirmed state files, in epoch order.
+        line: This attempt of this driver, as no other is called.
+        schemas: States of the snapshot the attempt started from.
+    """
+
+    job: str
+    job_id: str
+    attempt: int
+    epoch: int
+    backend: str
+    local_dir: str | None
+    storage: StorageRef
+    files: dict[int, tuple[StateFile, ...]]
+    line: str
+    schemas: tuple[StateSchema, ...] = ()
+
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent)
+_MARK = re.compile(r"<<turnback (?P<body>[A-Za-z0-9+/=]+) kcabnrut>>")
+
+
+class TaskFailure(msgspec.Struct, frozen=True):
+    """The essence of an exception in a task; `kind` names its class in core.errors."""
+
+    kind: str
+    message: str
+
+
+def user_error(error: BaseException, uid: str, name: str, **about: Any) -> UserFunctionError:
+    """Describe an exception of the user's code by its line, its operator and its key."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not f.filename.startswith(_PACKAGE)] or list(frames)[-1:]
+    told = _cut(str(error), 2_000)
+    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {told}"]
+    for label, value in about.items():
+        lines.append(f"  {label}: {_cut(repr(value), 200)}")
+    for frame in own[-5:]:
+        lines.append(f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}')
+        if frame.line:
+            lines.append(f"    {frame.line}")
+    return UserFunctionError("\n".join(lines))
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+class MarkedError(Exception):
+    """Carries a failure through Spark, which keeps nothing of an exception but its text."""
+
+    def __init__(self, failure: TaskFailure) -> None:
+        body = base64.b64encode(msgspec.msgpack.encode(failure)).decode()
+        super().__init__(f"{failure.message}\n<<turnback {body} kcabnrut>>")
+
+
+def marked(error: TurnbackError) -> MarkedError:
+    """An error in the form in which it survives the way through Spark."""
+    return MarkedError(TaskFailure(type(error).__name__, str(error)))
+
+
+def unmarked(error: BaseException) -> BaseException:
+    """The error that a task raised, found again in what Spark made of it."""
+    found = _MARK.search(str(error))
+    if found is None:
+        return error
+    failure = msgspec.msgpack.decode(base64.b64decode(found["body"]), type=TaskFailure)
+    kind = getattr(errors, failure.kind, UserFunctionError)
+    rebuilt: TurnbackError = kind(failure.message)
+    return rebuilt

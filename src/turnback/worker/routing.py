@@ -1,0 +1,236 @@
+"""Where the key of an element comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.program.graph import KeySpec
+from turnback.program.plan import Channel, Routing
+from turnback.types.columns import Batch, stream_columns
+from turnback.types.keys import KeyForm, partition_of
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.worker.message import user_error
+
+KeyReader = Callable[[Batch], list[Any]]
+
+
+def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
+    """A function that gives the keys of a batch's elements, and refuses null ones.
+
+    The keys have the form in which Python finds them equal exactly if they are one key.
+    """
+    form = key.codec().form
+    if key.function is not None:
+        return _function_reader(key.function, form, uid)
+    what = f"({', '.join(key.columns)})"
+    readers = [_column_reader(column, type) for column in key.columns]
+
+    def read(batch: Batch) -> list[Any]:
+        columns = [_not_null(reader(batch), uid, what) for reader in readers]
+        keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return list(map(form.one, keys)) if form.differs else keys
+
+    return read
+
+
+def _column_reader(column: str, type: TypeInfo) -> KeyReader:
+    if not isinstance(type, RowTypeInfo):
+        return lambda batch: batch.rows
+    if type.python_class is tuple or not column.isidentifier():
+        index = [name for name, _ in stream_columns(type)].index(column)
+        return lambda batch: [row[index] for row in batch.rows]
+    get = attrgetter(column)  # faster than by index: rows take names there as well
+    return lambda batch: list(map(get, batch.rows))
+
+
+def _function_reader(function: Callable[[Any], Any], form: KeyForm, uid: str) -> KeyReader:
+    def read(batch: Batch) -> list[Any]:
+        rows, row, keys = batch.rows, None, []
+        try:
+            for row in rows:
+                keys.append(function(row))
+        except Exception as e:
+            raise user_error(e, uid, "key function", element=row) from e
+        if form.are_all(keys):
+            return keys
+        try:
+            return list(map(form.one, _not_null(keys, uid, "that the key function gives")))
+        except ElementTypeError as e:
+            raise e.__class__(f"operator {uid!r}: {e}") from None
+
+    return read
+
+
+def _not_null(values: list[Any], uid: str, what: str) -> list[Any]:
+    if None in values:
+        raise NullKeyError(
+            f"operator {uid!r}: the key {what} of an element is null; filter such elements out or "
+            f"give them a key before key_by"
+        )
+    return values
+
+
+_CACHED_KEYS = 100_000
+
+
+class Router:
+    """Says to which partition of the next level each element of a wire goes."""
+
+    def __init__(self, wire: Channel, into_level: int, next_parallelism: int, max_parallelism: int):
+        self.routing = wire.routing(into_level)
+        self.parallelism = wire.parallelism
+        if self.routing is Routing.TRANSIT:
+            self.parallelism = next_parallelism
+        self.max_parallelism = max_parallelism
+        self._turn = 0
+        self._known: dict[object, int] = {}
+        if self.routing is Routing.KEY_FUNCTION:
+            assert wire.key is not None
+            self._reader = wire.reader
+            self._keys = key_reader(wire.key, wire.type, wire.reader)
+            self._codec = wire.key.codec()
+
+    def start(self, partition: int) -> None:
+        """Begin an epoch; tasks start their round robin at different places."""
+        self._turn = partition
+
+    def targets(self, batch: Batch) -> pa.Array | None:
+        """The target of each element; None where Spark computes it from the key columns."""
+        if self.routing is Routing.KEY_COLUMNS:
+            return None
+        if self.routing is Routing.KEY_FUNCTION:
+            return self._by_key(batch)
+        n, first = len(batch), self._turn
+        self._turn = (first + n) % self.parallelism
+        return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_key(self, batch: Batch) -> pa.Array:
+        known, place = self._known, self._place
+        if len(known) > _CACHED_KEYS:
+            known.clear()
+        targets = []
+        for key in self._keys(batch):
+            target = known.get(key)
+            targets.append(place(key) if target is None else target)
+        return pa.array(targets, pa.int32())
+
+    def _place(self, key: Any) -> int:
+        try:
+            group = self._codec.group(key, self.max_parallelism)
+        except ElementTypeError as e:
+            raise type(e)(f"operator {self._reader!r}: {e}") from None
+        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
+        return target
+
+
+TO = "_to"
+WIRE = "_wire"
+CONTROL = "_ctl"
+
+
+@dataclass(frozen=True)
+class Hop:
+    """The columns of the rows that go from one level to the next.
+
+    `_to` is the partition a row is sent to (null where Spark computes it from the key columns),
+    `_wire` the wire it belongs to, `_ctl` a barrier; then the typed columns of every wire, null in
+    the rows of the others.
+    """
+
+    wires: tuple[Channel, ...]
+
+    @cached_property
+    def fields(self) -> list[tuple[str, TypeInfo]]:
+        """The data columns of all wires, in order."""
+        return [
+            # Unique where Spark takes "n" and "N" for one, and without a need for quotes.
+            (f"w{wire.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
+            for wire in self.wires
+            for i, (name, type) in enumerate(stream_columns(wire.type))
+        ]
+
+    @cached_property
+    def spans(self) -> dict[int, slice]:
+        """Which of the data columns belong to each wire."""
+        spans, at = {}, 0
+        for wire in self.wires:
+            width = len(stream_columns(wire.type))
+            spans[wire.id] = slice(at, at + width)
+            at += width
+        return spans
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of a hop's rows."""
+        control = [(TO, pa.int32()), (WIRE, pa.int32()), (CONTROL, pa.binary())]
+        return pa.schema(control + [(name, type.arrow()) for name, type in self.fields])
+
+    def ddl(self) -> str:
+        """The same for Spark."""
+        columns = [f"{TO} int", f"{WIRE} int", f"{CONTROL} binary"]
+        columns += [f"{name} {type.ddl()}" for name, type in self.fields]
+        return ", ".join(columns)
+
+    def pack(self, wire: Channel, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
+        """Rows of one wire as rows of the hop."""
+        n = data.num_rows
+        arrays: list[pa.Array] = [
+            pa.nulls(n, pa.int32()) if to is None else to,
+            pa.repeat(pa.scalar(wire.id, pa.int32()), n),
+            pa.nulls(n, pa.binary()),
+        ]
+        span = self.spans[wire.id]
+        for i, (_, type) in enumerate(self.fields):
+            mine = span.start <= i < span.stop
+            arrays.append(data.column(i - span.start) if mine else pa.nulls(n, type.arrow()))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def barriers(self, targets: Sequence[int], controls: Sequence[bytes]) -> pa.RecordBatch:
+        """One barrier row per downstream partition."""
+        n = len(targets)
+        arrays: list[pa.Array] = [
+            pa.array(targets, pa.int32()),
+            pa.nulls(n, pa.int32()),
+            pa.array(controls, pa.binary()),
+        ]
+        arrays += [pa.nulls(n, type.arrow()) for _, type in self.fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def unpack(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, pa.RecordBatch]], list[bytes]]:
+        """Split what arrived into the rows of each wire and the barriers among them."""
+        wire, control = batch.column(1), batch.column(2)
+        barriers: list[bytes] = []
+        if control.null_count != len(control):
+            barriers = control.drop_null().to_pylist()
+            keep = pc.is_null(control)
+            batch, wire = batch.filter(keep), wire.filter(keep)
+        if not batch.num_rows:
+            return [], barriers
+        if len(self.wires) == 1:
+            return [(self.wires[0].id, self._project(batch, self.wires[0]))], barriers
+        parts = []
+        for each in self.wires:
+            mask = pc.equal(wire, each.id)
+            part = batch.filter(mask)
+            if part.num_rows:
+                parts.append((each.id, self._project(part, each)))
+        return parts, barriers
+
+    def _project(self, batch: pa.RecordBatch, wire: Channel) -> pa.RecordBatch:
+        span = self.spans[wire.id]
+        columns = stream_columns(wire.type)
+        arrays = []
+        for i, (_, type) in enumerate(columns):
+            array, wanted = batch.column(3 + span.start + i), type.arrow()
+            # Spark labels timestamps with the session's zone and knows only nullable children.
+            arrays.append(array if array.type == wanted else array.cast(wanted))
+        return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])

@@ -1,0 +1,118 @@
+import pytest
+
+from coordinator_fakes import HookedStorage, memory
+from turnback.core.clock import ManualClock
+from turnback.job.history import (
+    AttemptStarted,
+    CheckpointDone,
+    CheckpointFailed,
+    History,
+    JobEnded,
+    Restarting,
+    read_history,
+)
+
+
+def done(number: int) -> CheckpointDone:
+    return CheckpointDone(number, number, "periodic", 1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_000)
+
+
+def test_everything_comes_back_in_order(clock) -> None:
+    storage = memory()
+    events = [
+        AttemptStarted("chk-7", 12),
+        done(8),
+        CheckpointFailed(13, "manual", "no answer", True, 9),
+        Restarting("boom", 1_000),
+        JobEnded("FAILED", "boom"),
+    ]
+    history = History(storage, 3, clock)
+    for event in events:
+        clock.set_now_ms(clock.now_ms() - 10)  # order does not follow the clock
+        history.record(event)
+    records = read_history(storage)
+    assert [record.event for record in records] == events
+    assert [(record.attempt, record.index) for record in records] == [(3, n) for n in range(5)]
+    assert [record.at_ms for record in records] == [990, 980, 970, 960, 950]
+
+
+def test_attempts_are_merged(clock) -> None:
+    storage = memory()
+    for attempt in (1, 2, 10):
+        History(storage, attempt, clock).record(AttemptStarted(f"chk-{attempt}"))
+    assert [record.attempt for record in read_history(storage)] == [1, 2, 10]
+
+
+def test_routine_events_are_written_together(clock) -> None:
+    storage = HookedStorage(memory())
+    history = History(storage, 1, clock)
+    for number in range(100):
+        history.add(done(number))
+        history.flush_if_due()
+        clock.advance(1_000)
+    puts = [path for operation, path in storage.operations if operation == "put"]
+    assert 15 <= len(puts) <= 25
+    history.flush()
+    assert len(read_history(storage)) == 100
+
+
+def test_a_history_that_cannot_be_written_is_written_later(clock) -> None:
+    storage = HookedStorage(memory())
+    history = History(storage, 1, clock)
+    storage.fail("put", "history")
+    for number in range(10):
+        history.record(done(number))
+    storage.heal()
+    history.record(JobEnded("FINISHED"))
+    assert len(read_history(storage)) == 11
+
+
+def test_growth_is_bounded_and_what_matters_is_kept_longest(clock) -> None:
+    storage = memory()
+    for attempt in range(1, 61):
+        history = History(storage, attempt, clock)
+        history.record(AttemptStarted(None))
+        for number in range(150):
+            history.add(done(number))
+        history.record(Restarting("again", 1))
+    assert len(storage.list("history")) <= 21
+    records = read_history(storage)
+    assert len(records) <= 6_000
+    starts = [record for record in records if isinstance(record.event, AttemptStarted)]
+    assert [record.attempt for record in starts] == list(range(1, 61))
+    newest = [record for record in records if record.attempt == 60]
+    assert len(newest) == 152
+
+
+def test_a_crash_in_the_middle_of_folding_shows_nothing_twice(clock) -> None:
+    storage = HookedStorage(memory())
+
+    class Crash(BaseException):
+        pass
+
+    def crash(operation: str, path: str) -> None:
+        if operation == "delete":
+            raise Crash
+
+    storage.before = crash
+    with pytest.raises(Crash):
+        for attempt in range(1, 40):
+            History(storage, attempt, clock).record(AttemptStarted(None))
+    storage.heal()
+    attempts = [record.attempt for record in read_history(storage)]
+    assert attempts == list(range(1, len(attempts) + 1))
+    assert len(attempts) == 21
+
+
+def test_files_that_cannot_be_read_are_skipped(clock) -> None:
+    storage = memory()
+    History(storage, 1, clock).record(AttemptStarted(None))
+    storage.put("history/2-0.json", b"rubbish")
+    storage.put("history/3-0.json", b'{"format": 9, "new": 1}')
+    storage.put("history/notes.txt", b"")
+    assert [record.attempt for record in read_history(storage)] == [1]

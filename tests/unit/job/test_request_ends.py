@@ -1,0 +1,190 @@
+"""Where requests end their job, and what becomes of those that nobody has answered."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+
+from turnback.checkpoint.manifest import Manifest
+from turnback.core.errors import CorruptFileError, FencedError
+from turnback.job.catalog import SavepointCatalog, SavepointEntry
+from turnback.job.decisions import Decision, Decisions
+from turnback.job.outcomes import answer_ended, answer_leftovers
+from turnback.job.request import RequestKind, RequestState
+from turnback.job.requests import Requests
+from turnback.job.status import JobState
+from turnback.storage.memory import MemoryStorage
+
+_NAMES = itertools.count()
+DONE, FAILED = RequestState.COMPLETED, RequestState.FAILED
+CHECKPOINT = Manifest(
+    job="job",
+    job_id="i",
+    number=7,
+    attempt=1,
+    epoch=5,
+    created_ms=0,
+    trigger="savepoint",
+    parent=None,
+    max_parallelism=128,
+    sources={},
+    state=(),
+    schemas=(),
+    operators=(),
+    transactions={},
+    watermarks={},
+    config={},
+)
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage(f"request-ends-{next(_NAMES)}")
+
+
+@pytest.fixture
+def requests(storage: MemoryStorage) -> Requests:
+    return Requests(storage)
+
+
+def decide(storage: MemoryStorage, id: str, checkpoint: int, epoch: int = 5) -> None:
+    Decisions(storage).add(Decision(id=id, checkpoint=checkpoint, epoch=epoch, attempt=1))
+
+
+# -- decisions
+
+
+def test_a_decision_holds_as_long_as_its_checkpoint_is_the_newest(storage, requests) -> None:
+    id = requests.submit(RequestKind.STOP).id
+    decisions = Decisions(storage)
+    assert decisions.holding(id, CHECKPOINT.number, CHECKPOINT.epoch) is None
+    decide(storage, id, 7)
+    found = decisions.holding(id, CHECKPOINT.number, CHECKPOINT.epoch)
+    assert found is not None
+    assert (found.checkpoint, found.epoch) == (7, 5)
+    newer = msgspec.structs.replace(CHECKPOINT, number=8, epoch=6)
+    assert decisions.holding(id, newer.number, newer.epoch) is None
+    assert decisions.holding(id, CHECKPOINT.number, 6) is None
+    assert decisions.holding("another", CHECKPOINT.number, CHECKPOINT.epoch) is None
+
+
+def test_a_decision_that_comes_late_replaces_none(storage, requests) -> None:
+    id = requests.submit(RequestKind.STOP).id
+    decide(storage, id, 7)
+    decide(storage, id, 3, epoch=2)
+    assert Decisions(storage).holding(id, CHECKPOINT.number, CHECKPOINT.epoch) is not None
+    assert [r.id for r in requests.open()] == [id]
+
+
+def test_a_damaged_decision_is_named(storage, requests) -> None:
+    id = requests.submit(RequestKind.STOP).id
+    decide(storage, id, 7)
+    path = f"ops/{id}.decision-7.json"
+    storage.put(path, storage.get(path)[:-3])
+    with pytest.raises(CorruptFileError, match=r"decision-7\.json is damaged"):
+        Decisions(storage).holding(id, CHECKPOINT.number, CHECKPOINT.epoch)
+
+
+def test_decisions_go_with_their_requests(storage, requests, caplog) -> None:
+    ids = [requests.submit(RequestKind.STOP).id for _ in range(3)]
+    for id in ids:
+        decide(storage, id, 7)
+    decide(storage, "nobody-asked", 7)
+    for id in ids[:2]:
+        requests.finish(id, DONE)
+    requests.prune(1)
+    assert {p.split("/")[1].split(".")[0] for p in storage.list("ops")} == set(ids[1:])
+    assert f"ops/{ids[2]}.decision-7.json" in storage.list("ops")
+    assert "is no request" not in caplog.text
+
+
+# -- who answers
+
+
+def test_a_driver_that_was_replaced_writes_no_result(storage) -> None:
+    fenced = False
+
+    def own_attempt() -> int:
+        if fenced:
+            raise FencedError("attempt 4 has taken over")
+        return 3
+
+    driver = Requests(storage, answering=own_attempt)
+    first, second = (driver.submit(RequestKind.SAVEPOINT).id for _ in range(2))
+    assert driver.finish(first, DONE).attempt == 3
+    fenced = True
+    with pytest.raises(FencedError):
+        driver.finish(second, DONE)
+    storage.put(f"ops/{second}.json", b"damaged")
+    with pytest.raises(FencedError):
+        driver.open()
+    assert driver.result(second) is None
+
+
+# -- the job has ended
+
+
+def save(storage: MemoryStorage, id: str) -> str:
+    path = f"memory://saved/{id}"
+    entry = SavepointEntry(id=id, path=path, created_ms=0, checkpoint=7, epoch=5)
+    SavepointCatalog(storage).add(entry)
+    return path
+
+
+@pytest.mark.parametrize("job", [JobState.FINISHED, JobState.CANCELED, JobState.FAILED])
+@pytest.mark.parametrize("kind", list(RequestKind))
+def test_whose_savepoint_is_complete_is_done(storage, requests, kind, job) -> None:
+    """However the job has ended: it did so with the epoch that is in the savepoint."""
+    what: dict[str, Any] = {} if kind is RequestKind.SAVEPOINT else {"savepoint": True}
+    saved, lost = (requests.submit(kind, **what).id for _ in range(2))
+    path = save(storage, saved)
+    answer_ended(requests, SavepointCatalog(storage), job)
+    result = requests.result(saved)
+    assert (result.state, result.path, result.checkpoint) == (DONE, path, 7)
+    assert requests.result(lost).state is FAILED
+    assert job.value in requests.result(lost).error
+    assert requests.open() == []
+
+
+def test_one_without_savepoint_is_done_when_the_job_has_ended(storage, requests) -> None:
+    catalog = SavepointCatalog(storage)
+    for job, stopped in (
+        (JobState.FINISHED, DONE),
+        (JobState.CANCELED, DONE),
+        (JobState.FAILED, FAILED),
+    ):
+        stop, cancel = (requests.submit(k).id for k in (RequestKind.STOP, RequestKind.CANCEL))
+        answer_ended(requests, catalog, job)
+        assert requests.result(stop).state is stopped
+        assert requests.result(cancel).state is DONE
+
+
+def test_a_job_that_did_not_come_to_say_how_it_ended_has_done_nothing(storage, requests) -> None:
+    id = requests.submit(RequestKind.CANCEL).id
+    answer_ended(requests, SavepointCatalog(storage), None)
+    assert requests.result(id).state is FAILED
+
+
+def test_what_is_left_when_a_user_starts_the_job_again(storage, requests) -> None:
+    savepoint, stop, plain = (
+        requests.submit(RequestKind.SAVEPOINT).id,
+        requests.submit(RequestKind.STOP, savepoint=True).id,
+        requests.submit(RequestKind.CANCEL).id,
+    )
+    own = requests.submit(RequestKind.STOP).id
+    path = save(storage, stop)
+    answer_leftovers(requests, SavepointCatalog(storage), None, frozenset({own}))
+    assert {r.id for r in requests.open()} == {savepoint, own}
+    assert requests.result(stop).state is FAILED
+    assert path in requests.result(stop).error
+    assert requests.result(plain).state is FAILED
+
+
+def test_what_an_ended_job_has_left_is_answered_when_it_is_started_again(storage, requests) -> None:
+    stop = requests.submit(RequestKind.STOP, savepoint=True).id
+    path = save(storage, stop)
+    answer_leftovers(requests, SavepointCatalog(storage), JobState.FINISHED, frozenset())
+    assert (requests.result(stop).state, requests.result(stop).path) == (DONE, path)

@@ -1,0 +1,282 @@
+"""Which state of a snapshot goes to which state of a program?"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
+from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.snapshot.claims import Program, SnapshotInfo, StoredState, claim, spell
+from turnback.snapshot.preflight import refuse_losses
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.files import StorageRef
+from turnback.state.schema import StateSchema
+
+
+def schema(uid, name):
+    key = {"types": ["string"], "columns": True}
+    return StateSchema(uid=uid, name=name, kind="value", key=key, value="long")
+
+
+def snapshot(*ids, sources=(), operators=()):
+    return SnapshotInfo(
+        name="chk-7",
+        job="clicks",
+        max_parallelism=128,
+        states=tuple(StoredState(schema(*id), rows=1200, length=34_567) for id in ids),
+        operators=tuple(OperatorInfo(uid, f"The {uid}", "map", 2) for uid in operators),
+        sources=tuple(sources),
+    )
+
+
+def program(*ids, open=(), sources=(), others=()):
+    states = {uid: frozenset(n for u, n in ids if u == uid) for uid, _ in ids}
+    states.update({uid: states.get(uid, frozenset()) for uid in open})
+    return Program(states, frozenset(open), frozenset(sources), frozenset(others))
+
+
+def pairs(claims):
+    return {id: state.id for id, state in claims.states.items()}
+
+
+def ids(states):
+    return [state.id for state in states]
+
+
+A_X, A_Y, B_X, B_Y = ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")
+
+
+def test_states_are_found_by_uid_and_name():
+    found = claim(snapshot(A_X, A_Y, B_X), program(A_X, A_Y, ("new", "z")))
+    assert pairs(found) == {A_X: A_X, A_Y: A_Y}
+    assert ids(found.unclaimed) == [B_X]
+    assert not found.undecided
+    with pytest.raises(IncompatibleStateError):
+        refuse_losses(snapshot(A_X, A_Y, B_X), found)
+
+
+def test_nothing_to_refuse():
+    refuse_losses(snapshot(A_X), claim(snapshot(A_X), program(A_X)))
+
+
+def test_what_is_asked_for_in_open_is_undecided():
+    found = claim(snapshot(A_X, A_Y), program(A_X, open="a"))
+    assert pairs(found) == {A_X: A_X, A_Y: A_Y}
+    assert found.undecided == {A_Y}
+    assert not found.unclaimed
+
+
+def test_an_operator_without_key_claims_no_state():
+    assert ids(claim(snapshot(A_X), program(others="a")).unclaimed) == [A_X]
+
+
+@pytest.mark.parametrize(
+    ("renames", "wanted"),
+    [
+        ({"a": "b"}, {B_X: A_X, B_Y: A_Y}),
+        ({"a/x": "b/y", "a/y": "b/x"}, {B_Y: A_X, B_X: A_Y}),
+        ({A_X: B_Y, A_Y: "b/x"}, {B_Y: A_X, B_X: A_Y}),
+        ({"a": "b", A_X: ("c", "z")}, {("c", "z"): A_X, B_Y: A_Y}),
+    ],
+)
+def test_renames(renames, wanted):
+    found = claim(snapshot(A_X, A_Y), program(B_X, B_Y, ("c", "z")), renames)
+    assert pairs(found) == wanted
+    assert not found.unclaimed
+
+
+def test_names_can_be_swapped():
+    assert pairs(claim(snapshot(A_X, B_X), program(A_X, B_X), {"a": "b", "b": "a"})) == {
+        A_X: B_X,
+        B_X: A_X,
+    }
+
+
+def test_a_rename_of_a_state_moves_no_other():
+    found = claim(snapshot(A_X, A_Y), program(A_X, A_Y, ("a", "z")), {"a/x": "a/z"})
+    assert pairs(found) == {("a", "z"): A_X, A_Y: A_Y}
+
+
+def test_a_rename_into_a_function_that_asks_in_open():
+    found = claim(snapshot(A_X), program(open="b"), {"a/x": "b/anything"})
+    assert pairs(found) == {("b", "anything"): A_X}
+    assert found.undecided == {("b", "anything")}
+
+
+def test_renames_move_sources_too():
+    found = claim(snapshot(sources=["s", "t"]), program(sources=["s2", "u"]), {"s": "s2"})
+    assert found.sources == {"s2": "s"}
+    assert found.lost_sources == ("t",)
+    assert found.operators == {"s2": "s"}
+
+
+SLASHES = snapshot(("a", "b/c"), ("a/b", "c"), ("a/b", "d"))
+
+
+def test_names_with_slashes():
+    target = program(("n/m", "x/y"), ("a/b", "c"), ("a", "b/c"), ("a/b", "d"))
+    found = claim(SLASHES, target, {"a/b/d": "n/m/x/y"})
+    assert pairs(found)["n/m", "x/y"] == ("a/b", "d")
+    with pytest.raises(ConfigurationError, match=r"\('a', 'b/c'\) or \('a/b', 'c'\); write .*pair"):
+        claim(SLASHES, target, {"a/b/c": "n/m/x/y"})
+    found = claim(SLASHES, target, {("a", "b/c"): "n/m/x/y"})
+    assert pairs(found)["n/m", "x/y"] == ("a", "b/c")
+    both = snapshot(("a", "b"), ("a/b", "c"))
+    with pytest.raises(ConfigurationError, match=r"'a/b' can mean 'a/b' or \('a', 'b'\)"):
+        claim(both, target, allow=["a/b"])
+    assert spell(("a", "b/c")) == "('a', 'b/c')"
+    assert spell(("a", "b")) == "'a/b'"
+
+
+@pytest.mark.parametrize(
+    ("renames", "message"),
+    [
+        ({"clik": "b"}, r"renames: chk-7 has no operator or state 'clik'; did you mean 'click'\?"),
+        ({"click/cuont": "b/x"}, r"chk-7 has no .*'click/cuont'; did you mean 'click/count'\?"),
+        ({("click", "z"): "b/x"}, r"chk-7 has no .*did you mean 'click'"),
+        ({"qqqq": "b"}, r"it has 'click', 'click/count'"),
+        ({"click": "sesions"}, r"the program has no operator 'sesions'; did you mean 'sessions'\?"),
+        ({"click": "b/x"}, r"renames\['click'\]: the program has no operator 'b/x'"),
+        ({"click/count": "b"}, r"the program has no state 'b'; "),
+        ({"click/count": "sessions/yyyyy"}, r"has no state 'sessions/yyyyy'; did you mean"),
+        ({"click": "b", "click/count": 5}, r"expected 'uid'.* got 5"),
+        ({"click/count": "b/x", ("click", "count"): "b/x"}, "'click/count' twice"),
+    ],
+)
+def test_wrong_renames(renames, message):
+    with pytest.raises(ConfigurationError, match=message):
+        claim(snapshot(("click", "count")), program(B_X, ("sessions", "x")), renames)
+
+
+@pytest.mark.parametrize(
+    "renames", [{"a": "b"}, {"a/x": "b/x"}, {"a/x": "c/z", "b/x": "c/z"}, {"a": "c", "b": "c"}]
+)
+def test_two_states_do_not_become_one(renames):
+    with pytest.raises(ConfigurationError, match="would start from 'a/x' and 'b/x'"):
+        claim(snapshot(A_X, B_X), program(B_X, ("c", "z"), ("c", "x")), renames)
+
+
+def test_two_sources_do_not_become_one():
+    with pytest.raises(ConfigurationError, match="source 't' would start from 's' and 't'"):
+        claim(snapshot(sources=["s", "t"]), program(sources=["t"]), {"s": "t"})
+
+
+def test_a_collision_that_nothing_takes_over_is_none():
+    found = claim(snapshot(A_X, A_Y, B_X), program(B_Y), {"a": "b"})
+    assert pairs(found) == {B_Y: A_Y}
+    assert ids(found.unclaimed) == [A_X, B_X]
+
+
+@pytest.mark.parametrize(
+    ("allow", "left"),
+    [
+        (False, [A_X, A_Y, B_X]),
+        (True, []),
+        ((), [A_X, A_Y, B_X]),
+        (["a"], [B_X]),
+        ("a", [B_X]),
+        ({"a/y", "b"}, [A_X]),
+        ([("a", "x"), "b/x"], [A_Y]),
+    ],
+)
+def test_what_may_be_dropped(allow, left):
+    found = claim(snapshot(A_X, A_Y, B_X), program(), allow=allow)
+    assert ids(found.unclaimed) == left
+    assert sorted(ids(found.unclaimed) + ids(found.dropped)) == [A_X, A_Y, B_X]
+
+
+def test_what_is_claimed_is_not_dropped():
+    found = claim(snapshot(A_X), program(A_X), allow=["a"])
+    assert pairs(found) == {A_X: A_X}
+    assert not found.dropped
+
+
+def test_an_allowance_that_allows_nothing():
+    stored = snapshot(("click", "count"), operators=["click", "stateless"])
+    wanted = "allow_non_restored_state: chk-7 has no .*'{}'; did you mean '{}'"
+    for given, near in (("clik", "click"), ("click/cont", "click/count")):
+        with pytest.raises(ConfigurationError, match=wanted.format(given, near)):
+            claim(stored, program(), allow=[given])
+    with pytest.raises(ConfigurationError, match="'stateless'"):
+        claim(stored, program(), allow=["stateless"])
+
+
+def test_the_refusal_names_everything():
+    stored = snapshot(A_X, A_Y, B_X, ("c/d", "z"), operators=["a", "b"])
+    found = claim(stored, program(A_X))
+    with pytest.raises(IncompatibleStateError) as caught:
+        refuse_losses(stored, found)
+    text = str(caught.value)
+    assert text.startswith("chk-7 of job 'clicks' holds state that nothing in the program claims:")
+    assert "\n  state 'y' of operator 'a' (The a): 1,200 rows, 33.8 KiB\n" in text
+    assert "\n  state 'z' of operator 'c/d': 1,200 rows" in text
+    assert "'x' of operator 'a'" not in text
+    assert "renames={'a/y': ...}" in text
+    assert "allow_non_restored_state=True" in text
+    names = re.search(r"allow_non_restored_state=(\[.*\])", text)[1]
+    assert names == "['a/y', 'b', 'c/d']"
+    again = claim(stored, program(A_X), allow=["a/y", "b", "c/d"])
+    refuse_losses(stored, again)
+    assert len(again.dropped) == 3
+
+
+def test_sizes_that_are_not_known_are_not_told():
+    stored = SnapshotInfo("chk-1", "j", 1, (StoredState(schema("a", "x")),), (), ())
+    with pytest.raises(IncompatibleStateError, match=r"state 'x' of operator 'a'\n"):
+        refuse_losses(stored, claim(stored, program()))
+    assert [StoredState(schema("a", "x"), length=n).size for n in (5, 1024, 5 << 40)] == [
+        "5 bytes",
+        "1.0 KiB",
+        "5120.0 GiB",
+    ]
+
+
+def test_a_checkpoint_as_a_snapshot():
+    sources = {leaf: SourcePosition(None) for leaf in ("s", "two#0", "two#1", "odd#1")}
+    operators = tuple(OperatorInfo(uid, uid, "source", 1) for uid in ("s", "two", "odd#1"))
+    manifest = Manifest(
+        job="j", job_id="id", number=7, attempt=1, epoch=1, created_ms=0, trigger="final",
+        parent=None, max_parallelism=64, sources=sources, state=(), schemas=(schema("a", "x"),),
+        operators=operators, transactions={}, watermarks={}, config={},
+    )  # fmt: skip
+    promised = {"gone": (b"t",), "empty": ()}
+    info = Snapshot.of_manifest(manifest, StorageRef("memory://jobs/j"), promised).info()
+    assert (info.name, info.job, info.max_parallelism) == ("chk-7", "j", 64)
+    assert info.sources == ("s", "two", "odd#1")
+    assert info.streams == {"s": 1, "two": 2, "odd#1": 1}
+    assert info.sinks == ("gone",)
+    assert ids(info.states) == [A_X]
+    assert info.operators == operators
+
+
+def test_a_source_that_reads_another_number_of_streams():
+    stored = SnapshotInfo("chk-7", "clicks", 128, (), (), ("s", "t"), {"s": 1, "t": 2})
+    now = Program({}, sources=frozenset("su"), streams={"s": 3, "u": 2})
+    found = claim(stored, now, {"t": "u"})
+    assert found.changed_sources == {"s": (1, 3)}
+    with pytest.raises(IncompatibleStateError) as caught:
+        refuse_losses(stored, found)
+    assert "source 's' reads 3 streams now, and 1 in chk-7 of job 'clicks'" in str(caught.value)
+    assert "allow_non_restored_state=['s']" in str(caught.value)
+    for allow in (True, ["s"]):
+        allowed = claim(stored, now, {"t": "u"}, allow)
+        refuse_losses(stored, allowed)
+        assert allowed.rewound_sources == ("s",)
+
+
+def test_promised_output_of_a_sink_that_is_gone():
+    operators = tuple(OperatorInfo(uid, uid, "sink", 1) for uid in ("kept", "gone", "old"))
+    stored = SnapshotInfo("chk-7", "clicks", 128, (), operators, (), {}, ("kept", "gone", "old"))
+    now = Program({}, others=frozenset(("kept", "new")), sinks=frozenset(("kept", "new")))
+    found = claim(stored, now, {"old": "new"})
+    assert found.sinks == {"kept": "kept", "old": "new"}
+    assert found.unclaimed_sinks == ("gone",)
+    with pytest.raises(IncompatibleStateError) as caught:
+        refuse_losses(stored, found)
+    for part in ("'gone'", "renames={'gone': ...}", "turnback transactions commit clicks"):
+        assert part in str(caught.value)
+    allowed = claim(stored, now, {"old": "new"}, ["gone"])
+    refuse_losses(stored, allowed)
+    assert allowed.dropped_sinks == ("gone",)

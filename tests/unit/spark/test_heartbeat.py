@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from turnback.job.directory import JobDirectory
+from turnback.job.process import ProcessId
+from turnback.job.run import LAUNCH, Launch, RunDirectory, RunEnd
+from turnback.job.status import JobState, Status
+from turnback.spark import driver as heartbeat
+from turnback.spark.driver import Heartbeat
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.05)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> JobDirectory:
+    directory = JobDirectory.locate(tmp_path / "jobs", "job")
+    directory.say(JobState.RUNNING, directory.open().job_id, attempt=1)
+    return directory
+
+
+def until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def status(directory: JobDirectory) -> Status:
+    found = directory.status()
+    assert found is not None
+    return found
+
+
+def test_it_says_what_it_is_given_until_the_end(directory: JobDirectory) -> None:
+    epochs = iter(range(100_000))
+    with Heartbeat(directory, lambda: {"epoch": next(epochs)}, None).beating():
+        until(lambda: (status(directory).epoch or 0) > 2)
+    last = status(directory).heartbeat
+    time.sleep(0.2)
+    assert status(directory).heartbeat == last
+    assert status(directory).supervisor is None
+
+
+def test_an_error_on_the_way_does_not_stop_it(
+    directory: JobDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def fields() -> dict[str, int]:
+        calls.append(1)
+        if len(calls) < 3:
+            raise RuntimeError("not now")
+        return {"epoch": 7}
+
+    with Heartbeat(directory, fields, None).beating():
+        until(lambda: status(directory).epoch == 7)
+    assert "not now" in caplog.text
+
+
+def test_a_supervisor_that_is_gone_is_replaced_once(
+    directory: JobDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.write(LAUNCH, Launch(script="job.py"))
+    run.set_end(RunEnd(0, "so that the new one ends at once"))
+    here = ProcessId.current()
+    run.set_supervisor(ProcessId(here.host, here.machine, 2**22 + 1, "0"))
+    started = []
+    real = RunDirectory.start_supervisor
+
+    def start(self: RunDirectory) -> object:
+        started.append(real(self))
+        run.set_supervisor(here)  # as the new one does
+        return started[-1]
+
+    monkeypatch.setattr(RunDirectory, "start_supervisor", start)
+    with Heartbeat(directory, dict, run).beating():
+        until(lambda: status(directory).supervisor == here)
+        beats = status(directory).heartbeat
+        until(lambda: status(directory).heartbeat > beats + 3)
+    assert len(started) == 1
+    assert started[0].wait(30) == 0

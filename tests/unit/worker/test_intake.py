@@ -1,0 +1,49 @@
+"""State that is taken over is written as files of the job's own, however much of it there is."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from turnback.snapshot.table import ROWS
+from turnback.state.files import StorageRef, storage_of
+from turnback.state.merging import live_rows
+from turnback.state.schema import StateSchema
+from turnback.worker import intake
+from turnback.worker.intake import IntakeTask
+
+LIST = StateSchema(uid="op", name="l", kind="list", key={}, value="bytes")
+
+
+def rows(group, position, value):
+    columns = [[group], [b"hot"], [b"%012d" % position], [value]]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=ROWS)
+
+
+def taken(tmp_path, tables):
+    target = StorageRef(str(tmp_path))
+    task = IntakeTask(b"", 0, {}, target, attempt=1, line="1-a", epoch=5)
+    files = [task._write(LIST, chunk) for chunk in intake._chunks(tables)]
+    return files, lambda file: storage_of(target).get(file.path)
+
+
+def test_rows_come_in_any_order_of_groups(tmp_path):
+    groups = [4, 1, 3, 1, 4, 0]
+    files, read = taken(tmp_path, [rows(g, i, b"v%d" % i) for i, g in enumerate(groups)])
+    assert [(f.first_group, f.last_group, f.rows) for f in files] == [(0, 4, 6)]
+    found = [row for _, table in live_rows(files, read) for row in table.to_pylist()]
+    assert [(row["group"], row["value"]) for row in found] == [
+        (0, b"v5"), (1, b"v1"), (1, b"v3"), (3, b"v2"), (4, b"v0"), (4, b"v4")
+    ]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_more_than_2_gib_in_one_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(intake, "FILE_BYTES", 1 << 40)
+    large = pa.array([b"x" * (56 << 20)], pa.binary())
+    tables = [rows(3, i, b"").set_column(3, ROWS.field(3), large) for i in range(40)]
+    files, read = taken(tmp_path, tables)
+    assert [file.rows for file in files] == [40]
+    sizes = [len(row["value"]) for _, t in live_rows(files, read) for row in t.to_pylist()]
+    assert sizes == [56 << 20] * 40
