@@ -5,7 +5,6 @@ import sys
 from turnback import (
     FileSink,
     KeyedProcessFunction,
-    Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
@@ -16,17 +15,23 @@ class Totals(KeyedProcessFunction):
     clicks = ValueStateDescriptor("clicks", int)
 
     def process_element(self, event, ctx):
-        total = self.views if event.kind == "view" else self.clicks
-        total.update((total.value() or 0) + 1)
-        yield Row(event.post, self.views.value() or 0, self.clicks.value() or 0)
+        views, clicks = self.views.value() or 0, self.clicks.value() or 0
+        if event.kind == "view":
+            views += 1
+            self.views.update(views)
+        else:
+            clicks += 1
+            self.clicks.update(clicks)
+        yield event.post, views, clicks
 
 
 class Activity(KeyedProcessFunction):
     events = ValueStateDescriptor("events", int)
 
     def process_element(self, event, ctx):
-        self.events.update((self.events.value() or 0) + 1)
-        yield Row(event.kind, self.events.value())
+        events = (self.events.value() or 0) + 1
+        self.events.update(events)
+        yield event.kind, events
 
 
 def main(events: str, out: str, jobs: str) -> None:

@@ -9,7 +9,6 @@ import sys
 from turnback import (
     FileSink,
     KeyedProcessFunction,
-    Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
@@ -36,7 +35,7 @@ class Totals(KeyedProcessFunction):
             add(self.paid_views if event.kind == "view" else self.paid_clicks)
         paid_views, paid_clicks = self.paid_views.value() or 0, self.paid_clicks.value() or 0
         views, clicks = self.views.value() or 0, self.clicks.value() or 0
-        yield Row(event.post, views - paid_views, clicks - paid_clicks, paid_views, paid_clicks)
+        yield event.post, views - paid_views, clicks - paid_clicks, paid_views, paid_clicks
 
 
 class Engagement(KeyedProcessFunction):
@@ -51,7 +50,7 @@ class Engagement(KeyedProcessFunction):
     def process_element(self, event, ctx):
         add(self.views if event.kind == "view" else self.clicks)
         views, clicks = self.views.value() or 0, self.clicks.value() or 0
-        yield Row(event.post, self.weight * 100 * clicks // max(views, 1))
+        yield event.post, self.weight * 100 * clicks // max(views, 1)
 
 
 def main(events: str, out: str, jobs: str, savepoint: str, name: str, weight: str) -> None:
