@@ -13,8 +13,8 @@ from turnback.config.checkpointing import (
     ExternalizedCheckpointRetention,
 )
 from turnback.config.configuration import ConfigurationEditor
-from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import parse_duration
 
 Duration = int | str | timedelta
 

@@ -27,9 +27,9 @@ from turnback.config.object_store import from_storage_options
 from turnback.config.options import MAX_PARALLELISM, backend_name
 from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.savepoints import SavepointSettings
-from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
+from turnback.core.units import parse_duration
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.plan import Plan

@@ -17,7 +17,6 @@ from turnback.checkpoint.manifest import CompletedCheckpoint, Fence, Manifest
 from turnback.checkpoint.retention import Retention
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.clock import Clock
-from turnback.core.duration import format_duration
 from turnback.core.errors import (
     CheckpointError,
     CheckpointTimeoutError,
@@ -26,6 +25,7 @@ from turnback.core.errors import (
     SinkError,
     StorageError,
 )
+from turnback.core.units import format_duration
 from turnback.job.history import CheckpointDone, CheckpointFailed
 
 

@@ -1,13 +1,16 @@
-"""What every command has at hand: where jobs are, the configuration, and where to print."""
+"""What every command works with: where jobs are, the configuration, and where to print."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from turnback.cli.exit import DeclinedError
 from turnback.cli.output import Output
+from turnback.cli.text import printable
 
 if TYPE_CHECKING:
     from turnback.config.configuration import Configuration
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Cli:
-    """What the options that all commands share have said.
+    """The values of the options that every command has, and what follows from them.
 
     Args:
-        root: Where jobs are, if the command line says so.
-        settings: What was given with -D, as ``key=value``.
+        root: Where jobs are, if --root says so.
+        settings: The values of -D, as ``key=value``.
         output: Where to print.
-        debug: Whether errors show where they come from.
+        debug: Whether errors show where in the code they come from.
     """
 
     def __init__(
@@ -46,7 +49,7 @@ class Cli:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """What was given with -D, by key; --root is one of them."""
+        """The settings of the command line, by key; --root is one of them."""
         from turnback.config.layers import parse_pairs
 
         pairs = parse_pairs(self.settings)
@@ -56,11 +59,7 @@ class Cli:
 
     @cached_property
     def configuration(self) -> Configuration:
-        """The configuration as this command sees it.
-
-        Raises:
-            ConfigurationError: The file, an environment variable or -D is wrong.
-        """
+        """The configuration of file, environment and command line."""
         from turnback.config.configuration import Configuration
 
         return Configuration.load(command_line=self.pairs)
@@ -92,28 +91,31 @@ class Cli:
         return Jobs(self.root, self.storage_options)
 
     def job(self, text: str, *, whole: bool = False) -> Job:
-        """The job with a name, an id, or a prefix of either.
-
-        Args:
-            text: What was written.
-            whole: A prefix is not enough: for what changes or ends a job.
-
-        Raises:
-            JobNotFoundError: There is none; the message names the nearest.
-            AmbiguousJobError: There are several.
-        """
+        """Find a job by its name or id, or the beginning of either unless it has to be whole."""
         return self.jobs.find(text, whole=whole)
 
     def snapshot(self, text: str, *, whole: bool = False) -> Snapshot:
-        """The checkpoint or savepoint that is meant.
-
-        Args:
-            text: What was written.
-            whole: Prefixes of names and ids are not enough: for what deletes it.
-
-        Raises:
-            CheckpointNotFoundError: There is none.
-        """
+        """Find a checkpoint or savepoint; see `job` for `whole`."""
         from turnback.inspect.snapshots import open_snapshot
 
         return open_snapshot(text, self.jobs, self.storage_options, whole=whole)
+
+    def confirm(self, question: str, yes: bool) -> None:
+        """Ask before something that cannot be undone, unless --yes was given.
+
+        Raises:
+            DeclinedError: The answer is no, or there is nobody to ask.
+        """
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise DeclinedError(
+                f"{question} Nobody can be asked, as this is not a terminal: give --yes to go on"
+            )
+        # On stderr, so that stdout holds results only.
+        print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+        if not answer.endswith("\n"):
+            print(file=sys.stderr)
+        if answer.strip().lower() not in ("y", "yes"):
+            raise DeclinedError("not done, as you said no")

@@ -1,80 +1,286 @@
-"""`turnback doctor`."""
+"""`turnback doctor`: whether this machine has everything that jobs need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-from turnback.cli import packages, places
+from turnback.cli.command import command
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
-from turnback.cli.finding import Finding
-from turnback.cli.output import Value
-from turnback.cli.verb import Panel, Verb
-from turnback.core.errors import ConfigurationError
+from turnback.cli.output import Column
+from turnback.core.errors import ConfigurationError, SparkUnavailableError, StorageError
+from turnback.core.units import format_size
 
 if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
     from turnback.config.configuration import Configuration
 
+_LITTLE_SPACE = 1 << 30
+_NO_SPACE = 100 << 20
+# Long enough for a slow store, short enough for a person who waits.
+_S3_OPTIONS = {
+    "timeout": "10 s",
+    "connect_timeout": "3 s",
+    "retry_timeout": "10 s",
+    "max_retries": "1",
+}
 
+
+@dataclass(frozen=True)
+class CheckResult:
+    """Something that was checked.
+
+    Attributes:
+        name: What.
+        verdict: ok; warn if something will not work as well as it could; fail if jobs cannot run.
+        found: What was found.
+        advice: What to do about it.
+    """
+
+    name: str
+    verdict: Literal["ok", "warn", "fail"]
+    found: str
+    advice: str = ""
+
+
+_COLUMNS: tuple[Column[CheckResult], ...] = (
+    Column("verdict", lambda result, out: out.state(result.verdict)),
+    Column("what", lambda result, out: result.name),
+    Column("found", lambda result, out: result.found),
+    Column("what to do", lambda result, out: result.advice),
+)
+
+
+@command("doctor", "turnback doctor", "turnback doctor --root s3://bucket/jobs --json")
 def doctor(cli: Cli) -> ExitCode | None:
-    """Look whether everything that jobs need is there.
+    """Check whether everything that jobs need is there.
 
     Python, Java, Spark, the configuration, the directories of checkpoints and savepoints, room on
     the disks, and the port of the dashboard. Ends with code 10 if jobs could not run.
     """
-    findings = list(_findings(cli))
+    results = list(_results(cli))
+    failed = any(result.verdict == "fail" for result in results)
     if cli.json:
-        cli.out.document({"ok": not _failed(findings), "findings": findings})
+        cli.out.document({"ok": not failed, "findings": results})
     else:
-        rows: list[list[Value]] = [
-            [cli.out.state(f.verdict), f.name, f.found, f.advice] for f in findings
-        ]
-        cli.out.table(("verdict", "what", "found", "what to do"), rows)
-    return ExitCode.PROBLEM if _failed(findings) else None
+        cli.out.records(_COLUMNS, results)
+    return ExitCode.PROBLEM if failed else None
 
 
-def _failed(findings: list[Finding]) -> bool:
-    return any(finding.verdict == "fail" for finding in findings)
-
-
-def _findings(cli: Cli) -> Iterator[Finding]:
-    yield packages.look_at_python()
-    yield packages.look_at_java()
-    yield from packages.look_at_packages()
+def _results(cli: Cli) -> Iterator[CheckResult]:
+    # An older Python could not read this file: pip refuses to install it there.
+    yield CheckResult("python", "ok", f"{sys.version.split()[0]} at {sys.executable}")
+    yield _check_java()
+    yield from _check_packages()
     try:
         configuration, options, root = cli.configuration, cli.storage_options, cli.root
     except ConfigurationError as error:
-        yield Finding("configuration", "fail", str(error), "correct it, then run doctor again")
+        yield CheckResult("configuration", "fail", str(error), "correct it, then run doctor again")
         return
-    yield _look_at_configuration(configuration)
-    yield places.look_at_place("jobs", root, options)
-    yield _look_at_savepoints(configuration, options)
-    yield from places.look_at_temporary(configuration.value("state.backend.local-dir"))
-    yield places.look_at_port(configuration.value("web.address"), configuration.value("web.port"))
+    yield _check_configuration(configuration)
+    yield _check_directory("jobs", root, options)
+    yield _check_savepoints(configuration, options)
+    yield from _check_local_space(configuration.value("state.backend.local-dir"))
+    yield _check_port(configuration.value("web.address"), configuration.value("web.port"))
 
 
-def _look_at_configuration(configuration: Configuration) -> Finding:
+# -- what is installed
+
+
+def _check_java() -> CheckResult:
+    try:
+        from turnback.spark.session import check_java
+
+        return CheckResult("java", "ok", f"Java {check_java()}")
+    except ImportError as error:
+        return CheckResult("java", "fail", f"not checked: {error}", "install pyspark first")
+    except (ConfigurationError, SparkUnavailableError, OSError) as error:
+        return CheckResult("java", "fail", str(error), "see https://adoptium.net")
+
+
+def _check_packages() -> Iterator[CheckResult]:
+    """Check Spark, then everything else that is needed, then the extras."""
+    needed, extras = _requirements()
+    problems = {each.name: package_problem(each) for each in needed}
+    spark = problems.pop("pyspark", None)
+    if spark is None:
+        yield CheckResult("pyspark", "ok", installed_version("pyspark") or "")
+    else:
+        bounds = next(each.specifier for each in needed if each.name == "pyspark")
+        yield CheckResult("pyspark", "fail", spark, f"pip install 'pyspark{bounds}'")
+    bad = [problem for problem in problems.values() if problem is not None]
+    if bad:
+        yield CheckResult("packages", "fail", "; ".join(bad), "pip install --upgrade turnback")
+    else:
+        yield CheckResult("packages", "ok", f"all {len(problems)} there")
+    missing = {name for name, needs in extras.items() if any(map(package_problem, needs))}
+    found = ", ".join(sorted(set(extras) - missing)) or "none"
+    if missing:
+        found += f" (not installed: {', '.join(sorted(missing))})"
+    yield CheckResult("extras", "ok", found)
+
+
+def _requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
+    """Return what is always needed, and what each extra needs that is not for developers."""
+    from importlib.metadata import metadata, requires
+
+    from packaging.requirements import Requirement
+
+    extras: dict[str, list[Requirement]] = {
+        name: [] for name in metadata("turnback").get_all("Provides-Extra") or () if name != "dev"
+    }
+    always: list[Requirement] = []
+    for line in requires("turnback") or ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"extra": ""}):
+            always.append(requirement)
+            continue
+        for name, needs in extras.items():
+            if marker.evaluate({"extra": name}):
+                needs.append(requirement)
+    return always, extras
+
+
+def package_problem(requirement: Requirement) -> str | None:
+    """Return what is wrong with the installed version of a package, `None` if it will do."""
+    version = installed_version(requirement.name)
+    if version is None:
+        return f"{requirement.name} is not installed"
+    if not requirement.specifier.contains(version, prereleases=True):
+        return f"{requirement.name} is {version}, but {requirement.specifier} is needed"
+    return None
+
+
+def installed_version(name: str) -> str | None:
+    """Return the version of a package, `None` if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+# -- configuration and directories
+
+
+def _check_configuration(configuration: Configuration) -> CheckResult:
     origins = sorted({entry.origin for entry in configuration.entries() if entry.is_set})
     found = f"set in {', '.join(origins)}" if origins else "nothing is set, all defaults"
-    return Finding("configuration", "ok", found)
+    return CheckResult("configuration", "ok", found)
 
 
-def _look_at_savepoints(configuration: Configuration, options: dict[str, str]) -> Finding:
+def _check_savepoints(configuration: Configuration, options: dict[str, str]) -> CheckResult:
     directory = configuration.value("state.savepoints.dir")
-    if directory is None:
-        return Finding(
-            "savepoints",
-            "warn",
-            "state.savepoints.dir is not set",
-            "set it, or give a directory with every savepoint",
-        )
-    return places.look_at_place("savepoints", directory, options)
+    if directory is not None:
+        return _check_directory("savepoints", directory, options)
+    advice = "set it, or give a directory with every savepoint"
+    return CheckResult("savepoints", "warn", "state.savepoints.dir is not set", advice)
 
 
-VERB = Verb(
-    "doctor",
-    doctor,
-    Panel.TOOLS,
-    examples=("turnback doctor", "turnback doctor --root s3://bucket/jobs --json"),
-)
+def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:
+    """Check that a directory or object store can be written, read and deleted from."""
+    try:
+        local = _local_path(uri)
+        if local is not None and not local.exists():
+            return _check_missing(name, local)
+        _probe(uri, options)
+    except (StorageError, ConfigurationError) as error:
+        advice = "check the path, the permissions and the free space"
+        if uri.lower().startswith("s3"):
+            advice = "check address and credentials: turnback config s3"
+        return CheckResult(name, "fail", f"{uri}: {error}", advice)
+    if local is None:
+        return CheckResult(name, "ok", f"{uri} can be written and read")
+    return _check_space(name, local, f"{local} can be written and read")
+
+
+def _check_missing(name: str, path: Path) -> CheckResult:
+    """Check that a directory which does not exist yet can be made."""
+    parent = _nearest_existing(path)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        advice = f"make it, or allow to write into {parent}"
+        return CheckResult(name, "fail", f"{path} does not exist and cannot be made", advice)
+    return _check_space(name, parent, f"{path} does not exist yet and can be made")
+
+
+def _check_space(name: str, path: Path, found: str = "") -> CheckResult:
+    try:
+        free = shutil.disk_usage(path).free
+    except OSError as error:
+        return CheckResult(name, "fail", f"{path}: {error.strerror}", "make the directory")
+    text = f"{found or path}, {format_size(free)} free"
+    if free < _NO_SPACE:
+        return CheckResult(name, "fail", text, "make room: nothing can be written")
+    if free < _LITTLE_SPACE:
+        return CheckResult(name, "warn", text, "make room: state and checkpoints need it")
+    return CheckResult(name, "ok", text)
+
+
+def _check_local_space(local_dir: str | None) -> Iterator[CheckResult]:
+    """Check the places where tasks keep state while they run."""
+    yield _check_space("temporary files", Path(tempfile.gettempdir()))
+    if local_dir is not None:
+        nearest = _nearest_existing(Path(local_dir))
+        yield _check_space("state.backend.local-dir", nearest, local_dir)
+    shared = Path("/dev/shm")
+    if os.name == "posix" and shared.is_dir():
+        yield _check_space("shared memory", shared)
+
+
+def _check_port(address: str, port: int) -> CheckResult:
+    """Check that the dashboard could be started."""
+    where = f"{address}:{port}"
+    try:
+        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(found[0], found[1]) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(found[4])
+    except OSError as error:
+        advice = "if that is not the dashboard, choose another port: turnback ui --port"
+        return CheckResult("dashboard", "warn", f"{where}: {error.strerror or error}", advice)
+    return CheckResult("dashboard", "ok", f"{where} is free")
+
+
+def _nearest_existing(path: Path) -> Path:
+    """Return the path itself, or the nearest one above it that exists."""
+    here = path.expanduser().absolute()
+    return next((p for p in (here, *here.parents) if p.exists()), here)
+
+
+def _local_path(uri: str) -> Path | None:
+    from urllib.parse import unquote, urlsplit
+
+    from turnback.storage.local import LocalStorage
+    from turnback.storage.open import open_storage
+
+    storage = open_storage(uri) if uri.lower().startswith("file:") or "://" not in uri else None
+    if isinstance(storage, LocalStorage):
+        return Path(unquote(urlsplit(storage.uri).path))
+    return None
+
+
+def _probe(uri: str, options: Mapping[str, str]) -> None:
+    """Write, read and delete a file."""
+    from turnback.storage.open import open_storage
+
+    impatient = _S3_OPTIONS if uri.lower().startswith("s3") else {}
+    storage = open_storage(uri, {**options, **impatient})
+    path, data = f"_doctor-{uuid.uuid4().hex}", b"turnback doctor"
+    storage.put_if_absent(path, data)
+    try:
+        if storage.get(path) != data:
+            raise StorageError(f"{path} holds other bytes than were written")
+    finally:
+        storage.delete(path)

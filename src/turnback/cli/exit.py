@@ -29,39 +29,27 @@ from turnback.core.errors import (
 class ExitCode(IntEnum):
     """One code for each kind of ending, so that scripts need not read messages."""
 
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    NOT_FOUND = 3
-    NOT_AS_NEEDED = 4
-    WOULD_NOT_START = 5
-    DAMAGED = 6
-    STORAGE = 7
-    TIMED_OUT = 8
-    DECLINED = 9
-    PROBLEM = 10
-    INTERRUPTED = 130
+    meaning: str
 
-    @property
-    def meaning(self) -> str:
-        """What it says, for the help and the docs."""
-        return _MEANINGS[self]
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        """Make the code a number that has a meaning."""
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
-
-_MEANINGS = {
-    ExitCode.OK: "done",
-    ExitCode.FAILED: "it failed; diff --exit-code: there are differences",
-    ExitCode.USAGE: "wrong usage or configuration",
-    ExitCode.NOT_FOUND: "no such job, snapshot or state",
-    ExitCode.NOT_AS_NEEDED: "the job is in use, or does not run as it would have to",
-    ExitCode.WOULD_NOT_START: "the job would not start from this snapshot",
-    ExitCode.DAMAGED: "a file is damaged, or was written by a newer version",
-    ExitCode.STORAGE: "the storage refuses or does not answer",
-    ExitCode.TIMED_OUT: "it took longer than --timeout",
-    ExitCode.DECLINED: "you were asked and said no, or could not be asked",
-    ExitCode.PROBLEM: "doctor found a problem",
-    ExitCode.INTERRUPTED: "interrupted with Ctrl-C",
-}
+    OK = 0, "done"
+    FAILED = 1, "it failed; diff --exit-code: there are differences"
+    USAGE = 2, "wrong usage or configuration"
+    NOT_FOUND = 3, "no such job, snapshot or state"
+    CONFLICT = 4, "the job is in use or not running, or needs what was to be deleted"
+    WOULD_NOT_START = 5, "the job would not start from this snapshot"
+    DAMAGED = 6, "a file is damaged, or was written by a newer version"
+    STORAGE = 7, "the storage refuses or does not answer"
+    TIMED_OUT = 8, "it took longer than --timeout"
+    DECLINED = 9, "you were asked and said no, or could not be asked"
+    PROBLEM = 10, "doctor found a problem"
+    INTERRUPTED = 130, "interrupted with Ctrl-C"
 
 
 class DeclinedError(TurnbackError):
@@ -69,7 +57,7 @@ class DeclinedError(TurnbackError):
 
 
 class RequestFailedError(TurnbackError):
-    """The job could not do what was asked of it."""
+    """The job could not do what it was asked to do."""
 
 
 class TimedOutError(TurnbackError):
@@ -77,30 +65,21 @@ class TimedOutError(TurnbackError):
 
 
 # The first class that fits decides, so subclasses come before their bases.
-_CODES: tuple[tuple[type[BaseException], ExitCode], ...] = (
-    (KeyboardInterrupt, ExitCode.INTERRUPTED),
-    (DeclinedError, ExitCode.DECLINED),
-    (TimedOutError, ExitCode.TIMED_OUT),
-    (CheckpointTimeoutError, ExitCode.TIMED_OUT),
-    (JobNotFoundError, ExitCode.NOT_FOUND),
-    (AmbiguousJobError, ExitCode.USAGE),
-    (NotFoundError, ExitCode.NOT_FOUND),
-    (CheckpointNotFoundError, ExitCode.NOT_FOUND),
-    (ConfigurationError, ExitCode.USAGE),
-    (PlanError, ExitCode.USAGE),
-    (JobInUseError, ExitCode.NOT_AS_NEEDED),
-    (JobNotRunningError, ExitCode.NOT_AS_NEEDED),
-    (StillNeededError, ExitCode.NOT_AS_NEEDED),
-    (FencedError, ExitCode.NOT_AS_NEEDED),
-    (AlreadyExistsError, ExitCode.NOT_AS_NEEDED),
-    (CorruptFileError, ExitCode.DAMAGED),
-    (FormatVersionError, ExitCode.DAMAGED),
-    (StorageError, ExitCode.STORAGE),
-    (IncompatibleStateError, ExitCode.WOULD_NOT_START),
-    (StateError, ExitCode.NOT_FOUND),
+_CODES: tuple[tuple[ExitCode, tuple[type[BaseException], ...]], ...] = (
+    (ExitCode.INTERRUPTED, (KeyboardInterrupt,)),
+    (ExitCode.DECLINED, (DeclinedError,)),
+    (ExitCode.TIMED_OUT, (TimedOutError, CheckpointTimeoutError)),
+    (ExitCode.NOT_FOUND, (JobNotFoundError, NotFoundError, CheckpointNotFoundError)),
+    (ExitCode.USAGE, (AmbiguousJobError, ConfigurationError, PlanError)),
+    (ExitCode.CONFLICT, (JobInUseError, JobNotRunningError, StillNeededError, FencedError)),
+    (ExitCode.CONFLICT, (AlreadyExistsError,)),
+    (ExitCode.DAMAGED, (CorruptFileError, FormatVersionError)),
+    (ExitCode.STORAGE, (StorageError,)),
+    (ExitCode.WOULD_NOT_START, (IncompatibleStateError,)),
+    (ExitCode.NOT_FOUND, (StateError,)),
 )
 
 
 def exit_code(error: BaseException) -> ExitCode:
-    """The exit code for an error that ends a command."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
+    """Return the exit code for an error that ends a command."""
+    return next((code for code, kinds in _CODES if isinstance(error, kinds)), ExitCode.FAILED)

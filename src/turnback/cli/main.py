@@ -1,4 +1,4 @@
-"""The program `turnback`: runs a command and turns what becomes of it into an exit code."""
+"""The program `turnback`: its commands, its errors and its exit codes."""
 
 from __future__ import annotations
 
@@ -6,84 +6,165 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
 
-from typer.exceptions import Abort, TyperException
+import click
+from click.shell_completion import shell_complete
 
-from turnback.cli.app import make_app
-from turnback.cli.exit import DeclinedError, ExitCode, exit_code
+from turnback.cli.command import SHARED_OPTIONS, SHARED_TITLE, Group, write_options, write_section
+from turnback.cli.exit import ExitCode, exit_code
 from turnback.cli.output import Output
 from turnback.core.errors import TurnbackError
 
-COMPLETION = "_TURNBACK_COMPLETE"
-"""Set by a shell that wants to know what may come next."""
+COMMANDS = {
+    "Run": {
+        "run": "run:run",
+        "check": "run:check",
+    },
+    "Look": {
+        "list": "jobs:list_jobs",
+        "status": "jobs:status",
+        "logs": "logs:logs",
+        "checkpoints": "jobs:checkpoints",
+        "savepoints": "jobs:savepoints",
+    },
+    "Act": {
+        "savepoint": "requests:savepoint",
+        "stop": "requests:stop",
+        "cancel": "requests:cancel",
+        "transactions": "transactions:transactions",
+    },
+    "Snapshots": {
+        "inspect": "snapshots:inspect",
+        "query": "query:query",
+        "diff": "query:diff",
+        "verify": "snapshots:verify",
+        "dispose": "snapshots:dispose",
+    },
+    "Tools": {
+        "ui": "ui:ui",
+        "config": "config:config",
+        "doctor": "doctor:doctor",
+        "gc": "gc:gc",
+    },
+}
+"""Every command in the order of the help, and the module of this package and its attribute."""
+
+_COMPLETE = "_TURNBACK_COMPLETE"
+"""Set by a shell that asks for completions, or for the script that makes it do so."""
+
+
+class Program(Group):
+    """All commands; only the module of the one that is called is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the help."""
+        return [name for group in COMMANDS.values() for name in group]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command."""
+        for group in COMMANDS.values():
+            if cmd_name in group:
+                module, _, attribute = group[cmd_name].partition(":")
+                command = getattr(import_module(f"turnback.cli.{module}"), attribute)
+                assert isinstance(command, click.Command) and command.name == cmd_name
+                return command
+        return None
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, then the options."""
+        for title, names in COMMANDS.items():
+            write_section(formatter, title, [self.summary(ctx, name) for name in names])
+        own = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
+        write_options(formatter, ctx, "Options", [p for p in own if p not in SHARED_OPTIONS])
+        write_options(formatter, ctx, SHARED_TITLE, SHARED_OPTIONS)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        rows = [(f"{code.value:>3}", code.meaning) for code in ExitCode]
+        write_section(formatter, "Exit codes", rows)
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        click.echo(f"turnback {version('turnback')}")
+        ctx.exit()
+
+
+PROGRAM = Program(
+    "turnback",
+    help="State, checkpoints and savepoints for PySpark streaming jobs.",
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
+        ),
+        *SHARED_OPTIONS,
+    ],
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = tuple(sys.argv[1:] if arguments is None else arguments)
     try:
-        completing = COMPLETION in os.environ
-        app = make_app(() if completing else given)
-        result = app(given, prog_name="turnback", standalone_mode=False)
+        if _COMPLETE in os.environ:
+            return shell_complete(PROGRAM, {}, "turnback", _COMPLETE, os.environ[_COMPLETE])
+        with PROGRAM.make_context("turnback", [*words]) as context:
+            result = PROGRAM.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         # Whoever read the output has seen enough. Python would complain when it flushes again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return ExitCode.FAILED
-    except Exception as error:  # noqa: BLE001 - the last place where it can be told
-        return _tell(error, given)
-    return int(result or ExitCode.OK)
+    except Exception as error:  # noqa: BLE001 - nobody else could report it
+        return _report(error, words)
+    return ExitCode.OK if result is None else result
 
 
-def _tell(error: Exception, given: Sequence[str]) -> ExitCode:
-    """Print why the command ended; its options are read from the text, as it may not be parsed."""
-    given = _ours(given)
-    out = Output(json="--json" in given, color="--no-color" not in given)
-    if isinstance(error, Abort):
-        error = DeclinedError("not done, as nobody answered")
-    if isinstance(error, TyperException) and not error.format_message():
-        return ExitCode.USAGE  # the help was printed instead
-    message, code, expected = _describe(error)
-    if "--debug" in given:
+def _report(error: Exception, words: Sequence[str]) -> ExitCode:
+    """Print why the command failed; its options are read from the text, which may be wrong."""
+    words = _without_script(words)
+    out = Output(json="--json" in words, color="--no-color" not in words)
+    debug = "--debug" in words
+    kind, code, expected = type(error).__name__, exit_code(error), True
+    if isinstance(error, click.UsageError):
+        path = "turnback" if error.ctx is None else error.ctx.command_path
+        message = f"{error.format_message()}\nSee '{path} --help'."
+        kind, code = "UsageError", ExitCode.USAGE
+    elif isinstance(error, TurnbackError):
+        message = str(error)
+    else:
+        message, expected = f"{kind}: {error}", False
+    if debug:
         traceback.print_exception(error)
     if out.json:
-        out.document({"error": _kind(error) | {"message": message, "exit_code": int(code)}})
+        out.document({"error": {"kind": kind, "message": message, "exit_code": int(code)}})
         return code
-    first, *hints = message.splitlines() or [""]
-    out.say(f"error: {first}", "bold red")
-    for hint in hints:
-        out.say(hint)
-    if not expected and "--debug" not in given:
-        out.say("This is not an error Turnback expects. Run it again with --debug to see more.")
+    first, *others = message.splitlines() or [""]
+    out.message(f"error: {first}", "bold red")
+    for line in others:
+        out.message(line)
+    if not expected and not debug:
+        out.message("Turnback does not expect this error. Run it again with --debug to see more.")
     return code
 
 
-def _ours(given: Sequence[str]) -> Sequence[str]:
-    """What is left without the arguments of a script, which may have options of the same name."""
-    for at, word in enumerate(given):
-        if word.endswith(".py"):
-            return given[:at]
-    return given
-
-
-def _describe(error: Exception) -> tuple[str, ExitCode, bool]:
-    """Message and exit code of an error, and whether users can do something about it."""
-    if isinstance(error, TyperException):
-        return _usage(error), ExitCode.USAGE, True
-    if isinstance(error, TurnbackError):
-        return str(error), exit_code(error), True
-    return f"{type(error).__name__}: {error}", ExitCode.FAILED, False
-
-
-def _usage(error: TyperException) -> str:
-    context = getattr(error, "ctx", None)
-    path = "turnback" if context is None else context.command_path
-    return f"{error.format_message()}\nSee '{path} --help'."
-
-
-def _kind(error: Exception) -> dict[str, Any]:
-    return {"kind": "UsageError" if isinstance(error, TyperException) else type(error).__name__}
+def _without_script(words: Sequence[str]) -> Sequence[str]:
+    """Leave out a script and its arguments, which may have options of the same name."""
+    ends = [at for at, word in enumerate(words) if word.endswith(".py")]
+    return words[: ends[0]] if ends else words
 
 
 if __name__ == "__main__":

@@ -1,65 +1,81 @@
-"""`turnback query`."""
+"""`turnback query` and `turnback diff`: what is done with snapshots in Spark."""
 
 from __future__ import annotations
 
 import csv
+import os
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from turnback.cli.arguments import SnapshotArgument
+from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli
-from turnback.cli.text import told
-from turnback.cli.verb import Panel, Verb
+from turnback.cli.exit import ExitCode
+from turnback.cli.output import Column, Value
+from turnback.cli.parameters import complete_snapshot, find_state, snapshot_argument, state_option
+from turnback.cli.text import json_value, value_text
+from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
 
 if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+
+    from turnback.api.savepoint_diff import StateDiff
     from turnback.snapshot.snapshot import Snapshot
 
+_COUNTS = ("added", "removed", "changed", "unchanged")
 
-def query(
-    cli: Cli,
-    snapshot: SnapshotArgument,
-    sql: Annotated[
-        str | None,
-        typer.Argument(metavar="[SQL]", help="The query; without one the tables are listed."),
-    ] = None,
-    limit: Annotated[
-        int, typer.Option("--limit", min=1, metavar="N", help="Print at most N rows.")
-    ] = 1_000,
-    format: Annotated[
-        Literal["table", "csv", "json"],
-        typer.Option("--format", metavar="FORMAT", help="table, csv or json."),
-    ] = "table",
-) -> None:
+# -- query
+
+
+@command(
+    "query",
+    "turnback query orders@latest",
+    'turnback query orders@latest "SELECT key, value FROM totals_total ORDER BY value DESC"',
+    'turnback query orders@chk-7 "SELECT count(*) FROM totals_total" --format csv',
+)
+@snapshot_argument
+@argument("sql", "[SQL]", help="The query; without one the tables are listed.")
+@number_option("--limit", least=1, default=1_000, help="Print at most N rows; 1000 if left out.")
+@click.option(
+    "--format",
+    metavar="FORMAT",
+    type=click.Choice(["table", "csv", "json"]),
+    default="table",
+    help="table, csv or json.",
+)
+def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str) -> None:
     """Query the states of a checkpoint or savepoint with SQL.
 
     Every state is a table, named after its operator's uid and its own name; without a query the
     tables are listed. Queries run in Spark on this machine, or where SPARK_MASTER says.
     """
-    found = cli.snapshot(snapshot)
+    snapshot = cli.snapshot(snapshot_name)
     if sql is None:
-        _list_tables(cli, found)
+        _list_tables(cli, snapshot)
         return
-    columns, rows, more = _run(cli, found, sql, limit)
+    columns, rows = _run_query(cli, snapshot, sql, limit + 1)
+    more = len(rows) > limit
+    del rows[limit:]
     if cli.json or format == "json":
         cli.out.document([dict(zip(columns, row, strict=True)) for row in rows])
     elif format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows([[told(v) or "" for v in row] for row in rows])
+        writer.writerows([[value_text(value) or "" for value in row] for row in rows])
     else:
-        table = [[told(v) for v in row] for row in rows]
-        cli.out.table(columns, table)
+        cli.out.table(columns, [[value_text(value) for value in row] for row in rows])
     if more:
-        cli.out.say(f"There are more than {limit} rows: give --limit to see more.")
+        cli.out.message(f"There are more than {limit} rows: give --limit to see more.")
 
 
-def _list_tables(cli: Cli, found: Snapshot) -> None:
+def _list_tables(cli: Cli, snapshot: Snapshot) -> None:
     from turnback.snapshot.draft import view_names
 
-    kinds = {stored.id: stored.schema.kind for stored in found.states}
+    kinds = {stored.id: stored.schema.kind for stored in snapshot.states}
     tables = [
         {"table": view, "uid": id[0], "state": id[1], "kind": kinds[id]}
         for id, view in view_names(list(kinds)).items()
@@ -70,50 +86,151 @@ def _list_tables(cli: Cli, found: Snapshot) -> None:
         cli.out.table(("table", "uid", "state", "kind"), [list(t.values()) for t in tables])
 
 
-def _run(
-    cli: Cli, found: Snapshot, sql: str, limit: int
-) -> tuple[list[str], list[list[Any]], bool]:
-    """Columns and rows of the answer, and whether there are more."""
+def _run_query(
+    cli: Cli, snapshot: Snapshot, sql: str, most: int
+) -> tuple[list[str], list[list[Any]]]:
     from turnback.api.savepoint import Savepoint
-    from turnback.cli.spark import spark
     from turnback.inspect.snapshots import while_kept
 
-    with while_kept(found), spark(cli) as session:
-        frame = Savepoint(found, session).sql(sql)
-        columns = list(frame.columns)
-        taken = frame.limit(limit + 1).collect()
-    rows = [[plain(value) for value in row] for row in taken[:limit]]
-    return columns, rows, len(taken) > limit
+    with while_kept(snapshot), spark_session(cli) as session:
+        return _collect(Savepoint(snapshot, session).sql(sql), most)
 
 
-def plain(value: Any) -> Any:
-    """A value of Spark's in a form that JSON can hold."""
-    if value is None or isinstance(value, str | bool | int | float):
-        return value
-    if isinstance(value, bytes | bytearray):
-        return "0x" + bytes(value).hex()
-    if hasattr(value, "asDict"):
-        return {name: plain(part) for name, part in value.asDict(recursive=False).items()}
-    if isinstance(value, Mapping):
-        return _mapping(value)
-    if isinstance(value, Sequence):
-        return [plain(part) for part in value]
-    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+def _collect(frame: DataFrame, most: int) -> tuple[list[str], list[list[Any]]]:
+    """Return columns and rows."""
+    rows = [[json_value(value) for value in row] for row in frame.limit(most).collect()]
+    return list(frame.columns), rows
 
 
-def _mapping(value: Mapping[Any, Any]) -> Any:
-    if all(isinstance(key, str) for key in value):
-        return {key: plain(part) for key, part in value.items()}
-    return [[plain(key), plain(part)] for key, part in value.items()]
+# -- diff
 
 
-VERB = Verb(
-    "query",
-    query,
-    Panel.SNAPSHOTS,
-    examples=(
-        "turnback query orders@latest",
-        'turnback query orders@latest "SELECT key, value FROM totals_total ORDER BY value DESC"',
-        'turnback query orders@chk-7 "SELECT count(*) FROM totals_total" --format csv',
-    ),
+@command(
+    "diff",
+    "turnback diff orders@chk-7 orders@latest",
+    "turnback diff orders@chk-7 orders@latest --state totals/total --rows 10",
+    "turnback diff /data/savepoints/a /data/savepoints/b --exit-code",
 )
+@argument("a", "A", help="The earlier SNAPSHOT.", complete=complete_snapshot)
+@argument("b", "B", help="The later SNAPSHOT.", complete=complete_snapshot)
+@state_option
+@number_option("--rows", least=1, default=50, help="With --state, at most N rows; 50 if left out.")
+@flag("--exit-code", help="End with code 1 if anything differs.")
+def diff(
+    cli: Cli, a: str, b: str, state: str | None, rows: int, exit_code: bool
+) -> ExitCode | None:
+    """Compare two checkpoints or savepoints, key by key.
+
+    Counts what was added, removed and changed in every state; with --state shows the keys of one.
+    They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
+    """
+    from turnback.inspect.snapshots import while_kept
+
+    old, new = cli.snapshot(a), cli.snapshot(b)
+    with while_kept(old, new), spark_session(cli) as session:
+        from turnback.api.savepoint_diff import SavepointDiff
+
+        both = SavepointDiff(old, new, session)
+        if state is None:
+            summary = both.summary()
+        else:
+            id = find_state(state, both.states(), str(both))
+            columns, changes = _collect(both.state(*id), rows)
+    if state is None:
+        _print_summary(cli, summary)
+        differs = not all(each.same for each in summary)
+    else:
+        _print_changes(cli, columns, changes)
+        differs = bool(changes)
+    return ExitCode.FAILED if exit_code and differs else None
+
+
+def _print_summary(cli: Cli, summary: list[StateDiff]) -> None:
+    if cli.json:
+        cli.out.document(summary)
+        return
+    rows: list[list[Value]] = []
+    for each in summary:
+        comparable = each.incomparable is None
+        counts = [cli.out.number(getattr(each, n)) if comparable else None for n in _COUNTS]
+        rows.append([each.uid, each.state, *counts, each.incomparable])
+    heads = [Column[None](name, right=True) for name in _COUNTS]
+    cli.out.table(("uid", "state", *heads, "problem"), rows)
+
+
+def _print_changes(cli: Cli, columns: list[str], changes: list[list[Any]]) -> None:
+    if cli.json:
+        cli.out.document([dict(zip(columns, row, strict=True)) for row in changes])
+        return
+    kind = columns.index("change")
+    table: list[list[Value]] = [[value_text(value) for value in row] for row in changes]
+    for row, change in zip(table, changes, strict=True):
+        row[kind] = cli.out.state(str(change[kind]))
+    cli.out.table(columns, table)
+
+
+# -- Spark
+
+
+@contextmanager
+def spark_session(cli: Cli) -> Iterator[SparkSession]:
+    """A session that ends with the block. Print results after it.
+
+    Raises:
+        ConfigurationError: Spark does not understand what it is asked.
+        JobFailedError: Spark failed.
+        TurnbackError: What its tasks raised.
+    """
+    cli.out.hint("Starting Spark ...")
+    with _silenced(cli.debug):
+        from pyspark.errors import PySparkException
+
+        from turnback.config.configuration import spark_options
+        from turnback.spark.session import spark_session
+
+        try:
+            session = spark_session(**spark_options(cli.configuration))
+            try:
+                yield session
+            finally:
+                session.stop()
+        except PySparkException as error:
+            raise _translated(error) from error
+
+
+def _translated(error: PySparkException) -> TurnbackError:
+    from pyspark.errors import AnalysisException
+
+    from turnback.worker.message import unmarked
+
+    cause = unmarked(error)
+    if isinstance(cause, TurnbackError):
+        return cause
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    first = lines[0] if lines else type(error).__name__
+    kind = ConfigurationError if isinstance(error, AnalysisException) else JobFailedError
+    return kind(f"Spark: {first}")
+
+
+@contextmanager
+def _silenced(debug: bool) -> Iterator[None]:
+    """Keep what Spark, its JVM and its workers print away from the results.
+
+    It goes to stderr with --debug, else nowhere: what went wrong is in the exception.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(2 if debug else nowhere, 1)
+    if not debug:
+        os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for descriptor, copy in enumerate(saved, 1):
+            os.dup2(copy, descriptor)
+            os.close(copy)

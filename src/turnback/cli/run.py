@@ -1,28 +1,35 @@
-"""`turnback run`."""
+"""`turnback run` and `turnback check`: start a job, or tell whether it would start."""
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from types import FrameType
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
+from turnback.cli.command import command, flag, number_option
 from turnback.cli.context import Cli
 from turnback.cli.exit import ExitCode
-from turnback.cli.program import (
-    AllowAllOption,
-    AllowOption,
-    ArgumentsArgument,
-    NameOption,
-    RenameOption,
-    ScriptArgument,
-    allowed,
-    renames,
+from turnback.cli.logs import Tail
+from turnback.cli.parameters import (
+    allow_all_option,
+    allow_option,
+    arguments_argument,
+    complete_snapshot,
+    droppable,
+    name_option,
+    parse_renames,
+    rename_option,
+    script_argument,
     script_path,
     snapshot_location,
 )
-from turnback.cli.verb import Panel, Verb, flag
 from turnback.core.errors import (
     ConfigurationError,
     IncompatibleStateError,
@@ -31,133 +38,136 @@ from turnback.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from turnback.job.run import Launch
+    from turnback.job.run import Launch, RunDirectory, RunEnd
     from turnback.launch.start import Started
+    from turnback.snapshot.preflight import CheckReport
 
-_WHAT_TO_SAY = (
+_ADVICE = (
     "On the command line that is --rename OLD=NEW, --allow STATE, or -n for whatever it is. "
     "turnback check tells beforehand."
 )
 
 
+@command(
+    "run",
+    "turnback run job.py",
+    "turnback run -d -p 4 -D execution.checkpointing.interval=10s job.py --input /data",
+    "turnback run -d -s /savepoints/launch-day --name social-media-b job.py --out /data/b",
+    "turnback run -s 2026-01-31T12:00 job.py",
+    script=True,
+)
+@script_argument
+@arguments_argument
+@flag("-d", "--detached", help="Return as soon as the job runs.")
+@click.option(
+    "-s",
+    "--start-from",
+    metavar="SNAPSHOT",
+    shell_complete=complete_snapshot,
+    help="Start from a savepoint's directory, a checkpoint's file, chk-7, latest, a time such as "
+    "2026-01-31T12:00, or another job's JOB@latest.",
+)
+@allow_all_option
+@allow_option
+@rename_option
+@click.option(
+    "--claim-mode",
+    metavar="MODE",
+    type=click.Choice(["no_claim", "claim"]),
+    help="no_claim: the savepoint stays as it is; claim: the job may delete it.",
+)
+@number_option("-p", "--parallelism", least=1, help="Number of instances of every operator.")
+@flag("--fresh", help="Start empty although there are checkpoints.")
+@name_option
+@flag("--fork", help="The snapshot may be another job's; --name with -s says so as well.")
+@flag(
+    "--allow-pickled-state",
+    help="Read pickled objects in the snapshot, which runs code that is in it.",
+)
+@flag(
+    "--take-over-sinks",
+    help="Write to targets of sinks that belong to another job, which may not any more.",
+)
 def run(
     cli: Cli,
-    script: ScriptArgument,
-    arguments: ArgumentsArgument = None,
-    detached: Annotated[
-        bool, flag("-d", "--detached", help="Return as soon as the job runs.")
-    ] = False,
-    start_from: Annotated[
-        str | None,
-        typer.Option(
-            "-s",
-            "--start-from",
-            metavar="SNAPSHOT",
-            help="Start from a savepoint's directory, a checkpoint's file, chk-7, latest, a time "
-            "such as 2026-01-31T12:00, or another job's JOB@latest.",
-        ),
-    ] = None,
-    allow_all: AllowAllOption = False,
-    allow: AllowOption = None,
-    rename: RenameOption = None,
-    claim_mode: Annotated[
-        Literal["no_claim", "claim"] | None,
-        typer.Option(
-            "--claim-mode",
-            metavar="MODE",
-            help="no_claim: the savepoint stays as it is; claim: the job may delete it.",
-        ),
-    ] = None,
-    parallelism: Annotated[
-        int | None,
-        typer.Option(
-            "-p", "--parallelism", metavar="N", min=1, help="Number of instances of every operator."
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool, flag("--fresh", help="Start empty although there are checkpoints.")
-    ] = False,
-    name: NameOption = None,
-    fork: Annotated[
-        bool,
-        flag("--fork", help="The snapshot may be another job's; --name with -s says so as well."),
-    ] = False,
-    allow_pickled_state: Annotated[
-        bool,
-        flag(
-            "--allow-pickled-state",
-            help="Read pickled objects in the snapshot, which runs code that is in it.",
-        ),
-    ] = False,
-    take_over_sinks: Annotated[
-        bool,
-        flag(
-            "--take-over-sinks",
-            help="Write to targets of sinks that belong to another job, which may not any more.",
-        ),
-    ] = False,
+    script: str,
+    arguments: Sequence[str],
+    detached: bool,
+    start_from: str | None,
+    allow_all: bool,
+    allow: Sequence[str],
+    rename: Sequence[str],
+    claim_mode: str | None,
+    parallelism: int | None,
+    fresh: bool,
+    name: str | None,
+    fork: bool,
+    allow_pickled_state: bool,
+    take_over_sinks: bool,
 ) -> ExitCode | None:
     """Run a job, and start it again when its driver dies.
 
     SCRIPT is a plain Python file that calls execute(). The job goes on from its latest
-    checkpoint. What is said here wins over what the script says. Without -d its output is shown
-    here, and Ctrl-C cancels it.
+    checkpoint. The options given here override what the script says. Without -d its output is
+    shown here, and Ctrl-C cancels it.
     """
     from turnback.core.ids import check_job_name
     from turnback.job.run import Launch
 
     if fresh and start_from is not None:
         raise ConfigurationError("--fresh and -s contradict each other: give one of them")
-    _ = cli.configuration  # what is wrong with it is better said here than in a log
+    settings = dict(cli.pairs)
+    if parallelism is not None:
+        settings["parallelism.default"] = str(parallelism)
     launch = Launch(
+        # Read first: what is wrong with the configuration belongs here and not into a log.
+        log_bytes=cli.configuration.value("run.log.max-size"),
         script=script_path(script),
-        arguments=tuple(arguments or ()),
+        arguments=tuple(arguments),
         directory=str(Path.cwd()),
         name=None if name is None else check_job_name(name),
         start_from=None
         if start_from is None
         else snapshot_location(cli, start_from, whole=claim_mode == "claim"),
         fresh=fresh,
-        allow_non_restored_state=allowed(allow_all, allow),
-        renames=renames(rename),
+        allow_non_restored_state=droppable(allow_all, allow),
+        renames=parse_renames(rename),
         claim_mode=claim_mode,
         fork=fork or (name is not None and start_from is not None) or "@" in (start_from or ""),
         allow_pickled_state=allow_pickled_state,
         take_over_sinks=take_over_sinks,
         root=cli.root,
-        settings=_settings(cli, parallelism),
-        log_bytes=cli.configuration.value("run.log.max-size"),
+        settings=settings,
     )
-    return _launch(cli, launch, detached)
+    return _start(cli, launch, detached)
 
 
-def _launch(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
-    from turnback.cli.attach import Attached
+def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
     from turnback.launch.runs import Runs
     from turnback.launch.start import await_running
 
-    handle = Runs(cli.runs_dir).create(launch)
-    handle.start_supervisor()
+    directory = Runs(cli.runs_dir).create(launch)
+    directory.start_supervisor()
     if not detached:
-        return Attached(cli, handle).follow()
-    started = await_running(handle)
+        return AttachedJob(cli, directory).follow()
+    started = await_running(directory)
     if started.error is not None:
-        raise failure(started)
-    _tell(cli, started)
+        raise _failure(started)
+    _print_started(cli, started)
     return None
 
 
-def failure(started: Started) -> TurnbackError:
-    """Why a job does not run, as the error it was in the driver."""
+def _failure(started: Started) -> TurnbackError:
+    """Return why a job does not run, as the error it was in the driver."""
     assert started.error is not None
     error, message = started.error.rebuilt(), started.error.message
     if isinstance(error, IncompatibleStateError):
-        return IncompatibleStateError(f"{message}\n{_WHAT_TO_SAY}")
+        return IncompatibleStateError(f"{message}\n{_ADVICE}")
     lines = "\n".join(f"  {line}" for line in started.tail)
     return error or JobFailedError(f"{message}\n{lines}" if lines else message)
 
 
-def _tell(cli: Cli, started: Started) -> None:
+def _print_started(cli: Cli, started: Started) -> None:
     from turnback.inspect.jobs import Jobs
 
     assert started.job is not None
@@ -177,27 +187,151 @@ def _tell(cli: Cli, started: Started) -> None:
         ]
     )
     # The script may have named another root than these commands would look in.
-    there = "" if started.job.root == cli.root else f" --root {quote(started.job.root)}"
+    root = "" if started.job.root == cli.root else f" --root {quote(started.job.root)}"
     name = quote(summary.name)
-    cli.out.hint(f"turnback{there} status {name} · turnback{there} logs -f {name}")
+    cli.out.hint(f"turnback{root} status {name} · turnback{root} logs -f {name}")
 
 
-def _settings(cli: Cli, parallelism: int | None) -> dict[str, str]:
-    settings = dict(cli.pairs)
-    if parallelism is not None:
-        settings["parallelism.default"] = str(parallelism)
-    return settings
+class AttachedJob:
+    """A job that was started from this terminal: shows what it prints, and ends it with Ctrl-C.
+
+    Args:
+        cli: The options of every command.
+        directory: The run directory of the launch.
+    """
+
+    def __init__(self, cli: Cli, directory: RunDirectory) -> None:
+        self._cli = cli
+        self._directory = directory
+        # With --json stdout is for the document at the end.
+        self._tail = Tail(directory.log, sys.stderr if cli.json else sys.stdout)
+        self._interrupts = 0
+
+    def follow(self) -> ExitCode | None:
+        """Show the job's output until it ends; returns how it ended."""
+        from turnback.launch.start import await_end
+
+        with self._signals():
+            end = await_end(self._directory, self._tail.show)
+        self._tail.show()
+        if self._interrupts:
+            self._print_end()
+            return ExitCode.INTERRUPTED
+        return self._outcome(end)
+
+    def _outcome(self, end: RunEnd) -> ExitCode | None:
+        from turnback.launch.start import Started, why_never_run
+
+        if self._directory.running() is None or self._directory.error() is not None:
+            raise _failure(Started(self._directory.job(), why_never_run(self._directory, end)))
+        state = self._print_end()
+        if state is None:
+            raise JobFailedError(f"the job has not ended, but {end.reason}: start it again")
+        return ExitCode.FAILED if state == "FAILED" else None
+
+    def _print_end(self) -> str | None:
+        from turnback.inspect.jobs import Jobs
+        from turnback.launch.start import final_state
+
+        job, state = self._directory.job(), final_state(self._directory)
+        if job is not None and self._cli.json:
+            self._cli.out.document(Jobs(job.root, job.storage_options).get(job.name).summary())
+        elif job is not None and state is not None:
+            self._cli.out.message(f"job {job.name!r} is {state.value}")
+        return None if state is None else state.value
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Cancel the job when this program is told to end; kill it the second time.
+
+        A signal that was ignored from the beginning stays so: `nohup` is meant to outlive the
+        terminal.
+        """
+        before = {
+            number: signal.signal(number, self._interrupted)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _interrupted(self, number: int, frame: FrameType | None) -> None:
+        from turnback.launch.start import cancel, kill
+
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._cli.out.message("cancelling the job; once more to kill it")
+            cancel(self._directory)
+        else:
+            kill(self._directory)
 
 
-VERB = Verb(
-    "run",
-    run,
-    Panel.RUN,
-    examples=(
-        "turnback run job.py",
-        "turnback run -d -p 4 -D execution.checkpointing.interval=10s job.py --input /data",
-        "turnback run -d -s /savepoints/launch-day --name social-media-b job.py --out /data/b",
-        "turnback run -s 2026-01-31T12:00 job.py",
-    ),
+@command(
+    "check",
+    "turnback check -s orders@latest job.py",
+    "turnback check -s /data/savepoints/savepoint-1a2b --allow old-counts job.py --input /data",
     script=True,
 )
+@script_argument
+@arguments_argument
+@click.option(
+    "-s",
+    "--start-from",
+    metavar="SNAPSHOT",
+    required=True,
+    shell_complete=complete_snapshot,
+    help="What it would start from, as for run.",
+)
+@allow_all_option
+@allow_option
+@rename_option
+@name_option
+def check(
+    cli: Cli,
+    script: str,
+    arguments: Sequence[str],
+    start_from: str,
+    allow_all: bool,
+    allow: Sequence[str],
+    rename: Sequence[str],
+    name: str | None,
+) -> ExitCode | None:
+    """Tell what would happen if a job were started from a snapshot.
+
+    Tells for each state whether it would be restored, migrated, new, unclaimed or incompatible.
+    SCRIPT is run until it calls execute(); no job is started. Ends with code 5 if the job would
+    refuse to start, so that it can guard an upgrade.
+    """
+    from turnback.launch.preflight import preflight
+
+    report = preflight(
+        script_path(script),
+        arguments,
+        snapshot_location(cli, start_from),
+        allow=droppable(allow_all, allow),
+        renames=parse_renames(rename),
+        settings=cli.pairs,
+        name=name,
+    )
+    if cli.json:
+        cli.out.document(report.to_dict())
+    else:
+        _print_report(cli, report)
+    return None if report.ok else ExitCode.WOULD_NOT_START
+
+
+def _print_report(cli: Cli, report: CheckReport) -> None:
+    rows = [
+        [cli.out.state(r.verdict.value), r.subject.value, r.uid, r.state, r.reason]
+        for r in report.rows
+    ]
+    cli.out.table(("verdict", "what", "uid", "state", "reason"), rows)
+    blocking = sum(row.blocking for row in report.rows)
+    if report.ok:
+        cli.out.message(f"ok: the job would start from {report.snapshot}", "green")
+    else:
+        things = "one thing keeps" if blocking == 1 else f"{blocking} things keep"
+        cli.out.message(f"not ok: {things} the job from starting", "bold red")

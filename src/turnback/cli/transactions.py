@@ -1,48 +1,58 @@
-"""`turnback transactions`."""
+"""`turnback transactions`: list and settle what a dead job has left in its sinks."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Literal
 
-import typer
+import click
 
-from turnback.cli.arguments import JobArgument, WholeJobArgument
-from turnback.cli.confirm import YesOption, confirm
+from turnback.cli.command import Group, flag
 from turnback.cli.context import Cli
 from turnback.cli.output import Column
-from turnback.cli.program import ArgumentsArgument, script_path
-from turnback.cli.verb import Panel, Verb, VerbGroup, flag
+from turnback.cli.parameters import (
+    arguments_argument,
+    job_argument,
+    script_path,
+    whole_job_argument,
+    yes_option,
+)
+from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from turnback.inspect.job import Job
+    from turnback.inspect.prepared import TransactionRow
     from turnback.inspect.transactions import Settled
 
-ForceOption = Annotated[
-    bool, flag("--force", help="Even if it cannot be told from here that its driver is dead.")
-]
-ScriptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--script",
-        metavar="FILE",
-        help="The job's program, if it has sinks that Turnback does not know.",
-    ),
-]
-_COLUMNS = (
-    "sink",
-    "kind",
-    "state",
-    Column("epoch", right=True),
-    Column("rows", right=True),
-    Column("size", right=True),
-    "what",
-    "path",
-    "problem",
+_COLUMNS: tuple[Column[TransactionRow], ...] = (
+    Column("sink", lambda row, out: row.sink),
+    Column("kind", lambda row, out: row.kind),
+    Column("state", lambda row, out: row.state.value),
+    Column("epoch", lambda row, out: row.epoch, right=True),
+    Column("rows", lambda row, out: row.rows, right=True),
+    Column("size", lambda row, out: out.size(row.bytes), right=True),
+    Column("what", lambda row, out: row.what),
+    Column("path", lambda row, out: row.path),
+    Column("problem", lambda row, out: row.problem),
 )
 
+script_option = click.option(
+    "--script",
+    metavar="FILE",
+    help="The job's program, if it has sinks that Turnback does not know.",
+)
+force_option = flag("--force", help="Even if it cannot be told from here that its driver is dead.")
 
-def list_transactions(cli: Cli, job: JobArgument) -> None:
+
+@click.group("transactions", cls=Group)
+def transactions() -> None:
+    """List and settle transactions of sinks that a dead job has left behind."""
+
+
+@transactions.command("list", examples=("turnback transactions list orders",))
+@job_argument
+def list_transactions(cli: Cli, job_name: str) -> None:
     """List transactions of sinks that are not settled yet.
 
     Promised ones are in the job's newest checkpoint and are committed when it is started again.
@@ -50,90 +60,82 @@ def list_transactions(cli: Cli, job: JobArgument) -> None:
     """
     from turnback.inspect.transactions import list_transactions
 
-    rows = list_transactions(cli.job(job))
-    if cli.json:
-        cli.out.document(rows)
-        return
-    out = cli.out
-    table = [
-        [
-            r.sink,
-            r.kind,
-            r.state.value,
-            r.epoch,
-            r.rows,
-            out.size(r.bytes),
-            r.what,
-            r.path,
-            r.problem,
-        ]
-        for r in rows
-    ]
-    out.table(_COLUMNS, table)
+    cli.out.records(_COLUMNS, list_transactions(cli.job(job_name)))
 
 
+@transactions.command(
+    "commit",
+    examples=(
+        "turnback transactions commit orders",
+        "turnback transactions commit orders --script job.py -- --input /data",
+    ),
+)
+@whole_job_argument
+@arguments_argument
+@script_option
+@force_option
+@yes_option
 def commit(
-    cli: Cli,
-    job: WholeJobArgument,
-    arguments: ArgumentsArgument = None,
-    script: ScriptOption = None,
-    force: ForceOption = False,
-    yes: YesOption = False,
+    cli: Cli, job_name: str, arguments: Sequence[str], script: str | None, force: bool, yes: bool
 ) -> None:
     """Commit what a dead job has promised, as its next start would do.
 
     What was left behind is rolled back.
     """
-    found = cli.job(job, whole=True)
-    confirm(cli, f"Commit the promised transactions of job {found.name!r}?", yes)
-    _settle(cli, found, "commit", script, arguments or [], force)
+    job = cli.job(job_name, whole=True)
+    cli.confirm(f"Commit the promised transactions of job {job.name!r}?", yes)
+    _settle(cli, job, "commit", script, arguments, force)
 
 
+@transactions.command("abort", examples=("turnback transactions abort orders --yes",))
+@whole_job_argument
+@arguments_argument
+@script_option
+@force_option
+@yes_option
 def abort(
-    cli: Cli,
-    job: WholeJobArgument,
-    arguments: ArgumentsArgument = None,
-    script: ScriptOption = None,
-    force: ForceOption = False,
-    yes: YesOption = False,
+    cli: Cli, job_name: str, arguments: Sequence[str], script: str | None, force: bool, yes: bool
 ) -> None:
     """Drop what a dead job has promised.
 
     The records in these transactions are lost: the job goes on after them.
     """
-    found = cli.job(job, whole=True)
-    question = (
-        f"Drop the promised transactions of job {found.name!r}? The records in them are lost for "
-        "good, as the job goes on after them."
+    job = cli.job(job_name, whole=True)
+    cli.confirm(
+        f"Drop the promised transactions of job {job.name!r}? The records in them are lost for "
+        "good, as the job goes on after them.",
+        yes,
     )
-    confirm(cli, question, yes)
-    _settle(cli, found, "abort", script, arguments or [], force)
+    _settle(cli, job, "abort", script, arguments, force)
 
 
 def _settle(
-    cli: Cli, job: Job, action: str, script: str | None, arguments: list[str], force: bool
+    cli: Cli,
+    job: Job,
+    action: Literal["commit", "abort"],
+    script: str | None,
+    arguments: Sequence[str],
+    force: bool,
 ) -> None:
-    from turnback.core.errors import ConfigurationError
     from turnback.inspect.transactions import Action, settle
 
-    if script is None:
-        if arguments:
-            raise ConfigurationError("arguments are for a program: name it with --script")
-        done = settle(job, Action(action), force=force)
+    if script is not None:
+        settled = _settle_with_program(cli, job, action, script_path(script), arguments, force)
+    elif arguments:
+        raise ConfigurationError("arguments are for a program: name it with --script")
     else:
-        done = _with_program(cli, job, action, script_path(script), arguments, force)
+        settled = settle(job, Action(action), force=force)
     if cli.json:
-        cli.out.document(done)
+        cli.out.document(settled)
         return
-    told = {"commit": "committed", "abort": "dropped"}[action]
-    if done.checkpoint is None:
+    if settled.checkpoint is None:
         cli.out.line("nothing was promised")
-    for uid, count in done.transactions.items():
-        cli.out.line(f"{uid}: {count} {told}")
+    for uid, count in settled.transactions.items():
+        cli.out.line(f"{uid}: {count} {'committed' if action == 'commit' else 'dropped'}")
 
 
-def _with_program(
-    cli: Cli, job: Job, action: str, script: str, arguments: list[str], force: bool
+def _settle_with_program(
+    cli: Cli, job: Job, action: str, script: str, arguments: Sequence[str], force: bool
 ) -> Settled:
     """Let the program itself make its sinks; it is run until it calls execute()."""
     from turnback.inspect.transactions import Settled
@@ -149,33 +151,3 @@ def _with_program(
         settings=cli.pairs | {"state.checkpoints.dir": cli.root},
     )
     return with_program(launch, ProgramTask(action, force), Settled)
-
-
-VERB = VerbGroup(
-    "transactions",
-    "List and settle transactions of sinks that a dead job has left behind.",
-    Panel.ACT,
-    (
-        Verb(
-            "list",
-            list_transactions,
-            Panel.ACT,
-            examples=("turnback transactions list orders",),
-        ),
-        Verb(
-            "commit",
-            commit,
-            Panel.ACT,
-            examples=(
-                "turnback transactions commit orders",
-                "turnback transactions commit orders --script job.py -- --input /data",
-            ),
-        ),
-        Verb(
-            "abort",
-            abort,
-            Panel.ACT,
-            examples=("turnback transactions abort orders --yes",),
-        ),
-    ),
-)

@@ -1,50 +1,51 @@
-"""`turnback ui`."""
+"""`turnback ui`: the dashboard."""
 
 from __future__ import annotations
 
 import secrets
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from turnback.cli.command import command, flag, number_option
 from turnback.cli.context import Cli
-from turnback.cli.verb import Panel, Verb, flag
 from turnback.core.errors import ConfigurationError
 
-_SHORTEST = 16
+_SHORTEST_TOKEN = 16
 
 
+@command("ui", "turnback ui", "turnback ui --port 0 --read-only", "turnback ui --open")
+@click.option("--host", metavar="ADDRESS", help="Listen here instead of web.address.")
+@number_option(
+    "--port",
+    least=0,
+    most=65535,
+    help="Listen on this port instead of web.port; 0 for any that is free.",
+)
+@flag("--read-only", help="Only show; nobody can change anything.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Use the token in this file.",
+)
+@click.option(
+    "--allowed-host",
+    metavar="NAME",
+    multiple=True,
+    help="A name browsers may use; may be repeated.",
+)
+@flag("--open", "browse", help="Open it in a browser.")
 def ui(
     cli: Cli,
-    host: Annotated[
-        str | None,
-        typer.Option("--host", metavar="ADDRESS", help="Listen here instead of web.address."),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            "--port",
-            metavar="N",
-            min=0,
-            max=65535,
-            help="Listen on this port instead of web.port; 0 for any that is free.",
-        ),
-    ] = None,
-    read_only: Annotated[
-        bool, flag("--read-only", help="Only show; nobody can change anything.")
-    ] = False,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Use the token in this file."),
-    ] = None,
-    allowed_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allowed-host", metavar="NAME", help="A name browsers may use; may be repeated."
-        ),
-    ] = None,
-    open: Annotated[bool, flag("--open", help="Open it in a browser.")] = False,
+    host: str | None,
+    port: int | None,
+    read_only: bool,
+    token_file: Path | None,
+    allowed_host: Sequence[str],
+    browse: bool,
 ) -> None:
     """Start the dashboard.
 
@@ -54,10 +55,6 @@ def ui(
     """
     configuration = cli.configuration
     token = secrets.token_urlsafe(32) if token_file is None else _read_token(token_file)
-    directory = configuration.value("state.savepoints.dir")
-
-    def ready(url: str) -> None:
-        _tell(cli, url, token, open)
 
     from turnback.web.server import serve
 
@@ -68,33 +65,32 @@ def ui(
         port=port if port is not None else configuration.value("web.port"),
         read_only=read_only or configuration.value("web.read-only"),
         ui_root_path=configuration.value("web.root-path") or "",
-        allowed_hosts=allowed_host or (),
+        allowed_hosts=allowed_host,
         runs_dir=cli.runs_dir,
-        savepoints_dir=directory,
-        on_ready=ready,
+        savepoints_dir=configuration.value("state.savepoints.dir"),
+        on_ready=lambda url: _print_address(cli, url, token, browse),
     )
 
 
 def _read_token(path: Path) -> str:
-    """The token in a file, whose owner alone may read it."""
+    """Return the token in a file, which its owner alone may read."""
     try:
         token = path.read_text("utf-8").strip()
         mode = path.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"--token-file {path} cannot be read: {error}") from error
-    if len(token) < _SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+    short = len(token) < _SHORTEST_TOKEN
+    if short or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigurationError(
-            f"--token-file {path} must hold one word of at least {_SHORTEST} characters, such as "
-            "`openssl rand -hex 32` prints"
+            f"--token-file {path} must hold one word of at least {_SHORTEST_TOKEN} characters, "
+            "such as `openssl rand -hex 32` prints"
         )
     if mode & 0o077:
         raise ConfigurationError(f"others may read {path}: chmod 600 {path}")
     return token
 
 
-def _tell(cli: Cli, url: str, token: str, browse: bool) -> None:
-    import sys
-
+def _print_address(cli: Cli, url: str, token: str, browse: bool) -> None:
     address = f"{url}?token={token}"
     if cli.json:
         cli.out.document({"url": url, "token": token, "address": address})
@@ -106,12 +102,4 @@ def _tell(cli: Cli, url: str, token: str, browse: bool) -> None:
         import webbrowser
 
         if not webbrowser.open(address):
-            cli.out.say("No browser could be opened: open the address yourself.")
-
-
-VERB = Verb(
-    "ui",
-    ui,
-    Panel.TOOLS,
-    examples=("turnback ui", "turnback ui --port 0 --read-only", "turnback ui --open"),
-)
+            cli.out.message("No browser could be opened: open the address yourself.")

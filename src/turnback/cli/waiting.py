@@ -1,45 +1,35 @@
-"""Waiting until a job has done what was asked of it."""
+"""Waiting until a job has done what it was asked to do."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode, RequestFailedError, TimedOutError
-from turnback.cli.text import size
-from turnback.cli.verb import flag
+from turnback.cli.exit import RequestFailedError, TimedOutError
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.duration import format_duration
-from turnback.inspect.model import RequestRow
+from turnback.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from turnback.inspect.job import Job
+    from turnback.inspect.model import RequestRow
 
-NoWaitOption = Annotated[bool, flag("--no-wait", help="Ask, and do not wait until it is done.")]
-TimeoutOption = Annotated[
-    str | None,
-    typer.Option(
-        "--timeout", metavar="TIME", help="Wait no longer than this, such as '30 s'; else forever."
-    ),
-]
-
-_ENDED = frozenset({"COMPLETED", "FAILED"})
-_GONE = frozenset({"LOST", "FAILED", "FINISHED", "CANCELED"})
+_DONE = frozenset({"COMPLETED", "FAILED"})
+_ENDED = frozenset({"FAILED", "FINISHED", "CANCELED"})
 _POLL_S = 0.2
-_LIFE_S = 2.0
-_LAST_WORDS_S = 30.0
-"""How long a driver may take to answer after it has said that its job has ended."""
+_LIVENESS_POLL_S = 2.0
+_ANSWER_GRACE_S = 30.0
+"""How long a driver may take to answer after its job has ended: answering is the last it does."""
+_RESTART_GRACE_S = 10.0
+"""How long a job may look lost: a new supervisor takes a moment to show itself."""
 
 
-class Waiting:
-    """Waits for a request.
+class RequestWaiter:
+    """Waits for the answer to a request.
 
     Args:
-        cli: What the command line says.
+        cli: The options of every command.
         job: The job that was asked.
         clock: Where time comes from.
     """
@@ -48,34 +38,35 @@ class Waiting:
         self._cli = cli
         self._job = job
         self._clock = clock or SystemClock()
-        self._ended: float | None = None
+        self._ended_at: float | None = None
+        self._lost_at: float | None = None
 
-    def until_done(self, asked: RequestRow, limit_ms: int | None) -> RequestRow:
+    def wait(self, request: RequestRow, limit_ms: int | None) -> RequestRow:
         """Wait, with a progress bar if a person watches.
 
         Args:
-            asked: The request.
+            request: The request.
             limit_ms: How long to wait at most.
 
         Raises:
-            RequestFailedError: It failed, or the driver died before it had an answer.
-            TimedOutError: It took longer than the timeout; the request goes on.
+            RequestFailedError: It failed, or nobody is left to answer it.
+            TimedOutError: It took longer than the limit; the request goes on.
         """
         began = looked = self._clock.monotonic()
-        row = asked
-        with _progress(self._cli, asked) as show:
-            while row.state not in _ENDED:
+        row = request
+        with _progress_bar(self._cli, request) as show:
+            while row.state not in _DONE:
                 now = self._clock.monotonic()
                 if limit_ms is not None and (now - began) * 1000 >= limit_ms:
                     raise TimedOutError(
-                        f"{_name(asked)} of job {self._job.name!r} is not done after "
-                        f"{format_duration(limit_ms)}; it goes on. {self._look()}"
+                        f"{_name(request)} of job {self._job.name!r} is not done after "
+                        f"{format_duration(limit_ms)}; it goes on. {self._advice()}"
                     )
-                if now - looked >= _LIFE_S:
+                if now - looked >= _LIVENESS_POLL_S:
                     looked = now
-                    self._require_life(asked)
+                    self._check_liveness(request, now)
                 self._clock.sleep(_POLL_S)
-                row = self._job.request(asked.id)
+                row = self._job.request(request.id)
                 show(row)
         if row.state == "FAILED":
             raise RequestFailedError(
@@ -83,34 +74,38 @@ class Waiting:
             )
         return row
 
-    def interrupted(self, asked: RequestRow) -> ExitCode:
-        """Say what goes on after Ctrl-C."""
-        self._cli.out.say(f"\n{_name(asked)} goes on without you watching. {self._look()}")
-        return ExitCode.INTERRUPTED
+    def print_interrupted(self, request: RequestRow) -> None:
+        """Tell that the request goes on after Ctrl-C."""
+        self._cli.out.message(f"\n{_name(request)} goes on without you watching. {self._advice()}")
 
-    def _require_life(self, asked: RequestRow) -> None:
+    def _check_liveness(self, request: RequestRow, now: float) -> None:
+        """Raise an error if nobody is left who could answer."""
         summary = self._job.summary()
-        state, driver = summary.state, summary.driver
-        if state not in _GONE or self._job.request(asked.id).state in _ENDED:
+        lost, ended = summary.state == "LOST", summary.state in _ENDED
+        if not lost:
+            self._lost_at = None
+        if not (lost or ended) or self._job.request(request.id).state in _DONE:
             return
-        if state != "LOST" and driver is not None and driver.alive is not False:
-            # The job has ended, its driver perhaps not: answering is the last that it does.
-            now = self._clock.monotonic()
-            self._ended = now if self._ended is None else self._ended
-            if now - self._ended < _LAST_WORDS_S:
+        if lost:
+            self._lost_at = now if self._lost_at is None else self._lost_at
+            if now - self._lost_at < _RESTART_GRACE_S:
+                return
+        elif summary.driver is not None and summary.driver.alive is not False:
+            self._ended_at = now if self._ended_at is None else self._ended_at
+            if now - self._ended_at < _ANSWER_GRACE_S:
                 return
         raise RequestFailedError(
-            f"the driver of job {self._job.name!r} is gone ({state}) and has left {_name(asked)} "
-            f"unanswered. {self._look()}"
+            f"the driver of job {self._job.name!r} is gone ({summary.state}) and has left "
+            f"{_name(request)} unanswered. {self._advice()}"
         )
 
-    def _look(self) -> str:
+    def _advice(self) -> str:
         return f"See: turnback status {self._job.name}"
 
 
 @contextmanager
-def _progress(cli: Cli, asked: RequestRow) -> Iterator[Callable[[RequestRow], None]]:
-    """A bar on stderr if that is a terminal; the function it gives moves it."""
+def _progress_bar(cli: Cli, request: RequestRow) -> Iterator[Callable[[RequestRow], None]]:
+    """Show a bar if stderr is a terminal; the function it gives moves it."""
     console = cli.out.stderr()
     if not console.is_terminal or cli.json:
         yield lambda row: None
@@ -121,19 +116,19 @@ def _progress(cli: Cli, asked: RequestRow) -> Iterator[Callable[[RequestRow], No
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[far]}"),
+        TextColumn("{task.fields[written]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(_name(asked), total=None, far="")
+        task = bar.add_task(_name(request), total=None, written="")
 
         def show(row: RequestRow) -> None:
-            far = f"{row.done}/{row.total} parts, {size(row.bytes)}" if row.total else ""
-            bar.update(task, total=row.total or None, completed=row.done, far=far)
+            written = f"{row.done}/{row.total} parts, {format_size(row.bytes)}" if row.total else ""
+            bar.update(task, total=row.total or None, completed=row.done, written=written)
 
         yield show
 
 
 def _name(row: RequestRow) -> str:
-    what = f"{row.kind} with savepoint" if row.savepoint and row.kind != "savepoint" else row.kind
-    return f"the {what}"
+    with_savepoint = row.savepoint and row.kind != "savepoint"
+    return f"the {row.kind} with savepoint" if with_savepoint else f"the {row.kind}"

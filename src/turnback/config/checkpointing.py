@@ -10,13 +10,13 @@ from turnback.config.option import (
     choice,
     count,
     duration,
-    duration_text,
     flag,
     read_options,
     spellings,
     text,
 )
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import duration_setting
 
 _MINIMUM_MS = 10
 
@@ -120,7 +120,7 @@ CHECKPOINT_OPTIONS = (
         duration(_MINIMUM_MS, "; leave it out for none"),
         "Time between the starts of two checkpoints; none are taken when it is not set.",
         field="interval_ms",
-        write=duration_text,
+        write=duration_setting,
     ),
     Option(
         f"{_CHECKPOINTING}.mode",
@@ -135,7 +135,7 @@ CHECKPOINT_OPTIONS = (
         "A checkpoint that takes longer is discarded.",
         default="10 min",
         field="timeout_ms",
-        write=duration_text,
+        write=duration_setting,
     ),
     Option(
         f"{_CHECKPOINTING}.min-pause",
@@ -144,7 +144,7 @@ CHECKPOINT_OPTIONS = (
         "only one is under way at a time.",
         default="0 ms",
         field="min_pause_ms",
-        write=duration_text,
+        write=duration_setting,
     ),
     Option(
         f"{_CHECKPOINTING}.max-concurrent-checkpoints",

@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from turnback.config.option import Option, count, duration, duration_text, flag, text
+from turnback.config.option import Option, count, duration, flag, text
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import duration_setting
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"
 
 
 def _time(key: str, default: str, field: str, doc: str) -> Option:
-    return Option(key, duration(1), doc, default, field, write=duration_text)
+    return Option(key, duration(1), doc, default, field, write=duration_setting)
 
 
 # The field is the option of `S3Storage`; path style is the opposite of its option.

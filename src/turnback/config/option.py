@@ -8,15 +8,13 @@ from enum import Enum
 from os import PathLike, fspath
 from typing import Any
 
-from turnback.core.duration import parse_duration, parse_size
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import parse_duration, parse_size
 
 Parser = Callable[[str, Any], Any]
 """Takes the key as it was written and its value; raises ConfigurationError naming the key."""
 
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_SIZES = (("tb", 1 << 40), ("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10))
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000))
 
 
 def written(value: Any) -> str:
@@ -24,22 +22,6 @@ def written(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value.value) if isinstance(value, Enum) else str(value)
-
-
-def size_text(size: int) -> str:
-    """Bytes as `parse_size` reads them: "64 mb", "1000 b"."""
-    for unit, step in _SIZES:
-        if size and size % step == 0:
-            return f"{size // step} {unit}"
-    return f"{size} b"
-
-
-def duration_text(ms: int) -> str:
-    """Milliseconds as `parse_duration` reads them: "10 s", "90 min", "250 ms"."""
-    for unit, step in _UNITS:
-        if ms and ms % step == 0:
-            return f"{ms // step} {unit}"
-    return f"{ms} ms"
 
 
 @dataclass(frozen=True)

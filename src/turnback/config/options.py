@@ -9,10 +9,11 @@ from typing import Any
 
 from turnback.config.checkpointing import CHECKPOINT_OPTIONS, CheckpointStorage
 from turnback.config.object_store import S3_OPTIONS
-from turnback.config.option import Option, choice, count, flag, size, size_text, spellings, text
+from turnback.config.option import Option, choice, count, flag, size, spellings, text
 from turnback.config.restart_options import RESTART_OPTIONS
 from turnback.config.savepoints import SAVEPOINT_OPTIONS
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import size_setting
 
 SPARK_PREFIX = "spark."
 SPARK_DOC = (
@@ -133,7 +134,7 @@ _SERVICE_OPTIONS = (
         size(1 << 10),
         "When a driver's log is larger, it is begun anew and the part before it is kept beside it.",
         default="64 mb",
-        write=size_text,
+        write=size_setting,
     ),
     Option(
         "log.level",

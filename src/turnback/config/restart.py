@@ -16,8 +16,8 @@ from turnback.config.restart_options import (
     RESTART_TYPE,
     restart_kind,
 )
-from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import parse_duration
 
 Duration = int | str | timedelta
 

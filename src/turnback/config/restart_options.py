@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnback.config.option import Option, Parser, count, duration, duration_text, factor, spellings
+from turnback.config.option import Option, Parser, count, duration, factor, spellings
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import duration_setting
 
 RESTART_TYPE = "restart-strategy.type"
 RESTART_KINDS = ("fixed-delay", "failure-rate", "exponential-delay")
@@ -49,7 +50,7 @@ def _attempts_text(attempts: int | None) -> str:
 
 def _time(kind: str, name: str, field: str, default: str, doc: str, least: int = 0) -> Option:
     key = f"restart-strategy.{kind}.{name}"
-    return Option(key, duration(least), doc, default, field, write=duration_text)
+    return Option(key, duration(least), doc, default, field, write=duration_setting)
 
 
 def _number(kind: str, name: str, field: str, default: str, doc: str, parse: Parser) -> Option:

@@ -16,13 +16,13 @@ from turnback.config.option import (
     choice,
     count,
     duration,
-    duration_text,
     flag,
     read_options,
     spellings,
     text,
 )
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import duration_setting
 
 MINIMUM_MS = 1_000
 _NEVER = 2**63 - 1
@@ -208,7 +208,7 @@ SAVEPOINT_OPTIONS = (
         duration(MINIMUM_MS, "; leave it out for none"),
         "Time between two savepoints that are taken by themselves.",
         field="interval_ms",
-        write=duration_text,
+        write=duration_setting,
     ),
     Option(
         "savepoints.schedule.cron",

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from turnback.core.errors import CheckpointError, StorageError
+import msgspec
+
+from turnback.core.errors import CheckpointError, StorageError, TurnbackError
+from turnback.core.units import format_age
 from turnback.inspect.locations import shown
 from turnback.inspect.model import JobSummary, OperatorNode, Process
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.process import ProcessId
+from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, JobState, Metrics, Status
 
 LOST = "LOST"
@@ -64,10 +69,12 @@ def judge(status: Status | None, now_ms: int) -> Liveness:
     if status.state.is_terminal or driver is None or driver.alive:
         return Liveness(said, driver, supervisor)
     if driver.alive is False:
-        lives = supervisor is not None and supervisor.alive
-        return Liveness(JobState.RESTARTING.value if lives else LOST, driver, supervisor)
+        if not _lives(supervisor):
+            supervisor = look(_new_supervisor(status)) or supervisor
+        state = JobState.RESTARTING.value if _lives(supervisor) else LOST
+        return Liveness(state, driver, supervisor)
     silent = now_ms - status.updated_ms
-    problem = f"no word from its driver for {_span(silent)}" if silent > _SILENT_MS else None
+    problem = f"no word from its driver for {format_age(silent)}" if silent > _SILENT_MS else None
     return Liveness(said, driver, supervisor, problem)
 
 
@@ -79,11 +86,22 @@ def look(process: ProcessId | None) -> Process | None:
     return Process(host=process.host, pid=process.pid, alive=alive)
 
 
-def _span(ms: int) -> str:
-    minutes = ms // 60_000
-    if minutes < 120:
-        return f"{minutes} min"
-    return f"{minutes // 60} h" if minutes < 48 * 60 else f"{minutes // 1440} days"
+def _lives(process: Process | None) -> bool:
+    return process is not None and process.alive is True
+
+
+def _new_supervisor(status: Status) -> ProcessId | None:
+    """The supervisor that the run directory names, which may be newer than the one in the status.
+
+    A driver whose supervisor was killed starts another one. That writes itself into the run
+    directory at once; the status follows with the driver's next heartbeat, if it lives that long.
+    """
+    if status.log is None:
+        return None
+    try:
+        return RunDirectory(Path(status.log).parent).supervisor()
+    except (TurnbackError, msgspec.MsgspecError):
+        return None  # removed or damaged: it tells no more than the status
 
 
 def unreadable(name: str, location: str, problem: str, job_id: str | None = None) -> JobSummary:

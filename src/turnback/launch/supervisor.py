@@ -21,8 +21,8 @@ from typing import TypeVar
 import msgspec
 
 from turnback.config.restart import RestartStrategy, restart_from_configuration
-from turnback.core.duration import format_duration
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError, TurnbackError
+from turnback.core.units import format_duration
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
 from turnback.job.outcomes import answer_ended

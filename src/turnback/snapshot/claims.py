@@ -16,6 +16,7 @@ from typing import Any
 
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import format_size
 from turnback.state.schema import StateSchema
 
 StateId = tuple[str, str]
@@ -44,7 +45,7 @@ class StoredState:
     def size(self) -> str:
         """Rows and bytes for people; empty when unknown."""
         parts = [] if self.rows is None else [f"{self.rows:,} rows"]
-        return ", ".join(parts if self.length is None else [*parts, _bytes(self.length)])
+        return ", ".join(parts if self.length is None else [*parts, format_size(self.length)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,11 +344,3 @@ def source_uid(leaf: str, uids: Collection[str]) -> str:
     """The uid of a source: one that reads several inputs has a position for each, ``uid#0``."""
     uid, _, number = leaf.rpartition("#")
     return uid if leaf not in uids and uid and number.isdecimal() else leaf
-
-
-def _bytes(length: int) -> str:
-    size, units = float(length), iter(("KiB", "MiB", "GiB"))
-    unit = "bytes"
-    while size >= 1024 and (larger := next(units, None)):
-        size, unit = size / 1024, larger
-    return f"{length} bytes" if unit == "bytes" else f"{size:.1f} {unit}"

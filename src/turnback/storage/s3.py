@@ -11,8 +11,8 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
-from turnback.core.duration import parse_duration
 from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from turnback.core.units import parse_duration
 from turnback.storage.base import split_path, split_prefix
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from driver_support import START, Driver, dead, elsewhere, living, seen
 from turnback.core.errors import CorruptFileError
 from turnback.inspect.model import Process
 from turnback.job.request import RequestKind, RequestState
+from turnback.job.run import RunDirectory
 from turnback.job.status import JobState, Metrics
 
 # -- liveness
@@ -47,6 +48,31 @@ def test_a_dead_driver_with_a_live_supervisor_is_restarting(tmp_path: Path) -> N
     assert seen(driver).summary().state == "LOST"
 
 
+def test_a_supervisor_that_the_status_does_not_name_yet_counts(tmp_path: Path) -> None:
+    """The driver started a new supervisor and was killed before its next heartbeat."""
+    run = RunDirectory(tmp_path / "run")
+    driver = Driver(tmp_path, process=dead())
+    driver.say(JobState.RUNNING, supervisor=dead(), log=str(run.log))
+    assert seen(driver).summary().state == "LOST"  # there is no run directory
+    with living() as supervisor:
+        run.set_supervisor(supervisor)
+        summary = seen(driver).summary()
+        assert summary.state == "RESTARTING"
+        assert summary.supervisor == Process(host=supervisor.host, pid=supervisor.pid, alive=True)
+    assert seen(driver).summary().state == "LOST"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"pid": "x"}'])
+def test_a_damaged_run_directory_tells_nothing(tmp_path: Path, content: bytes) -> None:
+    run = RunDirectory(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / "supervisor.json").write_bytes(content)
+    driver = Driver(tmp_path, process=dead()).say(JobState.RUNNING, log=str(run.log))
+    assert seen(driver).summary().state == "LOST"
+    driver.say(JobState.RUNNING, log=str(run.path / "supervisor.json" / "driver.log"))
+    assert seen(driver).summary().state == "LOST"
+
+
 def test_of_a_driver_elsewhere_only_its_silence_can_be_told(tmp_path: Path) -> None:
     driver = Driver(tmp_path, process=elsewhere()).say(JobState.RUNNING)
     driver.clock.advance(60_000)
@@ -56,7 +82,7 @@ def test_of_a_driver_elsewhere_only_its_silence_can_be_told(tmp_path: Path) -> N
     assert (summary.state, summary.driver and summary.driver.alive) == ("RUNNING", None)
     assert summary.problem == "no word from its driver for 3 min"
     driver.clock.advance(3 * 24 * 3_600_000)
-    assert seen(driver).summary().problem == "no word from its driver for 3 days"
+    assert seen(driver).summary().problem == "no word from its driver for 3 d"
     driver.clock.set_now_ms(0)  # a clock that is behind says nothing
     assert seen(driver).summary().problem is None
 

@@ -227,9 +227,9 @@ def test_sizes_that_are_not_known_are_not_told():
     with pytest.raises(IncompatibleStateError, match=r"state 'x' of operator 'a'\n"):
         refuse_losses(stored, claim(stored, program()))
     assert [StoredState(schema("a", "x"), length=n).size for n in (5, 1024, 5 << 40)] == [
-        "5 bytes",
+        "5 B",
         "1.0 KiB",
-        "5120.0 GiB",
+        "5.0 TiB",
     ]
 
 

@@ -236,7 +236,7 @@ def test_transactions_of_a_job_are_settled_by_its_whole_name(shell, job, action)
 def test_transactions_of_a_running_job_are_its_own_business(shell, action):
     make_job(shell.root, "orders", JobState.RUNNING)
     done = shell("transactions", action, "orders", "--yes")
-    assert done.code == ExitCode.NOT_AS_NEEDED
+    assert done.code == ExitCode.CONFLICT
 
 
 @pytest.mark.parametrize("words", [["--script", "gone.py"], ["--", "--input"], ["--script", "."]])

@@ -8,9 +8,10 @@ import socket
 import urllib.request
 
 import pytest
+from packaging.requirements import Requirement
 
+from turnback.cli.doctor import package_problem
 from turnback.cli.exit import ExitCode
-from turnback.cli.packages import _holds, _numbers
 from unit.cli.cli_support import make_job
 
 # -- config
@@ -119,7 +120,7 @@ def test_doctor_finds_a_wrong_configuration(shell):
 
 def test_doctor_warns_about_a_full_disk_and_a_taken_port(shell, monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=200 << 20)
-    monkeypatch.setattr("turnback.cli.places.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("turnback.cli.doctor.shutil.disk_usage", lambda path: usage)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -130,29 +131,31 @@ def test_doctor_warns_about_a_full_disk_and_a_taken_port(shell, monkeypatch):
 
 def test_doctor_fails_when_nothing_can_be_written(shell, monkeypatch):
     usage = shutil.disk_usage("/")._replace(free=1)
-    monkeypatch.setattr("turnback.cli.places.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("turnback.cli.doctor.shutil.disk_usage", lambda path: usage)
     assert shell("doctor").code == ExitCode.PROBLEM
 
 
 def test_doctor_finds_wrong_packages(shell, monkeypatch):
-    monkeypatch.setattr("turnback.cli.packages._version", {"pyspark": "3.5.1"}.get)
+    monkeypatch.setattr("turnback.cli.doctor.installed_version", {"pyspark": "3.5.1"}.get)
     found = {row["name"]: row for row in shell("doctor", "--json").json["findings"]}
     assert found["pyspark"]["verdict"] == "fail" and "3.5.1" in found["pyspark"]["found"]
     assert "pyarrow is not installed" in found["packages"]["found"]
 
 
 @pytest.mark.parametrize(
-    ("found", "operator", "bound", "holds"),
+    ("version", "bounds", "problem"),
     [
-        ("4.2.0", ">=", "4.1", True),
-        ("4.0.9", ">=", "4.1", False),
-        ("5", "<", "5.0.0", False),
-        ("4.10", ">", "4.9", True),
-        ("2.3.0rc1", "<", "3", True),
+        ("4.2.0", ">=4.1,<5", None),
+        ("4.0.9", ">=4.1", "x is 4.0.9, but >=4.1 is needed"),
+        ("5", "<5.0.0", "x is 5, but <5.0.0 is needed"),
+        ("4.10", ">4.9", None),
+        ("2.3.0rc1", "<3", None),
+        (None, "", "x is not installed"),
     ],
 )
-def test_versions_are_compared_as_numbers(found, operator, bound, holds):
-    assert _holds(_numbers(found), operator, _numbers(bound)) is holds
+def test_versions_are_compared_as_numbers(monkeypatch, version, bounds, problem):
+    monkeypatch.setattr("turnback.cli.doctor.installed_version", lambda name: version)
+    assert package_problem(Requirement(f"x{bounds}")) == problem
 
 
 # -- check
@@ -208,6 +211,13 @@ def test_a_port_that_is_taken(shell):
         done = shell("ui", "--port", str(taken.getsockname()[1]))
     assert done.code == ExitCode.USAGE
     assert "--port" in done.err
+
+
+@pytest.mark.parametrize("port", ["abc", "-1", "65536", "1.5", ""])
+def test_a_port_is_a_number(shell, port):
+    done = shell("ui", "--port", port)
+    assert done.code == ExitCode.USAGE
+    assert f"'--port': {port!r} is not a whole number from 0 to 65535" in done.err
 
 
 def test_ui_serves_until_it_is_interrupted(shell):

@@ -1,8 +1,7 @@
-"""Durations and sizes as they are written in a configuration file."""
-
-from __future__ import annotations
+"""Durations and sizes: read from a configuration, written for a configuration or for people."""
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
 
@@ -53,6 +52,8 @@ _SIZE_UNITS = {
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([^\W\d_]*)\s*")
 _MAX = 2**63 - 1
 _STEPS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
+_SIZE_STEPS = (("tb", 1 << 40), ("gb", 1 << 30), ("mb", 1 << 20), ("kb", 1 << 10), ("b", 1))
+_SIZE_NAMES = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def parse_duration(value: int | str | timedelta, name: str = "duration") -> int:
@@ -119,6 +120,49 @@ def format_duration(ms: int) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts) or "0 ms"
+
+
+def round_duration(ms: int) -> str:
+    """Return a duration without digits that nobody reads: ``"12.3 s"``, ``"1 min 1 s"``."""
+    if ms >= 60_000:
+        ms -= ms % 1_000
+    elif ms >= 10_000:
+        ms -= ms % 100
+    return format_duration(ms)
+
+
+def format_age(ms: int) -> str:
+    """Return a duration in the largest unit that fits, rounded down: ``"3 h"``, ``"0 s"``."""
+    for unit, step in _STEPS:
+        if ms >= step and unit != "ms":
+            return f"{ms // step} {unit}"
+    return "0 s"
+
+
+def format_size(size: int) -> str:
+    """Return a size with a unit: ``"1.5 MiB"``."""
+    if abs(size) < 1024:
+        return f"{size} B"
+    amount, power = size / 1024, 0
+    # What rounds to 1024.0 belongs to the next unit.
+    while abs(amount) >= 1023.95 and power < len(_SIZE_NAMES) - 1:
+        amount, power = amount / 1024, power + 1
+    return f"{amount:.1f} {_SIZE_NAMES[power]}"
+
+
+def duration_setting(ms: int) -> str:
+    """Return a duration as one number and unit that `parse_duration` reads: ``"90 min"``."""
+    return _in_whole_units(ms, _STEPS)
+
+
+def size_setting(size: int) -> str:
+    """Return a size as one number and unit that `parse_size` reads: ``"64 mb"``."""
+    return _in_whole_units(size, _SIZE_STEPS)
+
+
+def _in_whole_units(amount: int, steps: Sequence[tuple[str, int]]) -> str:
+    unit, step = next((s for s in steps if amount and amount % s[1] == 0), steps[-1])
+    return f"{amount // step} {unit}"
 
 
 def _split(text: str) -> tuple[Decimal | None, str]:

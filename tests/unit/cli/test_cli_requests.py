@@ -1,13 +1,18 @@
-"""`savepoint`, `stop` and `cancel`, with a driver that answers."""
+"""`savepoint`, `stop` and `cancel`, with a driver that answers, and waiting for one."""
 
 import json
+import math
 import signal
-import threading
 import time
 
 import pytest
 
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import Cli
+from turnback.cli.exit import ExitCode, RequestFailedError
+from turnback.cli.waiting import RequestWaiter
+from turnback.core.clock import ManualClock
+from turnback.inspect.job import Job
+from turnback.inspect.model import JobSummary, Process, RequestRow
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
@@ -90,26 +95,9 @@ def test_no_wait_and_timeout_contradict_each_other(shell, job):
 def test_a_job_that_is_over_cannot_be_asked(shell, state):
     job = make_job(shell.root, "orders", state)
     done = shell("savepoint", "orders", "--json")
-    assert done.code == ExitCode.NOT_AS_NEEDED
+    assert done.code == ExitCode.CONFLICT
     assert done.error["kind"] == "JobNotRunningError"
     assert Requests(job.storage).open() == []
-
-
-def test_waiting_ends_when_the_driver_is_gone(shell, job, monkeypatch):
-    monkeypatch.setattr("turnback.cli.waiting._LIFE_S", 0.0)
-    monkeypatch.setattr("turnback.cli.waiting._LAST_WORDS_S", 0.0)
-    monkeypatch.setattr(
-        "turnback.inspect.job.Job.ask", lambda self, *a, **k: _ask_and_die(self, job)
-    )
-    done = shell("savepoint", "orders")
-    assert done.code == ExitCode.FAILED
-    assert "is gone (FAILED)" in done.err
-
-
-def _ask_and_die(asked, job):
-    request = Requests(job.storage).submit(RequestKind.SAVEPOINT)
-    job.directory.say(JobState.FAILED, job.info.job_id)
-    return asked.request(request.id)
 
 
 @pytest.mark.parametrize(
@@ -210,23 +198,66 @@ def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so
         job.directory.say(JobState.FINISHED, job.info.job_id)
         return self.request(request.id)
 
-    monkeypatch.setattr("turnback.inspect.job.Job.ask", ask)
+    monkeypatch.setattr(Job, "ask", ask)
     done = shell("stop", "orders", "--yes")
     assert (done.code, done.lines) == (0, [str(tmp_path / "sp")])
 
 
-def test_a_driver_has_some_time_to_answer_after_its_job_has_ended(shell, job, monkeypatch):
-    """The process is alive, the job is over: the answer comes in a moment."""
-    monkeypatch.setattr("turnback.cli.waiting._LIFE_S", 0.0)
-    requests = Requests(job.storage)
+# -- waiting
 
-    def ask(self, *args, **more):
-        request = requests.submit(RequestKind.SAVEPOINT)
-        job.directory.say(JobState.FINISHED, job.info.job_id)
-        late = threading.Timer(1.0, lambda: requests.finish(request.id, COMPLETED, path="/sp"))
-        late.start()
-        return self.request(request.id)
 
-    monkeypatch.setattr("turnback.inspect.job.Job.ask", ask)
-    done = shell("savepoint", "orders")
-    assert (done.code, done.lines) == (0, ["/sp"])
+class TimedJob:
+    """A job that is in a state, and has answered a request, from given seconds on."""
+
+    name = "orders"
+
+    def __init__(self, states, *, alive=True, answered=math.inf):
+        self.clock = ManualClock()
+        self._states = states
+        self._driver = Process(host="here", pid=1, alive=alive)
+        self._answered = answered
+
+    def summary(self):
+        state = [name for since, name in self._states if since <= self.clock.monotonic()][-1]
+        return JobSummary(
+            name=self.name, job_id="id", directory="/jobs", state=state, driver=self._driver
+        )
+
+    def request(self, id):
+        state = "COMPLETED" if self.clock.monotonic() >= self._answered else "RUNNING"
+        return RequestRow(id=id, kind="savepoint", state=state, created_ms=0)
+
+    def wait(self):
+        return RequestWaiter(Cli(), self, self.clock).wait(self.request("1"), None).state
+
+
+def test_a_job_that_looks_lost_may_be_about_to_restart():
+    states = [(0, "LOST"), (9, "RESTARTING"), (13, "LOST"), (22, "RUNNING")]
+    assert TimedJob(states, alive=False, answered=30).wait() == "COMPLETED"
+
+
+def test_waiting_ends_when_a_job_stays_lost():
+    job = TimedJob([(0, "RUNNING"), (20, "LOST")], alive=False)
+    with pytest.raises(RequestFailedError, match=r"is gone \(LOST\).*turnback status orders"):
+        job.wait()
+    assert 30 <= job.clock.monotonic() < 36
+
+
+def test_an_answer_of_a_lost_job_counts():
+    assert TimedJob([(0, "LOST")], alive=False, answered=9).wait() == "COMPLETED"
+
+
+@pytest.mark.parametrize("state", ["FAILED", "FINISHED", "CANCELED"])
+def test_a_driver_has_some_time_to_answer_after_its_job_has_ended(state):
+    assert TimedJob([(0, state)], answered=25).wait() == "COMPLETED"
+    job = TimedJob([(0, state)])
+    with pytest.raises(RequestFailedError, match=rf"is gone \({state}\)"):
+        job.wait()
+    assert 30 <= job.clock.monotonic() < 36
+
+
+def test_waiting_ends_when_the_job_has_ended_and_its_driver_is_dead():
+    job = TimedJob([(0, "FAILED")], alive=False)
+    with pytest.raises(RequestFailedError, match=r"is gone \(FAILED\)"):
+        job.wait()
+    assert job.clock.monotonic() < 5

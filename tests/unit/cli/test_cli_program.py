@@ -12,9 +12,8 @@ import time
 
 import pytest
 
-import turnback.cli.listing
-from turnback.cli.app import VERBS
 from turnback.cli.exit import ExitCode
+from turnback.cli.main import COMMANDS
 from turnback.job.request import RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
@@ -39,6 +38,7 @@ HEAVY = {"pyarrow", "pandas", "pyspark", "numpy", "pydantic", "rich", "uvicorn",
         (["config"], set()),
         (["list", "--json"], set()),
         (["--version"], set()),
+        (["--help"], set()),
     ],
 )
 def test_nothing_heavy_is_imported(shell, words, heavy):
@@ -115,7 +115,7 @@ def broken(monkeypatch):
     def fail(*args):
         raise ZeroDivisionError("one by nought")
 
-    monkeypatch.setattr(turnback.cli.listing, "_is_shown", fail)
+    monkeypatch.setattr("turnback.cli.jobs._is_listed", fail)
 
 
 def test_an_unexpected_error_is_short(shell, broken):
@@ -131,7 +131,7 @@ def test_debug_shows_where_an_error_comes_from(shell, broken):
     make_job(shell.root, "orders")
     for words in (["list", "--debug"], ["--debug", "list"]):
         done = shell(*words)
-        assert "Traceback" in done.err and "listing.py" in done.err
+        assert "Traceback" in done.err and "jobs.py" in done.err
     assert shell("list", "--debug", "--json").error["kind"] == "ZeroDivisionError"
 
 
@@ -252,9 +252,16 @@ def test_a_savepoint_has_a_progress_bar(shell, tmp_path):
 
 
 def complete(shell, line):
-    env = {"_TURNBACK_COMPLETE": "complete_bash", "COMP_WORDS": line}
+    env = {"_TURNBACK_COMPLETE": "bash_complete", "COMP_WORDS": line}
     env["COMP_CWORD"] = str(len(line.split(" ")) - 1)
-    return shell.program(env=env).out.split()
+    return [word.removeprefix("plain,") for word in shell.program(env=env).out.split()]
+
+
+@pytest.mark.parametrize("kind", ["bash", "zsh", "fish"])
+def test_shells_get_a_script_that_asks_for_completions(shell, kind):
+    done = shell.program(env={"_TURNBACK_COMPLETE": f"{kind}_source"})
+    assert (done.code, done.err) == (0, "")
+    assert f"_TURNBACK_COMPLETE={kind}_complete" in done.out
 
 
 def test_shells_are_told_commands_options_and_jobs(shell):
@@ -280,7 +287,7 @@ def test_shells_are_told_nothing_rather_than_an_error(shell):
 
 
 def test_every_command_takes_json_without_running_anything(shell):
-    for name in VERBS:
+    for name in (name for group in COMMANDS.values() for name in group):
         if name in ("ui", "transactions"):
             continue
         with contextlib.suppress(json.JSONDecodeError):

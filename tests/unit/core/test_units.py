@@ -2,8 +2,17 @@ from datetime import timedelta
 
 import pytest
 
-from turnback.core.duration import format_duration, parse_duration, parse_size
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import (
+    duration_setting,
+    format_age,
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    round_duration,
+    size_setting,
+)
 
 
 @pytest.mark.parametrize(
@@ -88,3 +97,50 @@ def test_what_is_no_size(value: object) -> None:
 )
 def test_format(ms: int, text: str) -> None:
     assert format_duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0 ms"), (12, "12 ms"), (1_234, "1.234 s"), (12_345, "12.3 s"), (61_999, "1 min 1 s")],
+)
+def test_durations_without_digits_that_nobody_reads(ms: int, text: str) -> None:
+    assert round_duration(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(-1, "0 s"), (999, "0 s"), (1_000, "1 s"), (59_999, "59 s"), (3_600_000, "1 h"),
+     (90_000_000, "1 d")],
+)  # fmt: skip
+def test_ages(ms: int, text: str) -> None:
+    assert format_age(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (1_572_864, "1.5 MiB"),
+        (3 << 40, "3.0 TiB"),
+        (5000 << 50, "5000.0 PiB"),
+    ],
+)
+def test_sizes_for_people(size: int, text: str) -> None:
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(0, "0 ms"), (10_000, "10 s"), (5_400_000, "90 min"), (1_001, "1001 ms")]
+)
+def test_durations_for_a_configuration(ms: int, text: str) -> None:
+    assert duration_setting(ms) == text
+    assert parse_duration(text) == ms
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 b"), (64 << 20, "64 mb"), (1000, "1000 b")])
+def test_sizes_for_a_configuration(size: int, text: str) -> None:
+    assert size_setting(size) == text
+    assert parse_size(text) == size

@@ -1,0 +1,270 @@
+"""`turnback list`, `status`, `checkpoints` and `savepoints`: look at jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from turnback.cli.command import argument, command, flag, number_option
+from turnback.cli.context import Cli
+from turnback.cli.output import Column, Output, Value
+from turnback.cli.parameters import complete_job, job_argument
+from turnback.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from turnback.inspect.model import (
+        CheckpointHistory,
+        CheckpointRow,
+        Distribution,
+        JobDetail,
+        JobSummary,
+        OperatorNode,
+        Process,
+        RequestRow,
+        SavepointRow,
+    )
+
+# -- list
+
+_ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_JOBS: tuple[Column[JobSummary], ...] = (
+    Column("name", lambda job, out: job.name),
+    Column("state", lambda job, out: out.state(job.state)),
+    Column("attempt", lambda job, out: job.attempt, right=True, extra=True),
+    Column("checkpoint", lambda job, out: job.checkpoint, right=True),
+    Column("restarts", lambda job, out: job.restarts, right=True, extra=True),
+    Column("records/s", lambda job, out: out.number(_rate(job)), right=True),
+    Column("started", lambda job, out: out.time(job.started_ms or job.created_ms)),
+    Column("id", lambda job, out: out.id(job.job_id), extra=True),
+    Column("problem", lambda job, out: job.problem or job.cause),
+)
+
+
+@command(
+    "list", "turnback list", "turnback list -a --json", "turnback --root s3://bucket/jobs list"
+)
+@flag("-r", "--running", help="Only jobs that run.")
+@flag("-a", "--all", "every", help="Also jobs that are over.")
+def list_jobs(cli: Cli, running: bool, every: bool) -> None:
+    """List jobs.
+
+    Without options, those that are not over: running, restarting, lost or unreadable ones.
+    """
+    if running and every:
+        raise ConfigurationError("-r and -a contradict each other: give one of them")
+    jobs = cli.jobs.list()
+    listed = [job for job in jobs if every or _is_listed(job, running)]
+    if listed or not cli.out.terminal:
+        cli.out.records(_JOBS, listed)
+    others = len(jobs) - len(listed)
+    if not jobs and not cli.json:
+        cli.out.message(f"There are no jobs in {cli.root}. Look elsewhere with --root DIR.")
+    elif others:
+        text = "1 more job is" if others == 1 else f"{others} more jobs are"
+        cli.out.hint(f"{text} in {cli.root}: turnback list -a")
+
+
+def _is_listed(job: JobSummary, running: bool) -> bool:
+    return job.state == "RUNNING" if running else job.state not in _ENDED
+
+
+def _rate(job: JobSummary) -> float | None:
+    running = job.state == "RUNNING" and job.records_per_s is not None
+    return round(job.records_per_s or 0, 1) if running else None
+
+
+# -- status
+
+_OPERATORS: tuple[Column[OperatorNode], ...] = (
+    Column("uid", lambda node, out: node.uid),
+    Column("kind", lambda node, out: node.kind),
+    Column("parallelism", lambda node, out: node.parallelism, right=True),
+    Column("in", lambda node, out: out.number(node.records_in), right=True),
+    Column("out", lambda node, out: out.number(node.records_out), right=True),
+    Column("state", lambda node, out: out.size(node.state_bytes), right=True),
+    Column("watermark", lambda node, out: out.time(node.watermark_ms)),
+    Column("inputs", lambda node, out: ",".join(node.inputs)),
+)
+_REQUESTS: tuple[Column[RequestRow], ...] = (
+    Column("id", lambda row, out: row.id),
+    Column("kind", lambda row, out: row.kind),
+    Column("state", lambda row, out: out.state(row.state)),
+    Column("asked", lambda row, out: out.time(row.created_ms)),
+    Column("parts", lambda row, out: f"{row.done}/{row.total}" if row.total else None, right=True),
+    Column("error", lambda row, out: row.error),
+)
+
+
+@command("status", "turnback status orders", "turnback status ord --json")
+@job_argument
+def status(cli: Cli, job_name: str) -> None:
+    """Show how a job is doing.
+
+    Its state, its driver, its newest checkpoint, its operators and what is being done for it.
+    Works as well for jobs that are over.
+    """
+    detail = cli.job(job_name).detail()
+    if cli.json:
+        cli.out.document(detail)
+        return
+    cli.out.fields(_job_facts(cli.out, detail))
+    if detail.operators:
+        cli.out.head("Operators")
+        cli.out.records(_OPERATORS, detail.operators)
+    if detail.requests:
+        cli.out.head("Requests")
+        cli.out.records(_REQUESTS, detail.requests)
+    for warning in detail.warnings:
+        cli.out.message(f"warning: {warning}", "yellow")
+
+
+def _job_facts(out: Output, detail: JobDetail) -> list[tuple[str, Value]]:
+    job = detail.summary
+    versions = ", ".join(f"{name} {version}" for name, version in detail.versions.items())
+    rate = _rate(job)
+    speed = "" if rate is None else f", {rate:.1f} a second"
+    return [
+        ("name", job.name),
+        ("id", job.job_id),
+        ("state", out.state(job.state)),
+        ("cause", job.cause),
+        ("problem", job.problem),
+        ("created", out.time(job.created_ms)),
+        ("started", out.time(job.started_ms)),
+        ("last heartbeat", out.time(job.updated_ms)),
+        ("attempt", job.attempt),
+        ("restarts", job.restarts),
+        ("epoch", job.epoch),
+        ("checkpoint", None if job.checkpoint is None else f"chk-{job.checkpoint}"),
+        ("records", job.attempt and f"{out.number(job.records_in)} read{speed}"),
+        ("key groups", detail.max_parallelism),
+        ("driver", _process(job.driver)),
+        ("supervisor", _process(job.supervisor)),
+        ("script", " ".join(detail.script) or None),
+        ("log", job.log),
+        ("versions", versions or None),
+        ("directory", job.directory),
+    ]
+
+
+def _process(process: Process | None) -> str | None:
+    if process is None:
+        return None
+    alive = {True: "alive", False: "gone", None: "elsewhere"}[process.alive]
+    return f"pid {process.pid} on {process.host} ({alive})"
+
+
+# -- checkpoints
+
+_CHECKPOINTS: tuple[Column[CheckpointRow], ...] = (
+    Column("checkpoint", lambda row, out: None if row.number is None else f"chk-{row.number}"),
+    Column("status", lambda row, out: out.state(row.status.value)),
+    Column("attempt", lambda row, out: row.attempt, right=True, extra=True),
+    Column("epoch", lambda row, out: row.epoch, right=True, extra=True),
+    Column("trigger", lambda row, out: row.trigger, extra=True),
+    Column("triggered", lambda row, out: out.time(row.triggered_ms)),
+    Column("duration", lambda row, out: out.duration(row.duration_ms), right=True),
+    Column("sync", lambda row, out: out.duration(row.sync_ms), right=True, extra=True),
+    Column("async", lambda row, out: out.duration(row.async_ms), right=True, extra=True),
+    Column("delta", lambda row, out: out.size(row.delta_bytes), right=True),
+    Column("full", lambda row, out: out.size(row.full_bytes), right=True),
+    Column("acks", lambda row, out: _acknowledgements(row), right=True, extra=True),
+    Column("note", lambda row, out: row.reason or ("retained" if row.path else None)),
+)
+_QUANTILES = ("min", "p50", "p90", "p99", "max")
+
+
+@command(
+    "checkpoints",
+    "turnback checkpoints orders",
+    "turnback checkpoints orders --retained --paths -n 1",
+)
+@job_argument
+@number_option("-n", "--limit", least=1, help="Show the newest N.")
+@flag("--retained", help="Only those that a job can be started from.")
+@flag("--paths", help="Print the paths of the files only.")
+def checkpoints(cli: Cli, job_name: str, limit: int | None, retained: bool, paths: bool) -> None:
+    """Show the checkpoints of a job, newest first.
+
+    When and why each was taken, how long it took, and how large it is: what it added, and all it
+    needs. On a terminal the newest 20 unless --limit says otherwise, with a summary.
+    """
+    history = cli.job(job_name).checkpoints()
+    limit = limit or (20 if cli.out.terminal else None)
+    rows = [r for r in history.rows if not (retained or paths) or r.path is not None][:limit]
+    if cli.json:
+        import msgspec
+
+        cli.out.document(msgspec.structs.replace(history, rows=tuple(rows)))
+    elif paths:
+        for row in rows:
+            cli.out.line(str(row.path))
+    else:
+        if rows or not cli.out.terminal:
+            cli.out.records(_CHECKPOINTS, rows)
+        if cli.out.terminal:
+            _print_checkpoint_summary(cli.out, history)
+
+
+def _acknowledgements(row: CheckpointRow) -> str | None:
+    return None if row.tasks is None else f"{row.acknowledged}/{row.tasks}"
+
+
+def _print_checkpoint_summary(out: Output, history: CheckpointHistory) -> None:
+    out.head(
+        f"{history.completed} completed, {history.failed} failed, {history.in_progress} in "
+        f"progress, {history.restored} restored"
+    )
+    rows = [
+        _quantiles("duration", history.duration_ms, out.duration),
+        _quantiles("sync", history.sync_ms, out.duration),
+        _quantiles("async", history.async_ms, out.duration),
+        _quantiles("delta", history.delta_bytes, out.size),
+        _quantiles("full", history.full_bytes, out.size),
+    ]
+    table = [row for row in rows if row]
+    if table:
+        heads = [Column[None](name, right=True) for name in _QUANTILES]
+        out.table(("", *heads), table)
+
+
+def _quantiles(
+    name: str, numbers: Distribution | None, text: Callable[[int], str | None]
+) -> list[Value]:
+    if numbers is None:
+        return []
+    return [name, *(text(round(getattr(numbers, quantile))) for quantile in _QUANTILES)]
+
+
+# -- savepoints
+
+_EXISTS = {True: "yes", False: "gone", None: "unknown"}
+_SAVEPOINTS: tuple[Column[SavepointRow], ...] = (
+    Column("job", lambda row, out: row.job),
+    Column("id", lambda row, out: row.id),
+    Column("label", lambda row, out: row.label),
+    Column("taken", lambda row, out: out.time(row.created_ms)),
+    Column("checkpoint", lambda row, out: f"chk-{row.checkpoint}", right=True, extra=True),
+    Column("size", lambda row, out: out.size(row.bytes), right=True),
+    Column("there", lambda row, out: _EXISTS[row.exists], extra=True),
+    Column("path", lambda row, out: row.path),
+    Column("note", lambda row, out: row.note, extra=True),
+)
+
+
+@command("savepoints", "turnback savepoints", "turnback savepoints orders --restore")
+@argument("job_name", "[JOB]", help="Only those of this job.", complete=complete_job)
+@flag("--restore", help="Print the commands that start a job from them.")
+def savepoints(cli: Cli, job_name: str | None, restore: bool) -> None:
+    """List savepoints, newest first.
+
+    Those that the jobs in the root have taken, wherever they are.
+    """
+    rows = cli.jobs.savepoints() if job_name is None else cli.job(job_name).savepoints()
+    if restore and not cli.json:
+        for row in rows:
+            cli.out.line(row.restore)
+    elif rows or not cli.out.terminal:
+        cli.out.records(_SAVEPOINTS, rows)
+    else:
+        cli.out.line("There are no savepoints.")

@@ -1,0 +1,156 @@
+"""Arguments and options that several commands have, and what their values mean."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import click
+
+from turnback.cli.command import argument, flag, make_cli
+from turnback.cli.context import Cli
+from turnback.core.errors import ConfigurationError, StateError, TurnbackError
+
+# -- completion; a shell has no place for an error, so nothing is offered then
+
+
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer names of jobs."""
+    try:
+        names = make_cli(ctx).jobs.names()
+    except TurnbackError:
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_snapshot(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Offer ``JOB@latest``, ``JOB@chk-7`` and the labels of savepoints."""
+    name, at, _ = incomplete.partition("@")
+    if not at:
+        return [f"{job}@latest" for job in complete_job(ctx, param, incomplete)]
+    try:
+        job = make_cli(ctx).jobs.get(name)
+        offered = ["latest"]
+        offered += [f"chk-{row.number}" for row in job.checkpoints().rows if row.path]
+        offered += [row.label or row.id for row in job.savepoints()]
+    except TurnbackError:
+        return []
+    return [text for text in (f"{name}@{part}" for part in offered) if text.startswith(incomplete)]
+
+
+# -- jobs, snapshots and their states
+
+job_argument = argument(
+    "job_name",
+    "JOB",
+    help="Name, id, the beginning of either, or a job directory.",
+    complete=complete_job,
+)
+whole_job_argument = argument(
+    "job_name", "JOB", help="Its whole name or id, or a job directory.", complete=complete_job
+)
+snapshot_argument = argument(
+    "snapshot_name",
+    "SNAPSHOT",
+    help="A savepoint's directory, a checkpoint's file, JOB@latest, JOB@chk-7, "
+    "JOB@2026-11-01T12:00, or JOB@ and a savepoint's id or label.",
+    complete=complete_snapshot,
+)
+state_option = click.option(
+    "--state", metavar="UID/NAME", help="One state; NAME alone if that is enough."
+)
+yes_option = flag("--yes", "-y", help="Do not ask.")
+
+
+def find_state(text: str, ids: Collection[tuple[str, str]], where: str) -> tuple[str, str]:
+    """Return uid and name of the state that is meant.
+
+    Args:
+        text: ``uid/name``, or the name alone if only one operator has such a state.
+        ids: The states that are there.
+        where: What they are the states of, for the error message.
+
+    Raises:
+        StateError: There is none, or there are several.
+    """
+    matching = [id for id in ids if "/".join(id) == text] or [id for id in ids if id[1] == text]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(sorted("/".join(id) for id in matching))
+        raise StateError(f"{where} has several states {text!r}: write one of {names}")
+    uid, slash, name = text.rpartition("/")
+    if slash:
+        from turnback.snapshot.metadata import check_state
+
+        return check_state(where, ids, uid, name)
+    names = ", ".join(sorted("/".join(id) for id in ids)) or "none at all"
+    raise StateError(f"{where} has no state {text!r}; there is {names}")
+
+
+# -- programs and what they start from
+
+script_argument = argument("script", "SCRIPT", help="A Python file.")
+arguments_argument = argument("arguments", "[ARGUMENTS]...", help="What the script is given.")
+allow_all_option = flag(
+    "-n",
+    "--allow-non-restored-state",
+    "allow_all",
+    help="Drop all that the program has no place for.",
+)
+allow_option = click.option(
+    "--allow",
+    metavar="STATE",
+    multiple=True,
+    help="Drop this if the program has no place for it: UID/STATE, or all state, the position or "
+    "the promised output of a UID; may be repeated.",
+)
+rename_option = click.option(
+    "--rename",
+    metavar="OLD=NEW",
+    multiple=True,
+    help="What had another name in the snapshot: UID=UID or UID/STATE=UID/STATE; may be repeated.",
+)
+name_option = click.option(
+    "--name", metavar="NAME", help="Name of the job, instead of the script's."
+)
+
+
+def script_path(text: str) -> str:
+    """Return the absolute path of a script, which has to be a file."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        reason = "is a directory" if path.is_dir() else "does not exist"
+        raise ConfigurationError(f"the script {text} {reason}: give the path of a Python file")
+    return str(path.absolute())
+
+
+def snapshot_location(cli: Cli, text: str, *, whole: bool = False) -> str:
+    """Return a snapshot to start from, written so that it means the same in the driver."""
+    from turnback.config.configuration import location
+
+    if not text.strip():
+        raise ConfigurationError("-s names no snapshot: give a path, chk-7, latest or a time")
+    if "/" in text or Path(text).is_dir():
+        return location(text)
+    if "@" in text:
+        return cli.snapshot(text, whole=whole).origin.uri
+    return text
+
+
+def droppable(everything: bool, named: Sequence[str]) -> bool | tuple[str, ...]:
+    """Return which state may be dropped: all of it, or what is named."""
+    if everything and named:
+        raise ConfigurationError("-n and --allow contradict each other: give one of them")
+    return everything or tuple(named)
+
+
+def parse_renames(pairs: Sequence[str]) -> dict[str, str]:
+    """Return names in the snapshot with their names in the program."""
+    renames: dict[str, str] = {}
+    for pair in pairs:
+        old, equals, new = pair.partition("=")
+        if not equals or not old.strip() or not new.strip():
+            raise ConfigurationError(f"--rename {pair!r}: write OLD=NEW, such as counts=totals")
+        renames[old.strip()] = new.strip()
+    return renames

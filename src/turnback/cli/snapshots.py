@@ -1,0 +1,214 @@
+"""`turnback inspect`, `verify` and `dispose`: what is done with a snapshot without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from turnback.cli.command import command, flag, number_option
+from turnback.cli.context import Cli
+from turnback.cli.exit import ExitCode
+from turnback.cli.output import Column, Output, Value
+from turnback.cli.parameters import find_state, snapshot_argument, state_option, yes_option
+from turnback.cli.text import value_text
+from turnback.core.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from turnback.inspect.model import OperatorNode, SnapshotView, StatePage, StateRow
+    from turnback.snapshot.snapshot import Snapshot
+
+_STATES: tuple[Column[StateRow], ...] = (
+    Column("uid", lambda row, out: row.uid),
+    Column("state", lambda row, out: row.name),
+    Column("kind", lambda row, out: row.kind),
+    Column("key", lambda row, out: row.key_type),
+    Column("map key", lambda row, out: row.map_key_type),
+    Column("value", lambda row, out: row.value_type),
+    Column("rows", lambda row, out: out.number(row.rows), right=True),
+    Column("size", lambda row, out: out.size(row.bytes), right=True),
+)
+_OPERATORS: tuple[Column[OperatorNode], ...] = (
+    Column("uid", lambda node, out: node.uid),
+    Column("name", lambda node, out: node.name),
+    Column("kind", lambda node, out: node.kind),
+    Column("parallelism", lambda node, out: node.parallelism, right=True),
+)
+_PAGE = 1_000
+
+
+@command(
+    "inspect",
+    "turnback inspect orders@latest",
+    "turnback inspect /data/savepoints/savepoint-orders-1a2b --json",
+    "turnback inspect orders@chk-7 --state totals/total --key alice",
+)
+@snapshot_argument
+@state_option
+@click.option("--key", metavar="KEY", help="Of the state, rows of this key; abc* works.")
+@number_option("--rows", least=1, default=50, help="Of the state, at most N rows; 50 if left out.")
+def inspect(cli: Cli, snapshot_name: str, state: str | None, key: str | None, rows: int) -> None:
+    """Show what is in a checkpoint or savepoint.
+
+    Who took it and when, its states with their types and sizes, and where its sources go on. With
+    --state the rows of one state. Needs no Spark.
+    """
+    from turnback.inspect.snapshots import view
+
+    snapshot = cli.snapshot(snapshot_name)
+    if state is not None:
+        _print_rows(cli, snapshot, state, key, rows)
+        return
+    if key is not None:
+        raise ConfigurationError("--key is about the rows of a state: give --state UID/NAME too")
+    if cli.json:
+        cli.out.document(view(snapshot))
+    else:
+        _print_snapshot(cli.out, view(snapshot))
+
+
+def _print_snapshot(out: Output, seen: SnapshotView) -> None:
+    out.fields(_facts(out, seen))
+    if seen.states:
+        out.head("States")
+        out.records(_STATES, seen.states)
+    if seen.operators:
+        out.head("Operators")
+        out.records(_OPERATORS, seen.operators)
+    if seen.sources:
+        out.head("Sources")
+        out.table(("uid", "offset"), seen.sources.items())
+    if seen.transactions:
+        out.head("Transactions of sinks")
+        out.table(("uid", Column[None]("prepared", right=True)), seen.transactions.items())
+
+
+def _facts(out: Output, seen: SnapshotView) -> list[tuple[str, Value]]:
+    from turnback.inspect.locations import shown
+
+    return [
+        (seen.kind, seen.id),
+        ("location", shown(seen.location)),
+        ("job", seen.job),
+        ("job id", seen.job_id),
+        ("taken", out.time(seen.created_ms)),
+        ("label", seen.label),
+        ("note", seen.note),
+        ("trigger", seen.trigger),
+        ("attempt", seen.attempt),
+        ("from", f"chk-{seen.checkpoint}" if seen.kind == "savepoint" else None),
+        ("epoch", seen.epoch),
+        ("format", seen.format),
+        ("drained", "yes" if seen.drained else None),
+        ("key groups", seen.max_parallelism),
+        ("size", out.size(seen.bytes)),
+        ("files", out.number(seen.files)),
+        ("started from", seen.started_from and shown(seen.started_from)),
+    ]
+
+
+def _print_rows(cli: Cli, snapshot: Snapshot, state: str, key: str | None, most: int) -> None:
+    ids = [stored.id for stored in snapshot.states]
+    page = _read_rows(snapshot, find_state(state, ids, snapshot.name), key, most, full=cli.json)
+    if cli.json:
+        cli.out.document(page)
+        return
+    cli.out.table(page.columns, [[value_text(value) for value in row] for row in page.rows])
+    if page.next is not None:
+        cli.out.hint(f"There is more: --rows {most * 10}")
+
+
+def _read_rows(
+    snapshot: Snapshot, id: tuple[str, str], key: str | None, most: int, *, full: bool
+) -> StatePage:
+    """Read page after page until there are enough rows."""
+    import msgspec
+
+    from turnback.inspect.browse import page
+
+    rows: list[tuple[Any, ...]] = []
+    scanned, after = 0, None
+    while True:
+        limit = min(most - len(rows), _PAGE)
+        part = page(snapshot, *id, key=key, after=after, limit=limit, full=full)
+        rows += part.rows
+        scanned, after = scanned + part.scanned, part.next
+        if after is None or len(rows) >= most:
+            return msgspec.structs.replace(part, rows=tuple(rows), scanned=scanned)
+
+
+@command(
+    "verify", "turnback verify orders@latest", "turnback verify /data/savepoints/savepoint-1a2b"
+)
+@snapshot_argument
+def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
+    """Read every file of a checkpoint or savepoint and compare it with its checksum.
+
+    Ends with code 6 if a file is missing or damaged.
+    """
+    from turnback.inspect.snapshots import verify_snapshot, view
+
+    snapshot = cli.snapshot(snapshot_name)
+    seen = view(snapshot)
+    with _progress_bar(cli) as show:
+        problems = verify_snapshot(snapshot, show)
+    if cli.json:
+        rows = [{"path": p.path, "reason": p.reason} for p in problems]
+        about = {"snapshot": seen.location, "files": seen.files, "bytes": seen.bytes}
+        cli.out.document(about | {"ok": not problems, "problems": rows})
+    elif problems:
+        cli.out.table(("path", "problem"), [[p.path, p.reason] for p in problems])
+        cli.out.message(f"error: {len(problems)} of {seen.files} files are damaged", "bold red")
+    else:
+        cli.out.line(f"ok: {seen.files} files, {cli.out.size(seen.bytes)}", "green")
+    return ExitCode.DAMAGED if problems else None
+
+
+@contextmanager
+def _progress_bar(cli: Cli) -> Iterator[Callable[[int, int], None] | None]:
+    console = cli.out.stderr()
+    if not console.is_terminal or cli.json:
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (
+        TextColumn("reading"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@command(
+    "dispose",
+    "turnback dispose /data/savepoints/savepoint-1a2b",
+    "turnback dispose orders@before-upgrade --yes",
+)
+@snapshot_argument
+@flag("--force", help="Even if a job was started from it and still needs it.")
+@yes_option
+def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
+    """Delete a savepoint for good.
+
+    Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
+    """
+    from turnback.inspect.locations import shown
+    from turnback.inspect.savepoints import dispose as delete
+    from turnback.inspect.snapshots import view
+
+    snapshot = cli.snapshot(snapshot_name, whole=True)
+    seen = view(snapshot)
+    name = seen.id if seen.label is None else f"{seen.id} ({seen.label})"
+    place = shown(seen.location)
+    cli.confirm(f"Delete {seen.kind} {name} of job {seen.job!r} at {place} for good?", yes)
+    delete(snapshot, cli.jobs, force=force)
+    if cli.json:
+        cli.out.document({"disposed": place, "id": seen.id, "job": seen.job})
+    else:
+        cli.out.line(f"deleted {place}")
