@@ -43,7 +43,7 @@ def test_a_savepoint_is_asked_for_followed_and_found(look, base, driver):
         "to be safe",
     )
     row = page.locator(".request")
-    expect(row).to_contain_text("asked for")
+    expect(row).to_contain_text("requested")
     driver.requests.report(request.id, Progress(3, 8, 5_000_000, int(time.time() * 1000)))
     expect(row).to_contain_text("3 of 8 parts")
     expect(row).to_contain_text("4.77 MiB")
@@ -161,7 +161,7 @@ def test_a_job_that_is_over_has_no_working_buttons(look, base):
 
 def test_below_a_path_of_a_proxy_the_page_finds_its_files(own):
     """The proxy strips the path; what the page asks for must carry it."""
-    with served(own.jobs, ui_root_path="/turnback") as port:
+    with served(own.jobs, root_path="/turnback") as port:
         index = httpx.get(f"http://127.0.0.1:{port}/jobs/likes").text
     assert "/turnback/static/app.js" in index
     assert '"/static/' not in index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 from page_support import BIG, EVIL, LONG, TABS
@@ -11,7 +12,7 @@ from playwright.sync_api import expect
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 SHOWN = {
     "overview": ".node[data-kind=sink]",
-    "checkpoints": ".chart-svg rect.look-sync",
+    "checkpoints": ".chart canvas",
     "savepoints": "text=before-upgrade",
     "state": ".value",
     "diff": ".diff-count.is-added",
@@ -88,11 +89,54 @@ def test_checkpoints_are_counted_drawn_and_listed(look):
         "p99"
     )
     chart = page.locator(".chart").first
+    tip = chart.locator(".tip")
     chart.focus()
     page.keyboard.press("Home")
-    expect(chart.locator(".tip")).to_contain_text("sync")
+    expect(tip).to_contain_text("chk-2")
+    expect(tip).to_contain_text("sync40 ms")
     page.keyboard.press("Escape")
-    expect(chart.locator(".tip")).to_be_hidden()
+    expect(tip).to_be_hidden()
+    page.mouse.move(0, 0)
+    chart.locator(".u-over").hover(position={"x": 70, "y": 60})
+    expect(tip).to_contain_text("disk full")
+    page.mouse.move(0, 0)
+    expect(tip).to_be_hidden()
+
+
+# Whether a canvas shows the colour of each swatch of its legend.
+DRAWN = """legend => [...legend.querySelectorAll(".swatch")].every(swatch => {
+  const wanted = getComputedStyle(swatch).backgroundColor.match(/\\d+/g).map(Number);
+  return [...legend.parentNode.querySelectorAll("canvas")].some(canvas => {
+    const copy = document.createElement("canvas");
+    Object.assign(copy, { width: canvas.width, height: canvas.height });
+    const context = copy.getContext("2d", { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    const { data } = context.getImageData(0, 0, copy.width, copy.height);
+    const near = at => wanted.every((part, n) => Math.abs(data[at + n] - part) < 2);
+    for (let at = 0; at < data.length; at += 4) if (near(at) && data[at + 3] > 250) return true;
+    return false;
+  });
+})"""
+
+
+def test_charts_are_drawn_in_the_colours_of_their_legends(look):
+    page = look(color_scheme="light").job("likes", "checkpoints")
+    expect(page.locator(".chart canvas")).to_have_count(3)
+    for _ in ("as the system", "light", "dark"):
+        for legend in page.locator(".legend").all():
+            assert legend.evaluate(DRAWN)
+        page.get_by_role("button", name="Colours").click()
+
+
+def test_no_line_of_the_graph_is_cut_off_and_no_operator_covers_another(look):
+    page = look().job("likes")
+    page.wait_for_selector(".edge", state="attached")
+    lines = page.locator(".graph-lines > g").bounding_box()
+    picture = page.locator(".graph-lines").bounding_box()
+    assert lines["y"] >= picture["y"] and lines["x"] >= picture["x"]
+    assert lines["y"] + lines["height"] <= picture["y"] + picture["height"]
+    boxes = [node.bounding_box() for node in page.locator(".node").all()]
+    assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(boxes))
 
 
 def test_state_is_paged_filtered_and_exact(look):

@@ -56,18 +56,28 @@ def ui(
     configuration = cli.configuration
     token = secrets.token_urlsafe(32) if token_file is None else _read_token(token_file)
 
-    from turnback.web.server import serve
+    try:
+        from turnback.web.server import serve
+        from turnback.web.site import Site
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("turnback"):
+            raise
+        raise ConfigurationError(
+            f"the dashboard needs the package {error.name}: pip install 'turnback[ui]'"
+        ) from error
 
     serve(
-        cli.jobs,
-        token=token,
-        host=host if host is not None else configuration.value("web.address"),
-        port=port if port is not None else configuration.value("web.port"),
-        read_only=read_only or configuration.value("web.read-only"),
-        ui_root_path=configuration.value("web.root-path") or "",
-        allowed_hosts=allowed_host,
-        runs_dir=cli.runs_dir,
-        savepoints_dir=configuration.value("state.savepoints.dir"),
+        Site(
+            jobs=cli.jobs,
+            token=token,
+            host=host if host is not None else configuration.value("web.address"),
+            port=port if port is not None else configuration.value("web.port"),
+            read_only=read_only or configuration.value("web.read-only"),
+            root_path=configuration.value("web.root-path") or "",
+            allowed_hosts=allowed_host,
+            runs_dir=cli.runs_dir,
+            savepoints_dir=configuration.value("state.savepoints.dir"),
+        ),
         on_ready=lambda url: _print_address(cli, url, token, browse),
     )
 

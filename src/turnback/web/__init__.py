@@ -1,4 +1,5 @@
 from turnback.web.app import create_app
 from turnback.web.server import serve
+from turnback.web.site import Site
 
-__all__ = ["create_app", "serve"]
+__all__ = ["Site", "create_app", "serve"]

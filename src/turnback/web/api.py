@@ -1,35 +1,215 @@
-"""From endpoints to routes: reads requests, calls, and answers in JSON."""
+"""How endpoints are called over HTTP: parameters, routes, and errors as JSON answers."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from anyio import CapacityLimiter, fail_after, to_thread
 from anyio.lowlevel import RunVar
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnback.web.endpoint import Call, Endpoint, decoded
-from turnback.web.errors import Refusal, error_response, json_response
+from turnback.core.errors import (
+    AmbiguousJobError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    FormatVersionError,
+    JobInUseError,
+    JobNotFoundError,
+    JobNotRunningError,
+    NotFoundError,
+    PlanError,
+    StateError,
+    StorageError,
+    TurnbackError,
+)
+from turnback.core.ids import check_job_name
+from turnback.inspect.job import Job
+from turnback.web.model import Body, ErrorAnswer, ErrorInfo
 from turnback.web.site import Site
 
 PREFIX = "/api/v1"
 MAX_BODY = 64 * 1024
+_MAX_TEXT = 4_000
 _THREADS = 8
 _TIMEOUT_S = 60.0
+_LOG = logging.getLogger(__name__)
 
 # One for each event loop: limits of one loop cannot be used in another.
 _LIMITER: RunVar[CapacityLimiter] = RunVar("turnback_web_limiter")
+# The first that fits decides.
+_STATUS: tuple[tuple[type[TurnbackError], int], ...] = (
+    (JobNotFoundError, 404),
+    (CheckpointNotFoundError, 404),
+    (NotFoundError, 404),
+    (JobNotRunningError, 409),
+    (JobInUseError, 409),
+    (AmbiguousJobError, 400),
+    (ConfigurationError, 400),
+    (PlanError, 400),
+    (StateError, 400),
+    (CorruptFileError, 500),
+    (FormatVersionError, 500),
+    (StorageError, 503),
+)
+_KINDS = {
+    400: "BadRequest",
+    401: "TokenNeeded",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    413: "TooLarge",
+    415: "UnsupportedMediaType",
+    504: "Timeout",
+}
 T = TypeVar("T")
+
+
+class RequestError(HTTPException):
+    """A request that is refused.
+
+    Args:
+        status: The HTTP status.
+        message: Why, and what to do.
+        kind: A word for programs; one that fits the status if left out.
+        headers: Further headers of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.kind = kind or _KINDS.get(status, "Error")
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A query parameter; `least`, `most` and `default` apply to numbers."""
+
+    name: str
+    doc: str
+    type: type[str] | type[int] = str
+    required: bool = False
+    least: int = 1
+    most: int = 1_000
+    default: int | None = None
+
+    def parse(self, text: str | None) -> str | int | None:
+        """Return the value in a request.
+
+        Raises:
+            RequestError: It is missing or invalid.
+        """
+        if text is None or (text == "" and self.required):
+            if self.required:
+                raise RequestError(400, f"the parameter {self.name!r} is missing: {self.doc}")
+            return self.default
+        if self.type is str:
+            if len(text) > _MAX_TEXT or "\0" in text:
+                raise RequestError(400, f"the parameter {self.name!r} is too long or holds a NUL")
+            return text
+        if not text.isascii() or not text.isdigit() or len(text) > 9:
+            raise RequestError(
+                400, f"the parameter {self.name!r} is a whole number, not {text[:40]!r}"
+            )
+        if not self.least <= int(text) <= self.most:
+            raise RequestError(
+                400, f"the parameter {self.name!r} is from {self.least} to {self.most}, not {text}"
+            )
+        return int(text)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an endpoint.
+
+    Attributes:
+        site: What is served.
+        path: Names in the path, decoded.
+        query: Parameters, checked.
+        body: What was posted, checked.
+        authorized: Whether the request carries the token or its cookie.
+    """
+
+    site: Site
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Any] = field(default_factory=dict)
+    body: Any = None
+    authorized: bool = False
+
+    @cached_property
+    def job(self) -> Job:
+        """The job that the path names: looked up by its name, never as a path."""
+        try:
+            name = check_job_name(self.path["job"])
+        except ConfigurationError as error:
+            raise RequestError(400, str(error)) from error
+        return self.site.jobs.get(name)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """An entry of the API.
+
+    Attributes:
+        method: GET or POST.
+        path: Below the API's prefix; names in braces.
+        doc: What it does, in a sentence.
+        answer: The type of its answer.
+        handle: Returns the answer; runs in a thread.
+        query: Its parameters.
+        body: The type of what is posted.
+        status: Of a success.
+    """
+
+    method: str
+    path: str
+    doc: str
+    answer: Any
+    handle: Callable[[Call], object]
+    query: tuple[Parameter, ...] = ()
+    body: type[Body] | None = None
+    status: int = 200
+
+    @property
+    def names(self) -> list[str]:
+        """The names in its path."""
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+    def parse_query(self, query: QueryParams) -> dict[str, str | int | None]:
+        """Return the parameters of a request.
+
+        Raises:
+            RequestError: One is unknown, missing, repeated or invalid.
+        """
+        known = {parameter.name for parameter in self.query}
+        for name, _ in query.multi_items():
+            if name not in known:
+                listed = ", ".join(sorted(known)) or "none"
+                raise RequestError(400, f"unknown parameter {name[:40]!r}; there are: {listed}")
+            if len(query.getlist(name)) > 1:
+                raise RequestError(400, f"the parameter {name!r} is given more than once")
+        return {p.name: p.parse(query.get(p.name)) for p in self.query}
 
 
 def api_routes(site: Site, endpoints: Sequence[Endpoint]) -> list[Route]:
     """Return the routes of the API."""
     return [
-        Route(PREFIX + endpoint.path, _serve(site, endpoint), methods=[endpoint.method])
+        Route(PREFIX + endpoint.path, _handler(site, endpoint), methods=[endpoint.method])
         for endpoint in endpoints
     ]
 
@@ -38,7 +218,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     """Run what reads storage beside the event loop, not too many at a time.
 
     Raises:
-        Refusal: It took too long.
+        RequestError: It took too long.
     """
     try:
         limiter = _LIMITER.get()
@@ -49,17 +229,57 @@ async def in_thread(function: Callable[[], T]) -> T:
         with fail_after(_TIMEOUT_S):
             return await to_thread.run_sync(function, limiter=limiter, abandon_on_cancel=True)
     except TimeoutError as error:
-        raise Refusal(504, f"the storage did not answer within {_TIMEOUT_S:.0f} s") from error
+        raise RequestError(504, f"the storage did not answer within {_TIMEOUT_S:.0f} s") from error
 
 
-def _serve(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
-    async def serve(request: Request) -> Response:
+def json_response(
+    value: object, status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an answer in JSON."""
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def error_response(error: Exception, method: str, path: str) -> Response:
+    """Return the answer for an error; an unexpected one is logged, its text never shown.
+
+    Args:
+        error: The error.
+        method: Of the request.
+        path: Of the request, without its query: that may hold a token.
+    """
+    headers: Mapping[str, str] | None = None
+    if isinstance(error, HTTPException):
+        status, message, headers = error.status_code, error.detail, error.headers
+        kind = error.kind if isinstance(error, RequestError) else _KINDS.get(status, "Error")
+    elif isinstance(error, TurnbackError):
+        status = next((code for type_, code in _STATUS if isinstance(error, type_)), 500)
+        kind, message = type(error).__name__, str(error)
+        if status >= 500:
+            _LOG.error("%s %s: %s: %s", method, path, kind, message)
+    else:
+        _LOG.error("%s %s failed", method, path, exc_info=error)
+        status, kind = 500, "InternalError"
+        message = "something unexpected went wrong; the log of the dashboard says what"
+    return json_response(ErrorAnswer(error=ErrorInfo(kind=kind, message=message)), status, headers)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer what routing refuses: an unknown path, a wrong method."""
+    if isinstance(error, HTTPException) and not isinstance(error, RequestError):
+        messages = {404: "there is nothing at this address", 405: "not with this method"}
+        detail = messages.get(error.status_code, error.detail)
+        error = HTTPException(error.status_code, detail, error.headers)
+    return error_response(error, request.method, request.url.path)
+
+
+def _handler(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
         try:
             call = Call(
                 site,
-                {name: decoded(request.path_params[name]) for name in endpoint.names},
-                endpoint.read_query(request.query_params),
-                await _body(request, endpoint),
+                {name: _decode(request.path_params[name]) for name in endpoint.names},
+                endpoint.parse_query(request.query_params),
+                await _read_body(request, endpoint),
                 bool(request.scope.get("turnback.authorized")),
             )
             answer = await in_thread(lambda: endpoint.handle(call))
@@ -67,18 +287,29 @@ def _serve(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Resp
         except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
             return error_response(error, request.method, request.scope["path"])
 
-    return serve
+    return handle
 
 
-async def _body(request: Request, endpoint: Endpoint) -> object:
+async def _read_body(request: Request, endpoint: Endpoint) -> object:
     if endpoint.body is None:
         return None
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > MAX_BODY:
-            raise Refusal(413, f"at most {MAX_BODY} bytes can be posted")
+            raise RequestError(413, f"at most {MAX_BODY} bytes can be posted")
     try:
         return msgspec.json.decode(bytes(data) or b"{}", type=endpoint.body)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise Refusal(400, f"what was posted cannot be used: {error}") from error
+        raise RequestError(400, f"the request body is invalid: {error}") from error
+
+
+def _decode(segment: str) -> str:
+    """Return the text of one percent-encoded segment of a path."""
+    try:
+        text = unquote_to_bytes(segment).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(400, "the address is not encoded as UTF-8") from error
+    if "\0" in text:
+        raise RequestError(400, "the address holds a NUL")
+    return text

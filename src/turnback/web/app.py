@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import hashlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -12,66 +13,52 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnback.core.clock import Clock, SystemClock
-from turnback.inspect.jobs import Jobs
-from turnback.web.api import PREFIX, api_routes, in_thread
-from turnback.web.assets import Assets
-from turnback.web.endpoints import ENDPOINTS
-from turnback.web.errors import error_response, json_response, on_http_error
+from turnback.web.api import (
+    PREFIX,
+    RequestError,
+    api_routes,
+    error_response,
+    in_thread,
+    json_response,
+    on_http_error,
+)
+from turnback.web.endpoints import ENDPOINTS, openapi
 from turnback.web.guard import Guard
 from turnback.web.metrics import CONTENT_TYPE, exposition
-from turnback.web.openapi import openapi
 from turnback.web.site import Site
 
-_Handler = Callable[[Request], Awaitable[Response]]
+STATIC = Path(__file__).parent / "static"
 _PAGES = ("/", "/jobs", "/jobs/{rest:path}", "/savepoints")
+_INDEX = "index.html"
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+}
 
 
-def create_app(
-    jobs: Jobs,
-    *,
-    token: str,
-    host: str,
-    port: int,
-    read_only: bool = False,
-    loopback: bool = True,
-    ui_root_path: str = "",
-    allowed_hosts: Sequence[str] = (),
-    runs_dir: Path | None = None,
-    savepoints_dir: str | None = None,
-    clock: Clock | None = None,
-) -> Starlette:
-    """Return the dashboard. See `Site` for the arguments.
-
-    Raises:
-        ConfigurationError: One of them cannot be used.
-    """
-    return site_app(
-        Site(
-            jobs=jobs,
-            token=token,
-            host=host,
-            port=port,
-            read_only=read_only,
-            loopback=loopback,
-            root_path=ui_root_path.rstrip("/"),
-            allowed_hosts=allowed_hosts,
-            runs_dir=runs_dir,
-            savepoints_dir=savepoints_dir,
-            docs=_docs(),
-            clock=clock or SystemClock(),
-        )
-    )
-
-
-def site_app(site: Site) -> Starlette:
+def create_app(site: Site) -> Starlette:
     """Return the application that serves a site."""
     assets = Assets(site.root_path)
+    document = openapi(ENDPOINTS, site.root_path)
+
+    async def describe(request: Request) -> Response:
+        return json_response(document)
+
+    async def metrics(request: Request) -> Response:
+        try:
+            text = await in_thread(lambda: exposition(site.jobs, site.clock))
+        except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
+            return error_response(error, request.method, request.scope["path"])
+        return Response(text, media_type=CONTENT_TYPE)
+
     app = Starlette(
         routes=[
             *api_routes(site, ENDPOINTS),
-            Route(f"{PREFIX}/openapi.json", _document(site)),
-            Route("/metrics", _metrics(site)),
+            Route(f"{PREFIX}/openapi.json", describe),
+            Route("/metrics", metrics),
             Route("/static/{name:path}", assets.file),
             *(Route(path, assets.page) for path in _PAGES),
         ],
@@ -83,27 +70,57 @@ def site_app(site: Site) -> Starlette:
     return app
 
 
-def _document(site: Site) -> _Handler:
-    content = openapi(ENDPOINTS, site.root_path)
+@dataclass(frozen=True)
+class Asset:
+    """A file of the page."""
 
-    async def document(request: Request) -> Response:
-        return json_response(content)
-
-    return document
-
-
-def _metrics(site: Site) -> _Handler:
-    async def metrics(request: Request) -> Response:
-        try:
-            text = await in_thread(lambda: exposition(site.jobs, site.clock))
-        except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
-            return error_response(error, request.method, request.scope["path"])
-        return Response(text, media_type=CONTENT_TYPE)
-
-    return metrics
+    content: bytes
+    type: str
+    etag: str
 
 
-def _docs() -> dict[str, str]:
-    from turnback.config.options import OPTIONS
+class Assets:
+    """The page's files: read once, served by exact name, so that no request can name another file.
 
-    return {option.key: option.doc for option in OPTIONS}
+    Args:
+        root_path: The path below which a reverse proxy shows the page.
+        directory: Where the files are.
+    """
+
+    def __init__(self, root_path: str = "", directory: Path = STATIC) -> None:
+        self._files = {
+            path.relative_to(directory).as_posix(): _load(path, root_path)
+            for path in sorted(directory.rglob("*"))
+            if path.suffix in _TYPES and path.is_file() and not path.is_symlink()
+        }
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return sorted(self._files)
+
+    def file(self, request: Request) -> Response:
+        """Answer with the file that the path names."""
+        return self._answer(request, request.path_params["name"])
+
+    def page(self, request: Request) -> Response:
+        """Answer with the page, which chooses by itself what to show at its address."""
+        return self._answer(request, _INDEX)
+
+    def _answer(self, request: Request, name: str) -> Response:
+        asset = self._files.get(name)
+        if asset is None:
+            raise RequestError(404, f"the page has no file {name[:80]!r}")
+        # Always asked for again, hardly ever sent again: an upgrade shows at once.
+        headers = {"ETag": asset.etag, "Cache-Control": "no-cache"}
+        known = request.headers.get("if-none-match", "")
+        if asset.etag in [tag.strip().removeprefix("W/") for tag in known.split(",")]:
+            return Response(None, 304, headers)
+        return Response(asset.content, 200, headers, asset.type)
+
+
+def _load(path: Path, root_path: str) -> Asset:
+    content = path.read_bytes()
+    if path.name == _INDEX and root_path:
+        content = content.replace(b'"/static/', f'"{root_path}/static/'.encode())
+    digest = hashlib.blake2b(content, digest_size=12).hexdigest()
+    return Asset(content, _TYPES[path.suffix], f'"{digest}"')

@@ -1,6 +1,11 @@
-"""The API as one table: routes and documentation are made from it."""
+"""The API as one table, and the OpenAPI document made from it."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from turnback.inspect.compare import DiffPage, StateDiffRow
 from turnback.inspect.model import (
@@ -15,9 +20,18 @@ from turnback.inspect.model import (
     StatePage,
 )
 from turnback.inspect.timeline import Timeline
-from turnback.web import actions, logtail, reads, states
-from turnback.web.endpoint import Endpoint, Parameter
-from turnback.web.model import About, CancelBody, LogTail, SavepointBody, SnapshotRow, StopBody
+from turnback.job.request import RequestKind
+from turnback.web import views
+from turnback.web.api import PREFIX, Call, Endpoint, Parameter
+from turnback.web.model import (
+    About,
+    CancelBody,
+    ErrorAnswer,
+    LogTail,
+    SavepointBody,
+    SnapshotRow,
+    StopBody,
+)
 
 _JOB = "/jobs/{job}"
 _FROM = Parameter("from", "the earlier snapshot: chk-N, latest or a savepoint's id", required=True)
@@ -26,66 +40,82 @@ _UID = Parameter("uid", "the operator's uid", required=True)
 _STATE = Parameter("state", "the state's name", required=True)
 _AFTER = Parameter("after", "`next` of the page before")
 _LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
+_REF = "#/components/schemas/{name}"
+_JSON = "application/json"
+
+
+def _take_savepoint(call: Call) -> RequestRow:
+    body = call.body
+    return call.job.ask(RequestKind.SAVEPOINT, label=body.label, note=body.note, format=body.format)
+
+
+def _stop(call: Call) -> RequestRow:
+    return call.job.ask(RequestKind.STOP, savepoint=call.body.savepoint, drain=call.body.drain)
+
+
+def _cancel(call: Call) -> RequestRow:
+    return call.job.ask(RequestKind.CANCEL, savepoint=call.body.savepoint)
+
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/about", "This dashboard.", About, reads.about),
-    Endpoint("GET", "/jobs", "All jobs.", list[JobSummary], reads.jobs),
-    Endpoint("GET", _JOB, "A job and its graph.", JobDetail, reads.job),
+    Endpoint("GET", "/about", "This dashboard.", About, views.about),
+    Endpoint("GET", "/jobs", "All jobs.", list[JobSummary], lambda call: call.site.jobs.list()),
+    Endpoint("GET", _JOB, "A job and its graph.", JobDetail, lambda call: call.job.detail()),
     Endpoint(
         "GET",
         f"{_JOB}/checkpoints",
         "The checkpoints of a job, with a summary.",
         CheckpointHistory,
-        reads.checkpoints,
+        lambda call: call.job.checkpoints(),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/savepoints",
         "The savepoints of a job, newest first.",
         list[SavepointRow],
-        reads.savepoints,
+        lambda call: call.job.savepoints(),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/configuration",
         "What a job runs with, and where each value comes from.",
         list[ConfigRow],
-        reads.configuration,
+        views.configuration,
     ),
     Endpoint(
         "GET",
         f"{_JOB}/exceptions",
         "What went wrong with a job, newest first.",
         list[FailureRow],
-        reads.exceptions,
+        lambda call: call.job.failures(),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/timeline",
         "The attempts and savepoints of a job, its ancestors and its forks.",
         Timeline,
-        reads.timeline,
+        lambda call: call.site.jobs.timeline(call.job),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/requests",
         "What was asked of a job, newest first.",
         list[RequestRow],
-        reads.requests,
+        lambda call: call.job.requests(),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/requests/{{request}}",
         "One thing that was asked of a job: how far it has got, how it ended.",
         RequestRow,
-        reads.request,
+        lambda call: call.job.request(call.path["request"]),
     ),
     Endpoint(
         "POST",
         f"{_JOB}/savepoint",
         "Ask for a savepoint in the configured directory.",
         RequestRow,
-        actions.savepoint,
+        _take_savepoint,
         body=SavepointBody,
         status=202,
     ),
@@ -94,7 +124,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_JOB}/stop",
         "Ask a job to stop; with a savepoint as configured, unless it says otherwise.",
         RequestRow,
-        actions.stop,
+        _stop,
         body=StopBody,
         status=202,
     ),
@@ -103,7 +133,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_JOB}/cancel",
         "Ask a job to cancel.",
         RequestRow,
-        actions.cancel,
+        _cancel,
         body=CancelBody,
         status=202,
     ),
@@ -112,28 +142,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "/savepoints",
         "The savepoints of all jobs, newest first.",
         list[SavepointRow],
-        reads.all_savepoints,
+        lambda call: call.site.jobs.savepoints(),
     ),
     Endpoint(
         "GET",
         f"{_JOB}/snapshots",
         "The snapshots of a job that can be looked into, newest first.",
         list[SnapshotRow],
-        reads.snapshots,
+        views.snapshots,
     ),
     Endpoint(
         "GET",
         f"{_JOB}/snapshots/{{snapshot}}",
         "What is in a snapshot: chk-N, latest or a savepoint's id.",
         SnapshotView,
-        states.snapshot,
+        views.snapshot,
     ),
     Endpoint(
         "GET",
         f"{_JOB}/state",
         "Some rows of a state in a snapshot.",
         StatePage,
-        states.state,
+        views.state,
         query=(
             Parameter("snapshot", "chk-N, latest or a savepoint's id", required=True),
             _UID,
@@ -148,7 +178,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_JOB}/diff",
         "Which states two snapshots of a job have.",
         list[StateDiffRow],
-        states.diff,
+        views.diff,
         query=(_FROM, _TO),
     ),
     Endpoint(
@@ -156,7 +186,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_JOB}/diff/state",
         "Some differences of a state between two snapshots of a job.",
         DiffPage,
-        states.diff_state,
+        views.diff_state,
         query=(_FROM, _TO, _UID, _STATE, _AFTER, _LIMIT),
     ),
     Endpoint(
@@ -164,7 +194,89 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         f"{_JOB}/log",
         "The end of the driver's log, if that is on this machine.",
         LogTail,
-        logtail.log,
+        views.log,
         query=(Parameter("lines", "lines at most", int, least=1, most=5_000, default=200),),
     ),
 )
+
+
+def openapi(endpoints: Sequence[Endpoint], root_path: str = "") -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of the API."""
+    types = [e.answer for e in endpoints] + [e.body for e in endpoints if e.body] + [ErrorAnswer]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    answers = schemas[: len(endpoints)]
+    bodies = dict(zip((e for e in endpoints if e.body), schemas[len(endpoints) :], strict=False))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint, answer in zip(endpoints, answers, strict=True):
+        operation = _operation(endpoint, answer, bodies.get(endpoint))
+        paths.setdefault(PREFIX + endpoint.path, {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Turnback",
+            "version": views.version(),
+            "description": (
+                "What the dashboard shows and does. Times are milliseconds since 1970, sizes are "
+                "bytes. Whatever changes something needs the token."
+            ),
+        },
+        "servers": [{"url": root_path or "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(
+    endpoint: Endpoint, answer: dict[str, Any], body: dict[str, Any] | None
+) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": _operation_id(endpoint),
+        "summary": endpoint.doc,
+        "parameters": [_in_path(name) for name in endpoint.names]
+        + [_in_query(parameter) for parameter in endpoint.query],
+        "responses": {
+            str(endpoint.status): {"description": "Done.", "content": {_JSON: {"schema": answer}}},
+            "default": {
+                "description": "What went wrong.",
+                "content": {_JSON: {"schema": {"$ref": _REF.format(name="ErrorAnswer")}}},
+            },
+        },
+        # Reads need it only where other machines get in.
+        "security": [{"token": []}] if endpoint.method == "POST" else [{}, {"token": []}],
+    }
+    if body is not None:
+        operation["requestBody"] = {"required": False, "content": {_JSON: {"schema": body}}}
+    return operation
+
+
+def _operation_id(endpoint: Endpoint) -> str:
+    words = [part.strip("{}") for part in endpoint.path.split("/") if part]
+    return "-".join([endpoint.method.lower(), *words])
+
+
+def _in_path(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "description": "percent-encoded, slashes too",
+        "schema": {"type": "string"},
+    }
+
+
+def _in_query(parameter: Parameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if parameter.type is int:
+        schema = {"type": "integer", "minimum": parameter.least, "maximum": parameter.most}
+        if parameter.default is not None:
+            schema["default"] = parameter.default
+    return {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.required,
+        "description": parameter.doc,
+        "schema": schema,
+    }

@@ -33,11 +33,11 @@ _RUNNING = JobState.RUNNING.value
 _ENDED = tuple(state.value for state in JobState if state.is_terminal)
 _STATES = (*(state.value for state in JobState), LOST, UNREADABLE)
 _UNKNOWN = -1.0
-"""What Flink says where there is no value yet."""
+"""What Flink reports where there is no value yet."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class JobSample:
     """What was read of one job for one scrape."""
 
     detail: JobDetail
@@ -60,81 +60,81 @@ class Reading:
         return float(max(0, self.now_ms - started)) if started is not None else 0.0
 
 
-def _of_last(value: Callable[[CheckpointRow], int | None]) -> Callable[[Reading], float]:
-    def read(reading: Reading) -> float:
+def _of_newest(value: Callable[[CheckpointRow], int | None]) -> Callable[[JobSample], float]:
+    def newest(sample: JobSample) -> float:
         # Of the very newest the numbers may not be recorded yet.
-        known = (found for row in reading.completed if (found := value(row)) is not None)
-        return float(next(known, _UNKNOWN))
+        values = (value(row) for row in sample.completed)
+        return float(next((number for number in values if number is not None), _UNKNOWN))
 
-    return read
+    return newest
 
 
-def _uptime(reading: Reading) -> float:
-    state = reading.detail.summary.state
+def _uptime(sample: JobSample) -> float:
+    state = sample.detail.summary.state
     if state in _ENDED:
         return _UNKNOWN
-    return reading.running_ms if state == _RUNNING else 0.0
+    return sample.running_ms if state == _RUNNING else 0.0
 
 
-def _downtime(reading: Reading) -> float:
-    state = reading.detail.summary.state
+def _downtime(sample: JobSample) -> float:
+    state = sample.detail.summary.state
     if state in _ENDED:
         return _UNKNOWN
-    if state == _RUNNING or reading.failed_ms is None:
+    if state == _RUNNING or sample.failed_ms is None:
         return 0.0
-    return float(max(0, reading.now_ms - reading.failed_ms))
+    return float(max(0, sample.now_ms - sample.failed_ms))
 
 
-def _running_time(reading: Reading) -> float:
-    return reading.running_ms if reading.detail.summary.state == _RUNNING else 0.0
+def _running_time(sample: JobSample) -> float:
+    return sample.running_ms if sample.detail.summary.state == _RUNNING else 0.0
 
 
-JOB_METRICS: dict[str, tuple[str, Callable[[Reading], float]]] = {
+JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}totalNumberOfCheckpoints": (
         "Checkpoints that this driver has begun.",
-        lambda r: r.counts.completed + r.counts.failed + r.history.in_progress,
+        lambda s: s.counts.completed + s.counts.failed + s.history.in_progress,
     ),
     f"{_JOB}numberOfCompletedCheckpoints": (
         "Checkpoints that this driver has completed.",
-        lambda r: r.counts.completed,
+        lambda s: s.counts.completed,
     ),
     f"{_JOB}numberOfFailedCheckpoints": (
         "Checkpoints of this driver that failed.",
-        lambda r: r.counts.failed,
+        lambda s: s.counts.failed,
     ),
     f"{_JOB}numberOfInProgressCheckpoints": (
         "Checkpoints that are under way.",
-        lambda r: r.history.in_progress,
+        lambda s: s.history.in_progress,
     ),
     f"{_JOB}lastCheckpointDuration": (
         "Milliseconds that the newest complete checkpoint took.",
-        _of_last(lambda row: row.duration_ms),
+        _of_newest(lambda row: row.duration_ms),
     ),
     f"{_JOB}lastCheckpointSize": (
         "Bytes of new files in the newest complete checkpoint.",
-        _of_last(lambda row: row.delta_bytes),
+        _of_newest(lambda row: row.delta_bytes),
     ),
     f"{_JOB}lastCheckpointFullSize": (
         "Bytes of all files that the newest complete checkpoint needs.",
-        _of_last(lambda row: row.full_bytes),
+        _of_newest(lambda row: row.full_bytes),
     ),
     f"{_JOB}lastCompletedCheckpointId": (
         "Number of the newest complete checkpoint.",
-        _of_last(lambda row: row.number),
+        _of_newest(lambda row: row.number),
     ),
     f"{_JOB}lastCheckpointRestoreTimestamp": (
         "When the newest attempt started from a snapshot, in milliseconds since 1970.",
-        lambda r: float(r.restored_ms) if r.restored_ms is not None else _UNKNOWN,
+        lambda s: float(s.restored_ms) if s.restored_ms is not None else _UNKNOWN,
     ),
-    f"{_JOB}numRestarts": ("Restarts by this driver.", lambda r: r.detail.summary.restarts),
-    f"{_JOB}fullRestarts": ("The same, by an older name.", lambda r: r.detail.summary.restarts),
+    f"{_JOB}numRestarts": ("Restarts by this driver.", lambda s: s.detail.summary.restarts),
+    f"{_JOB}fullRestarts": ("The same, by an older name.", lambda s: s.detail.summary.restarts),
     f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
     f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),
     f"{_JOB}runningTime": ("Milliseconds since it is RUNNING.", _running_time),
-    "turnback_savepoints": ("Savepoints the job has taken.", lambda r: r.savepoints),
+    "turnback_savepoints": ("Savepoints the job has taken.", lambda s: s.savepoints),
     "turnback_job_records_in": (
-        "Elements that the sources gave since the attempt began.",
-        lambda r: r.detail.summary.records_in,
+        "Elements that the sources read since the attempt began.",
+        lambda s: s.detail.summary.records_in,
     ),
 }
 
@@ -179,24 +179,24 @@ class _Jobs(Collector):
                 states.add_metric(labels, float(state == summary.state))
         yield states
         readable = _gauge("turnback_job_readable", "0 if the job's directory cannot be read.")
-        readings: list[Reading] = []
+        samples: list[JobSample] = []
         for summary in summaries:
-            reading = self._read(summary)
-            readable.add_metric((summary.job_id or "", summary.name), float(reading is not None))
-            readings += [reading] if reading is not None else []
+            sample = self._read(summary)
+            readable.add_metric((summary.job_id or "", summary.name), float(sample is not None))
+            samples += [sample] if sample is not None else []
         yield readable
-        yield from _job_metrics(readings)
-        yield from _operator_metrics(readings)
+        yield from _job_metrics(samples)
+        yield from _operator_metrics(samples)
 
-    def _read(self, summary: JobSummary) -> Reading | None:
-        """Return what one job says, `None` if it cannot be read: the others still count."""
+    def _read(self, summary: JobSummary) -> JobSample | None:
+        """Return one job's sample, `None` if it cannot be read: the others still count."""
         if summary.state == UNREADABLE:
             return None
         try:
             job = self._jobs.get(summary.name)
             status = job.directory.status()
             failures = job.failures() if summary.state != _RUNNING else []
-            return Reading(
+            return JobSample(
                 job.detail(),
                 job.checkpoints(),
                 # The history forgets, a driver's own counts only grow.
@@ -218,25 +218,25 @@ def _restored_ms(job: Job, attempt: int | None) -> int | None:
     return info.started_ms
 
 
-def _job_metrics(readings: list[Reading]) -> Iterator[GaugeMetricFamily]:
+def _job_metrics(samples: list[JobSample]) -> Iterator[GaugeMetricFamily]:
     for name, (doc, value) in JOB_METRICS.items():
         family = _gauge(name, doc)
-        for reading in readings:
-            summary = reading.detail.summary
-            family.add_metric((summary.job_id or "", summary.name), value(reading))
+        for sample in samples:
+            summary = sample.detail.summary
+            family.add_metric((summary.job_id or "", summary.name), value(sample))
         yield family
 
 
-def _operator_metrics(readings: list[Reading]) -> Iterator[GaugeMetricFamily]:
+def _operator_metrics(samples: list[JobSample]) -> Iterator[GaugeMetricFamily]:
     for name, (doc, value) in OPERATOR_METRICS.items():
         family = _gauge(name, doc, "operator_id", "operator_name")
-        for reading in readings:
-            summary = reading.detail.summary
-            for node in reading.detail.operators:
-                found = value(node)
-                if found is not None:
+        for sample in samples:
+            summary = sample.detail.summary
+            for node in sample.detail.operators:
+                number = value(node)
+                if number is not None:
                     labels = (summary.job_id or "", summary.name, node.uid, node.name)
-                    family.add_metric(labels, found)
+                    family.add_metric(labels, number)
         yield family
 
 

@@ -14,7 +14,7 @@ class About(View, frozen=True):
     Attributes:
         version: Of Turnback.
         read_only: Whether nobody may change anything here.
-        authorized: Whether this request showed the token.
+        authorized: Whether this request carried the token or its cookie.
         needs_token: Whether looking needs the token too, not only changing.
         root: The directory of the jobs.
         savepoints_dir: Where savepoints go by default, if that is configured.

@@ -1,4 +1,4 @@
-"""Runs the dashboard: one process, one port, until it is told to stop."""
+"""Runs the dashboard: one process, one port, until it is stopped."""
 
 from __future__ import annotations
 
@@ -7,71 +7,39 @@ import errno
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import uvicorn
 
 from turnback.core.errors import ConfigurationError
-from turnback.inspect.jobs import Jobs
 from turnback.web.app import create_app
-from turnback.web.hosts import is_loopback
+from turnback.web.site import Site
 
 _GRACE_S = 3
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(
-    jobs: Jobs,
+    site: Site,
     *,
-    token: str,
-    host: str = "127.0.0.1",
-    port: int = 8081,
-    read_only: bool = False,
-    ui_root_path: str = "",
-    allowed_hosts: Sequence[str] = (),
-    runs_dir: Path | None = None,
-    savepoints_dir: str | None = None,
     on_ready: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
     """Serve the dashboard until SIGINT or SIGTERM.
 
-    Looking needs no token only if the address is of this machine alone and no further names are
-    allowed: those mean that a proxy lets others in.
-
     Args:
-        jobs: The jobs.
-        token: Whoever knows it may change things.
-        host: The address to listen on.
-        port: The port; 0 for any free one.
-        read_only: Whether nobody may change anything.
-        ui_root_path: The path below which a reverse proxy shows it.
-        allowed_hosts: Further names by which browsers may call it.
-        runs_dir: Log files are shown if they are below this directory.
-        savepoints_dir: The configured directory for savepoints.
+        site: What to serve, and where; with port 0, on any free port.
         on_ready: Called with the address, without the token, once it answers.
         stop: Ends it as well, when it is set.
 
     Raises:
         ConfigurationError: The address or the port cannot be used.
     """
-    with contextlib.closing(listen(host, port)) as listener:
-        bound = listener.getsockname()[1]
-        app = create_app(
-            jobs,
-            token=token,
-            host=host,
-            port=bound,
-            read_only=read_only,
-            loopback=is_loopback(host) and not allowed_hosts,
-            ui_root_path=ui_root_path,
-            allowed_hosts=allowed_hosts,
-            runs_dir=runs_dir,
-            savepoints_dir=savepoints_dir,
-        )
+    with contextlib.closing(listen(site.host, site.port)) as listener:
+        site = replace(site, port=listener.getsockname()[1])
         config = uvicorn.Config(
-            app,
+            create_app(site),
             http="h11",
             ws="none",
             lifespan="off",
@@ -80,7 +48,8 @@ def serve(
             server_header=False,
             timeout_graceful_shutdown=_GRACE_S,
         )
-        _Server(config, url(host, bound, ui_root_path), on_ready, stop).run([listener])
+        address = url(site.host, site.port, site.root_path)
+        _Server(config, address, on_ready, stop).run([listener])
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -92,11 +61,12 @@ def listen(host: str, port: int) -> socket.socket:
     if not isinstance(port, int) or not 0 <= port <= 65535:
         raise ConfigurationError(f"a port is a number from 0 to 65535, not {port!r}")
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=_PASSIVE)
-        family, _, _, _, address = found[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         return socket.create_server(address[:2], family=family, backlog=128)
     except UnicodeError as error:
-        raise ConfigurationError(f"{host[:80]!r} is no address to listen on") from error
+        raise ConfigurationError(f"{host[:80]!r} is not an address to listen on") from error
     except OSError as error:
         raise ConfigurationError(_explain(host, port, error)) from error
 
@@ -109,11 +79,8 @@ def url(host: str, port: int, root_path: str = "") -> str:
     return f"http://{name}:{port}{root_path.rstrip('/')}/"
 
 
-_PASSIVE = socket.AI_PASSIVE
-
-
 class _Server(uvicorn.Server):
-    """uvicorn's server: says when it is ready, and lets the caller go on after a signal."""
+    """uvicorn's server: reports when it is ready, and lets the caller go on after a signal."""
 
     def __init__(
         self,

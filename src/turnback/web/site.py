@@ -1,9 +1,11 @@
-"""What one dashboard serves, and to whom."""
+"""What one dashboard serves, to whom, and under which names."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+import socket
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,10 +13,11 @@ from pathlib import Path
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError
 from turnback.inspect.jobs import Jobs
-from turnback.web.hosts import Hosts
 
-_LEAST_TOKEN = 16
+_MIN_TOKEN = 16
 _ROOT_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
+_HTTP_PORT = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +27,13 @@ class Site:
     Attributes:
         jobs: The jobs.
         token: Whoever knows it may change things.
-        host: The address that is listened on.
-        port: The port that is listened on.
+        host: The address to listen on.
+        port: The port to listen on; `serve` takes 0 for any free one.
         read_only: Whether nobody may change anything.
-        loopback: Whether only this machine gets here; then looking needs no token.
         root_path: The path below which a reverse proxy shows it, such as "/turnback".
         allowed_hosts: Further names, with or without a port, by which browsers may call it.
         runs_dir: Log files are shown if they are below this directory.
         savepoints_dir: The configured directory for savepoints, to be shown.
-        docs: What configuration keys do, by key.
         clock: Where time comes from.
 
     Raises:
@@ -41,21 +42,31 @@ class Site:
 
     jobs: Jobs
     token: str = field(repr=False)
-    host: str
-    port: int
+    host: str = "127.0.0.1"
+    port: int = 8081
     read_only: bool = False
-    loopback: bool = True
     root_path: str = ""
     allowed_hosts: Sequence[str] = ()
     runs_dir: Path | None = None
     savepoints_dir: str | None = None
-    docs: Mapping[str, str] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
-        _check_token(self.token, self.loopback)
-        _check_root_path(self.root_path)
-        _ = self.hosts  # refuses what is no name
+        object.__setattr__(self, "root_path", self.root_path.rstrip("/"))
+        _check_token(self.token, self.is_local)
+        if not _ROOT_PATH.fullmatch(self.root_path):
+            raise ConfigurationError(
+                f"the path {self.root_path!r} cannot be used: write it as in /turnback"
+            )
+        _ = self.hosts  # refuses invalid names
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine gets here; then looking needs no token.
+
+        Further names mean that a proxy lets others in.
+        """
+        return is_loopback(self.host) and not self.allowed_hosts
 
     @cached_property
     def hosts(self) -> Hosts:
@@ -63,21 +74,88 @@ class Site:
         return Hosts(self.host, self.port, self.allowed_hosts)
 
 
-def _check_token(token: str, loopback: bool) -> None:
+class Hosts:
+    """The names a server answers to.
+
+    A web page elsewhere can point a name of its own at this machine and then talk to it as if it
+    were the same site (DNS rebinding). The Host header gives that away.
+
+    Args:
+        host: The address that is listened on.
+        port: The port that is listened on.
+        allowed: Further names, with or without a port.
+
+    Raises:
+        ConfigurationError: One of those is not a valid name.
+    """
+
+    def __init__(self, host: str, port: int, allowed: Iterable[str] = ()) -> None:
+        self._port = port
+        self._host = host.strip("[]").lower()
+        self._is_loopback = is_loopback(self._host)
+        if isinstance(allowed, str):
+            raise ConfigurationError(f"allowed hosts are a list of names, not the text {allowed!r}")
+        self._allowed = [_parse_allowed(name) for name in allowed]
+
+    def accepts(self, header: str) -> bool:
+        """Return whether the value of a Host header is one of ours."""
+        match = _HOST.fullmatch(header)
+        if match is None:
+            return False
+        name, port = _split(match)
+        if any(name == ours and other in (None, port) for ours, other in self._allowed):
+            return True
+        return (port or _HTTP_PORT) == self._port and self._is_ours(name)
+
+    def _is_ours(self, name: str) -> bool:
+        if is_loopback(name) or name == self._host:
+            return True
+        if self._is_loopback:
+            return False
+        if name == socket.gethostname().lower():
+            return True
+        # A name can be pointed anywhere, an address cannot.
+        own = _address(self._host)
+        listens_everywhere = self._host == "" or (own is not None and own.is_unspecified)
+        return listens_everywhere and _address(name) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    if host.lower() == "localhost":
+        return True
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _parse_allowed(name: str) -> tuple[str, int | None]:
+    match = _HOST.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
+        raise ConfigurationError(
+            f"{name!r} cannot be an allowed host: write a name such as jobs.example.org, or a name "
+            "and a port"
+        )
+    return _split(match)
+
+
+def _split(match: re.Match[str]) -> tuple[str, int | None]:
+    return match[1].strip("[]").lower(), int(match[2]) if match[2] else None
+
+
+def _check_token(token: str, is_local: bool) -> None:
     if not isinstance(token, str) or not token or not token.isascii() or not token.isprintable():
         raise ConfigurationError("the dashboard's token must be printable ASCII, without spaces")
     if " " in token:
         raise ConfigurationError("the dashboard's token must not hold spaces")
-    if not loopback and len(token) < _LEAST_TOKEN:
+    if not is_local and len(token) < _MIN_TOKEN:
         raise ConfigurationError(
             f"the dashboard's token has {len(token)} characters; reachable from other machines it "
-            f"needs {_LEAST_TOKEN}. Leave it out to have one made"
-        )
-
-
-def _check_root_path(path: str) -> None:
-    if not _ROOT_PATH.fullmatch(path):
-        raise ConfigurationError(
-            f"the path {path!r} cannot be used: write it as in /turnback, without a slash at the "
-            "end"
+            f"needs {_MIN_TOKEN}. Leave it out to have one made"
         )

@@ -1,13 +1,15 @@
+import hashlib
 import re
 
 import pytest
 from starlette.requests import Request
 
-from turnback.web.assets import STATIC, Assets
-from turnback.web.errors import Refusal
+from turnback.web.api import RequestError
+from turnback.web.app import STATIC, Assets
 
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
-         ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}  # fmt: skip
+         ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8",
+         ".txt": "text/plain; charset=utf-8"}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/likes", "/jobs/a%2Fb/state", "/savepoints"])
@@ -64,7 +66,7 @@ def test_only_files_of_the_page_and_no_links(tmp_path):
     assert page.body == b'<script src="/turnback/static/a.js">'
     for name in ("b.py", "c.txt", "inner", "", "../secret.txt", "a.js/"):
         scope = {"type": "http", "headers": [], "path_params": {"name": name}}
-        with pytest.raises(Refusal, match="no file"):
+        with pytest.raises(RequestError, match="no file"):
             assets.file(Request(scope))
 
 
@@ -72,3 +74,22 @@ def test_a_missing_file(browser):
     response = browser.get("/static/nothing.js")
     assert response.status_code == 404
     assert response.json()["error"]["kind"] == "NotFound"
+
+
+def test_vendored_libraries_are_those_that_were_published():
+    vendor = STATIC / "vendor"
+    text = (vendor / "README.txt").read_text()
+    listed = {name: digest for digest, name in re.findall(r"^([0-9a-f]{64})  (\S+)$", text, re.M)}
+    files = {path.name: path.read_bytes() for path in vendor.iterdir() if path.name != "README.txt"}
+    assert {name: hashlib.sha256(data).hexdigest() for name, data in files.items()} == listed
+    for library, script in (("uPlot", "uPlot.iife.min.js"), ("dagre", "dagre.esm.js")):
+        (version,) = re.findall(rf"^{library} ([0-9.]+) \(MIT\)", text, re.M)
+        assert version.encode() in files[script]
+        assert f"{library}.LICENSE.txt" in files
+
+
+@pytest.mark.parametrize("suffix", [".js", ".html"])
+def test_no_script_needs_what_the_policy_forbids(suffix):
+    for path in STATIC.rglob(f"*{suffix}"):
+        text = path.read_text()
+        assert not re.search(r"\beval\(|new Function\b|<script>| style=| on\w+=\"", text), path

@@ -9,7 +9,7 @@ import pytest
 from web_support import BEARER, HOSTILE, TOKEN
 
 from turnback.core.errors import ConfigurationError
-from turnback.web.session import Session
+from turnback.web.login import Session
 
 OWN = {"Origin": "http://127.0.0.1:8081"}
 FOREIGN = [
@@ -242,7 +242,7 @@ def test_read_only_means_that_nobody_may(world):
 
 @pytest.fixture
 def outside(world):
-    return world.browser(loopback=False, host="0.0.0.0", allowed_hosts=["jobs.example"])
+    return world.browser(host="0.0.0.0", allowed_hosts=["jobs.example"])
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT"])
@@ -312,7 +312,7 @@ def test_from_elsewhere_names_are_checked_too(outside, host, status):
 
 
 def test_behind_tls_the_origin_is_https_and_the_cookie_secure(world):
-    browser = world.browser(loopback=False, allowed_hosts=["jobs.example"])
+    browser = world.browser(allowed_hosts=["jobs.example"])
     browser._base = "https://jobs.example"
     response = browser.get(f"/?token={TOKEN}")
     assert "Secure" in response.headers["set-cookie"]
@@ -325,7 +325,7 @@ def test_behind_tls_the_origin_is_https_and_the_cookie_secure(world):
 
 @pytest.mark.parametrize("given", ["", "/turnback"])
 def test_below_a_path(world, given):
-    browser = world.browser(ui_root_path="/turnback/")
+    browser = world.browser(root_path="/turnback/")
     assert '"/turnback/static/app.js"' in browser.get(f"{given}/jobs/likes").text
     assert browser.get(f"{given}/api/v1/jobs").status_code == 200
     response = browser.get(f"{given}/jobs/likes?token={TOKEN}")
@@ -337,7 +337,7 @@ def test_below_a_path(world, given):
 @pytest.mark.parametrize("path", ["turnback", "//x", "/a b", '/"><script>', "/a/../b", "/a?b"])
 def test_paths_that_cannot_be_used(world, path):
     with pytest.raises(ConfigurationError, match="cannot be used"):
-        world.app(ui_root_path=path)
+        world.app(root_path=path)
 
 
 # -- headers
@@ -428,7 +428,9 @@ def test_tokens_that_cannot_be_used(world, token):
 def test_a_short_token_does_for_this_machine_only(world):
     world.app(token="short")
     with pytest.raises(ConfigurationError, match="16"):
-        world.app(token="short", loopback=False)
+        world.app(token="short", host="0.0.0.0")
+    with pytest.raises(ConfigurationError, match="16"):
+        world.app(token="short", allowed_hosts=["jobs.example"])
 
 
 def test_allowed_hosts_must_be_names(world):

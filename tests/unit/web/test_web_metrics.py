@@ -118,9 +118,10 @@ def test_no_jobs_at_all(tmp_path):
 
     from turnback.inspect.jobs import Jobs
     from turnback.web.app import create_app
+    from turnback.web.site import Site
 
     jobs = Jobs(str(tmp_path / "nothing"))
-    browser = Browser(create_app(jobs, token=TOKEN, host="127.0.0.1", port=8081))
+    browser = Browser(create_app(Site(jobs=jobs, token=TOKEN)))
     assert scrape(browser)["flink_jobmanager_numRunningJobs"] == {"": 0}
     assert browser.api("/jobs").json() == []
     assert browser.api("/savepoints").json() == []

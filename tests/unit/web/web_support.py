@@ -19,6 +19,7 @@ from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFaile
 from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
 from turnback.web.app import create_app
 from turnback.web.server import serve
+from turnback.web.site import Site
 
 TOKEN = "correct-horse-battery-staple"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -97,8 +98,8 @@ class World:
         return directory
 
     def app(self, **more: Any) -> Any:
-        settings = {"token": TOKEN, "host": "127.0.0.1", "port": 8081, "runs_dir": self.runs}
-        return create_app(self.jobs, clock=self.clock, **{**settings, **more})
+        settings = {"token": TOKEN, "runs_dir": self.runs, "clock": self.clock}
+        return create_app(Site(jobs=self.jobs, **{**settings, **more}))
 
     def browser(self, **more: Any) -> Browser:
         return Browser(self.app(**more))
@@ -158,16 +159,17 @@ class Browser:
 def served(jobs: Jobs, **more: Any):
     """The real server on a real port, in a thread; gives its port."""
     ready, stop = threading.Event(), threading.Event()
-    said: list[str] = []
+    addresses: list[str] = []
     failed: list[BaseException] = []
 
     def on_ready(url: str) -> None:
-        said.append(url)
+        addresses.append(url)
         ready.set()
 
     def run() -> None:
         try:
-            serve(jobs, **{"token": TOKEN, "port": 0, "on_ready": on_ready, "stop": stop, **more})
+            site = Site(jobs=jobs, **{"token": TOKEN, "port": 0, **more})
+            serve(site, on_ready=on_ready, stop=stop)
         except BaseException as error:  # noqa: BLE001 - the test raises it
             failed.append(error)
             ready.set()
@@ -177,7 +179,7 @@ def served(jobs: Jobs, **more: Any):
     try:
         assert ready.wait(20)
         assert not failed, failed
-        yield int(said[0].rsplit(":", 1)[1].split("/")[0])
+        yield int(addresses[0].rsplit(":", 1)[1].split("/")[0])
     finally:
         stop.set()
         thread.join(20)

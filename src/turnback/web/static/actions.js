@@ -1,74 +1,77 @@
-// What can be done with a job: savepoint, stop, cancel.
+// What can be asked of a job: savepoint, stop, cancel; and how far each request has got.
 
-import { keepToken, post, token } from "./api.js";
-import { ask, field, tick } from "./dialog.js";
-import { attribute, h, text, uniqueId } from "./dom.js";
-import { icon } from "./icons.js";
-import * as server from "./server.js";
+import { about, get, keepToken, loadAbout, onAbout, post, token } from "./api.js";
+import { attribute, attributes, h, reconcile, replace, replaceIfChanged, text, uniqueId } from "./dom.js";
+import { bytes, duration, now, number } from "./format.js";
+import { announce, copyable, failure, icon } from "./parts.js";
 
 const ENDED = {
   FINISHED: "The job has finished, so there is nothing to ask of it.",
   FAILED: "The job has failed, so there is no driver to ask.",
   CANCELED: "The job was cancelled, so there is no driver to ask.",
-  CANCELLING: "The job is already on its way down.",
   LOST: "The job's driver is gone, so there is nobody to ask.",
   UNREADABLE: "The job's directory cannot be read.",
 };
 
-/** The buttons; `begun(row)` is called with the request of each that was confirmed. */
-export function actionBar(name, begun) {
+/** The buttons; `onRequest(row)` is called with the request of each that was confirmed. */
+export function actionBar(name, onRequest) {
   const reason = h("p", { class: "reason", id: uniqueId("reason") });
   const enter = h("button", { class: "link", type: "button", hidden: true, onclick: askToken }, "Enter token");
   let detail = null;
+  const ask = (action) => async (body) => onRequest(await post(["jobs", name, action], body));
   const buttons = [
-    button("Take savepoint", "save", "is-primary", () => askSavepoint(name, begun)),
-    button("Stop with savepoint", "stop", "", () => askStop(name, begun)),
-    button("Cancel", "cross", "is-danger-quiet", () => askCancel(name, detail, begun)),
+    button("Take savepoint", "save", "is-primary", () => askSavepoint(name, ask("savepoint"))),
+    button("Stop with savepoint", "stop", "", () => askStop(name, ask("stop"))),
+    button("Cancel", "cross", "is-danger-quiet", () => askCancel(name, detail.summary.checkpoint, ask("cancel"))),
   ];
 
   function button(label, shape, look, open) {
     return h("button", {
       class: `button ${look}`, type: "button", "aria-describedby": reason.id,
       onclick: () => {
-        if (why() === null) open();
+        if (obstacle() === null) open();
       },
     }, icon(shape), label);
   }
 
-  function why() {
-    return (detail && ENDED[detail.summary.state]) ?? server.forbidden();
+  function ended() {
+    return (detail && ENDED[detail.summary.state]) ?? null;
+  }
+
+  function obstacle() {
+    if (ended() !== null) return ended();
+    if (about === null) return "Asking the server what this page may do …";
+    if (about.read_only) return "This dashboard is read-only.";
+    return about.authorized ? null : "Changing anything needs the token that “turnback ui” printed.";
   }
 
   function draw() {
-    const obstacle = why();
+    const why = obstacle();
     // Still reachable by keyboard, so that everybody can find out why.
-    for (const each of buttons) {
-      attribute(each, "aria-disabled", obstacle === null ? null : "true");
-      attribute(each, "title", obstacle);
-    }
-    text(reason, obstacle ?? "");
-    const about = server.known();
-    enter.hidden = obstacle === null || about === null || about.read_only || about.authorized || Boolean(detail && ENDED[detail.summary.state]);
+    for (const each of buttons) attributes(each, { "aria-disabled": why === null ? null : "true", title: why });
+    text(reason, why ?? "");
+    enter.hidden = about === null || about.read_only || about.authorized || ended() !== null;
   }
 
-  server.watch(draw);
+  const endAbout = onAbout(draw);
   return {
-    node: h("div", { class: "actions" }, h("div", { class: "actions-buttons" }, buttons), h("div", { class: "actions-note" }, reason, enter)),
+    node: h("div", { class: "actions" }, h("div", { class: "actions-buttons row" }, buttons), h("div", { class: "actions-note" }, reason, enter)),
     show: (data) => {
       detail = data;
       draw();
     },
+    stop: endAbout,
   };
 }
 
-function askSavepoint(name, begun) {
+function askSavepoint(name, act) {
   const label = h("input", { type: "text", maxlength: 200, autocomplete: "off", placeholder: "before-upgrade" });
   const note = h("textarea", { rows: 2, maxlength: 4000, placeholder: "Why it is taken" });
   const format = h("select", null,
     h("option", { value: "" }, "As configured"),
     h("option", { value: "canonical" }, "Canonical: tables, for any program, parallelism and tool"),
     h("option", { value: "native" }, "Native: copies of the state files, quicker"));
-  ask({
+  openDialog({
     title: `Take a savepoint of ${name}`,
     content: [
       h("p", { class: "soft" }, "The job goes on while it is written."),
@@ -77,49 +80,48 @@ function askSavepoint(name, begun) {
       field("Format", format),
     ],
     confirm: "Take savepoint",
-    act: async () => begun(await post(["jobs", name, "savepoint"], {
+    act: () => act({
       ...(label.value.trim() && { label: label.value.trim() }),
       ...(note.value.trim() && { note: note.value.trim() }),
       ...(format.value && { format: format.value }),
-    })),
+    }),
   });
 }
 
-function askStop(name, begun) {
+function askStop(name, act) {
   const drain = h("input", { type: "checkbox" });
-  ask({
+  openDialog({
     title: `Stop ${name} with a savepoint?`,
     content: [
       h("p", { class: "soft" }, "It finishes its epoch, writes a savepoint, commits its output and ends. Start it again from that savepoint."),
-      tick("Drain first", drain, "Lets event time run to its end, so that all windows and timers fire. Only if the job is not to be continued: it could not go on from there as if nothing had happened."),
+      checkbox("Drain first", drain, "Lets event time run to its end, so that all windows and timers fire. Only if the job is not to be continued: it could not go on from there as if nothing had happened."),
     ],
     confirm: "Stop with savepoint",
     dismiss: "Keep it running",
-    act: async () => begun(await post(["jobs", name, "stop"], { savepoint: true, drain: drain.checked })),
+    act: () => act({ savepoint: true, drain: drain.checked }),
   });
 }
 
-function askCancel(name, detail, begun) {
+function askCancel(name, latest, act) {
   const savepoint = h("input", { type: "checkbox" });
-  const latest = detail.summary.checkpoint;
-  ask({
+  openDialog({
     title: `Cancel ${name}?`,
     content: [
       h("p", { class: "soft" }, latest === null
         ? "The job ends at once. It has no complete checkpoint: everything since its start is lost."
         : `The job ends at once. It can be started again from its latest checkpoint, chk-${latest}; what came after is processed again then.`),
-      tick("Take a savepoint first", savepoint, "If the savepoint fails, the job is not cancelled."),
+      checkbox("Take a savepoint first", savepoint, "If the savepoint fails, the job is not cancelled."),
     ],
     confirm: `Cancel ${name.length > 40 ? "job" : name}`,
     danger: true,
     dismiss: "Keep it running",
-    act: async () => begun(await post(["jobs", name, "cancel"], { savepoint: savepoint.checked })),
+    act: () => act({ savepoint: savepoint.checked }),
   });
 }
 
 function askToken() {
   const input = h("input", { type: "password", autocomplete: "off", required: true });
-  ask({
+  openDialog({
     title: "Enter the token",
     content: [
       h("p", { class: "soft" }, "“turnback ui” prints an address that ends in ?token=…; what follows is the token. It is kept until this tab is closed."),
@@ -127,10 +129,10 @@ function askToken() {
     ],
     confirm: "Use token",
     act: async () => {
-      const before = token();
+      const before = token;
       keepToken(input.value.trim());
       try {
-        if ((await server.ask()).authorized) return;
+        if ((await loadAbout()).authorized) return;
       } catch (error) {
         if (error.status !== 401 && error.status !== 403) throw error;
       }
@@ -138,4 +140,148 @@ function askToken() {
       throw Object.assign(new Error("The server does not know this token."), { status: 403 });
     },
   });
+}
+
+/**
+ * Asks before something is done.
+ *
+ * @param title what is asked
+ * @param content nodes
+ * @param confirm words of the button that does it; `danger` colours it
+ * @param dismiss words of the button that does not
+ * @param act async () => void; when it fails the dialog stays open and says why
+ */
+function openDialog({ title, content, confirm, danger = false, dismiss = "Close", act }) {
+  const heading = uniqueId("dialog");
+  const trouble = h("div");
+  const submitButton = h("button", { class: `button ${danger ? "is-danger" : "is-primary"}`, type: "submit" }, confirm);
+  const closeButton = h("button", { class: "button", type: "button", onclick: () => dialog.close() }, dismiss);
+  const form = h("form", { method: "dialog", onsubmit: submit }, h("h2", { id: heading }, title), content, trouble,
+    h("div", { class: "dialog-end" }, closeButton, submitButton));
+  const dialog = h("dialog", { class: "dialog", "aria-labelledby": heading, onclose: () => dialog.remove(), onclick: ({ target }) => target === dialog && dialog.close() }, form);
+
+  async function submit(event) {
+    event.preventDefault();
+    submitButton.disabled = true;
+    try {
+      await act();
+      dialog.close();
+    } catch (error) {
+      if (error.status === undefined) console.error(error);
+      replace(trouble, failure(error));
+    } finally {
+      submitButton.disabled = false;
+    }
+  }
+
+  document.body.append(dialog);
+  dialog.showModal();
+  // Nobody should confirm something dangerous with a key pressed for something else.
+  if (danger) closeButton.focus();
+}
+
+function field(label, control, hint) {
+  control.id = uniqueId("field");
+  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, hint && h("p", { class: "hint" }, hint));
+}
+
+function checkbox(label, control, hint) {
+  control.id = uniqueId("field");
+  return h("div", { class: "tick" }, control, h("div", null, h("label", { for: control.id }, label), hint && h("p", { class: "hint" }, hint)));
+}
+
+const SHOWN = 3;
+const VERBS = { savepoint: "Savepoint", stop: "Stop", cancel: "Cancel" };
+const STATES = { WAITING: "requested", RUNNING: "in progress", COMPLETED: "done", FAILED: "failed" };
+const hasEnded = (row) => row.state === "COMPLETED" || row.state === "FAILED";
+
+// By job; survives going to another tab of the page and back.
+const remembered = new Map();
+
+/** The requests of a job that are open, or ended while the page looked on. */
+export function requestList(name) {
+  if (!remembered.has(name)) remembered.set(name, new Map());
+  const rows = remembered.get(name);
+  const node = h("div", { class: "activity", "aria-label": "Requests to the job" });
+  draw();
+
+  function draw() {
+    const open = [...rows.values()].filter((row) => !hasEnded(row));
+    const ended = [...rows.values()].filter(hasEnded).sort((a, b) => b.ended_ms - a.ended_ms).slice(0, SHOWN);
+    reconcile(node, [...open, ...ended], (row) => row.id, ({ id }) => requestCard(() => {
+      rows.delete(id);
+      draw();
+    }), updateRequest);
+  }
+
+  function remember(row) {
+    const before = rows.get(row.id);
+    rows.set(row.id, row);
+    if (before && !hasEnded(before) && hasEnded(row)) announce(summaryOf(row));
+  }
+
+  // The job's page lists open requests only; how the others ended is asked for.
+  async function show(open) {
+    for (const row of open) if (!rows.has(row.id) || !hasEnded(rows.get(row.id))) remember(row);
+    const gone = [...rows.values()].filter((row) => !hasEnded(row) && !open.some((other) => other.id === row.id));
+    draw();
+    for (const row of gone) {
+      try {
+        remember(await get(["jobs", name, "requests", row.id]));
+      } catch (error) {
+        // A request that is not there any more says nothing; other failures are tried again.
+        if (error.status === 404) rows.delete(row.id);
+        else if (error.status === undefined) console.error(error);
+      }
+    }
+    if (gone.length > 0) draw();
+  }
+
+  return {
+    node,
+    show,
+    add: (row) => {
+      remember(row);
+      draw();
+    },
+  };
+}
+
+function requestCard(dismiss) {
+  return h("div", { class: "request" },
+    h("div", { class: "request-line" }, h("span", { class: "request-sign" }), h("strong"), h("span", { class: "request-more" }),
+      h("button", { class: "tool", type: "button", "aria-label": "Dismiss", title: "Dismiss", onclick: dismiss }, icon("cross"))),
+    h("progress", { class: "progress", max: 1 }),
+    h("div", { class: "request-result" }));
+}
+
+function updateRequest(node, row) {
+  const [line, bar, result] = node.children;
+  const [sign, title, more, close] = line.children;
+  node.className = `request is-${row.state.toLowerCase()}`;
+  replaceIfChanged(sign, row.state, () => icon({ COMPLETED: "check", FAILED: "cross", WAITING: "clock" }[row.state] ?? "restart"));
+  text(title, summaryOf(row));
+  text(more, progressOf(row));
+  close.hidden = !hasEnded(row);
+  bar.hidden = hasEnded(row);
+  attribute(bar, "aria-label", summaryOf(row));
+  if (row.total > 0) bar.value = row.done / row.total;
+  else bar.removeAttribute("value");
+  replaceIfChanged(result, [row.error, row.path], () => (row.error
+    ? h("p", { class: "request-error" }, row.error)
+    : row.path && copyable(row.path, "the savepoint's path", "is-block")));
+}
+
+function summaryOf(row) {
+  const what = VERBS[row.kind] ?? row.kind;
+  return `${what}${row.kind !== "savepoint" && row.savepoint ? " with savepoint" : ""} ${STATES[row.state] ?? row.state}`;
+}
+
+function progressOf(row) {
+  if (hasEnded(row)) return `after ${duration(Math.max(row.ended_ms - row.created_ms, 0))}`;
+  const parts = [];
+  if (row.total > 0) parts.push(`${number(row.done)} of ${number(row.total)} parts`);
+  if (row.bytes > 0) parts.push(bytes(row.bytes));
+  parts.push(row.state === "WAITING" ? "waiting for the driver" : `for ${duration(Math.max(now() - (row.started_ms ?? row.created_ms), 0))}`);
+  return parts.join(" · ");
 }

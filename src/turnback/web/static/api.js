@@ -1,9 +1,10 @@
-// Talks to the server.
+// Talks to the server, and knows what it says of itself.
 
-import * as address from "./address.js";
+import { setServerTime } from "./format.js";
+import { query, root } from "./router.js";
 
 const TOKEN = "turnback.token";
-const PATIENCE_MS = 30_000;
+const TIMEOUT_MS = 30_000;
 
 /** What the server refused, or that it could not be reached (`status` 0). */
 export class ApiError extends Error {
@@ -14,47 +15,44 @@ export class ApiError extends Error {
   }
 }
 
-let typed = null;
-
 /** The token that was typed into the page, if any. */
-export function token() {
-  try {
-    return sessionStorage.getItem(TOKEN) ?? typed;
-  } catch {
-    return typed;
-  }
+export let token = null;
+try {
+  token = sessionStorage.getItem(TOKEN);
+} catch {
+  // Without storage a token lasts until the page is left.
 }
 
 /** Keeps a token for as long as the tab is open; null forgets it. */
 export function keepToken(value) {
-  typed = value;
+  token = value;
   try {
     if (value === null) sessionStorage.removeItem(TOKEN);
     else sessionStorage.setItem(TOKEN, value);
   } catch {
-    // Without storage the token lasts until the page is left.
+    // As above.
   }
 }
 
 /** Reads: `get(["jobs", name, "state"], {snapshot: "chk-7"})`. */
-export function get(segments, parameters, signal) {
-  return send(address.api(segments, parameters), { signal });
+export function get(segments, parameters = {}, signal = undefined) {
+  return send(segments, parameters, { signal });
 }
 
 /** Asks for something to be done. */
 export function post(segments, body) {
-  return send(address.api(segments), {
+  return send(segments, {}, {
     method: "POST",
     body: JSON.stringify(body),
     headers: { "Content-Type": "application/json", "X-Turnback": "1" },
   });
 }
 
-async function send(url, options) {
+async function send(segments, parameters, options) {
+  const url = `${root}api/v1/${segments.map(encodeURIComponent).join("/")}${query(parameters)}`;
   const headers = { Accept: "application/json", ...options.headers };
-  const key = token();
-  if (key !== null) headers.Authorization = `Bearer ${key}`;
-  const limit = AbortSignal.timeout(PATIENCE_MS);
+  if (token !== null) headers.Authorization = `Bearer ${token}`;
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
   const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
   let response;
   let content;
@@ -65,21 +63,33 @@ async function send(url, options) {
     if (options.signal?.aborted) throw error;
     throw new ApiError(0, "unreachable", "The dashboard's server does not answer.");
   }
-  return read(response, content);
-}
-
-function read(response, content) {
   let document = null;
   try {
     document = JSON.parse(content);
   } catch {
-    if (response.ok) throw new ApiError(response.status, "unreadable", "The server answered with something that is not JSON.");
+    if (response.ok) throw new ApiError(response.status, "unreadable", "The server's answer is not JSON.");
   }
   if (response.ok) return document;
-  const error = document?.error;
-  throw new ApiError(
-    response.status,
-    error?.kind ?? "error",
-    error?.message ?? `The server answered ${response.status} ${response.statusText}`.trim(),
-  );
+  const message = document?.error?.message ?? `The server answered ${response.status} ${response.statusText}`.trim();
+  throw new ApiError(response.status, document?.error?.kind ?? "error", message);
+}
+
+const listeners = new Set();
+
+/** What the server last said of itself; null before the first answer. */
+export let about = null;
+
+/** Asks the server what it serves, and what this page may do. */
+export async function loadAbout(signal) {
+  about = await get(["about"], {}, signal);
+  setServerTime(about.now_ms);
+  for (const listener of [...listeners]) listener(about);
+  return about;
+}
+
+/** Calls back with every such answer, at once if there is one; returns how to end that. */
+export function onAbout(listener) {
+  listeners.add(listener);
+  if (about !== null) listener(about);
+  return () => listeners.delete(listener);
 }

@@ -1,168 +1,154 @@
-// Charts over checkpoints: panels one above the other that share the checkpoints and a tooltip.
+// Charts over checkpoints, drawn by uPlot: panels one above the other that share the checkpoints and a tooltip.
+/* global uPlot */
 
-import { attribute, h, replace, svg } from "./dom.js";
+import { h } from "./dom.js";
+import { legend, tooltip } from "./parts.js";
 
-const MARGIN = { left: 68, right: 12, top: 10, bottom: 22 };
-const GAP = 18;
-const PITCH = 5;
+const AXIS = { left: 64, right: 12, bottom: 24 };
+const NARROWEST = 5;
 const WIDEST = 28;
+const FONT = "11.5px system-ui, sans-serif";
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500];
+
+/** Steps of an axis whose round numbers are powers of 2. */
+export const BINARY = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 /**
- * A chart.
+ * A chart with its legend.
  *
  * @param label for screen readers
- * @param panels `{height, format, ticks, series: [{name, kind: "bar"|"line", look, value(row)}]}`;
- *   bars of one panel stand on each other
- * @param lines (row) => [[name, text, look?]] for the tooltip
- * @param caption (row) => string under the axis; failed(row) => whether to mark it
+ * @param panels `{height, format, steps?, total?, series}`; series are `{name, kind: "bar"|"line", look, value(row)}`, and bars of
+ *   one panel stand on each other; `total(row)` is the tooltip's first line
+ * @param title (row) => of the tooltip; failure(row) => why a checkpoint failed, null if it did not
  */
-export function chart({ label, panels, lines, caption, failed }) {
-  const height = MARGIN.top + panels.reduce((sum, panel) => sum + panel.height + GAP, -GAP) + MARGIN.bottom;
-  const layers = { grid: svg("g"), marks: svg("g"), cursor: svg("rect", { class: "chart-cursor", visibility: "hidden" }) };
-  const picture = svg("svg", { class: "chart-svg", height, role: "img", "aria-label": label }, layers.cursor, layers.grid, layers.marks);
-  const tip = h("div", { class: "tip", hidden: true, role: "status" });
-  const shown = h("p", { class: "hint chart-note" });
+export function chart({ label, panels, title, failure }) {
+  const colours = legend([...panels.flatMap((panel) => panel.series.map(({ name, look }) => [name, look])), ["failed", "look-failed"]]);
+  const note = h("p", { class: "hint chart-note" });
   const box = h("div", {
-    class: "chart", tabindex: "0", "aria-label": `${label}. Arrow keys go through the checkpoints.`, role: "group",
-    onpointermove: (event) => point(at(event)), onpointerleave: () => point(null), onblur: () => point(null), onkeydown: key,
-  }, picture, tip);
+    class: "chart", tabindex: "0", role: "group", "aria-label": `${label}. Arrow keys go through the checkpoints.`, onkeydown: move, onblur: () => point(null),
+  });
+  const tip = tooltip(box);
+  const observer = new ResizeObserver(draw);
+  observer.observe(box);
+  document.addEventListener("colours", draw);
   let all = [];
   let rows = [];
-  let step = PITCH;
+  let plots = [];
   let chosen = null;
-  const observer = new ResizeObserver(() => draw());
-  observer.observe(box);
 
-  const left = (index) => MARGIN.left + index * step;
+  // A canvas needs plain colours: they are read off the legend and the box, whose style follows the theme.
+  const colour = (look) => getComputedStyle(colours.querySelector(`.${look}`)).backgroundColor;
+  const ink = () => getComputedStyle(box).color;
+  const gridColour = () => getComputedStyle(box).borderTopColor;
 
-  function at(event) {
-    const x = event.clientX - picture.getBoundingClientRect().left - MARGIN.left;
-    const index = Math.floor(x / step);
-    return index >= 0 && index < rows.length ? index : null;
-  }
-
-  function key(event) {
+  function move(event) {
     const last = rows.length - 1;
     const from = chosen ?? last + 1;
-    const moves = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last };
-    if (event.key === "Escape") point(null);
-    else if (event.key in moves) point(Math.min(Math.max(moves[event.key], 0), last));
-    else return;
+    const moves = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: last, Escape: null };
+    if (!(event.key in moves)) return;
     event.preventDefault();
+    point(moves[event.key] && Math.min(Math.max(moves[event.key], 0), last));
   }
 
+  // Moves the cursor of every panel, and the tooltip, to a row.
   function point(index) {
     chosen = index;
-    const row = index === null ? undefined : rows[index];
-    attribute(layers.cursor, "visibility", row ? "visible" : "hidden");
-    tip.hidden = row === undefined;
-    if (row === undefined) return;
-    attribute(layers.cursor, "x", left(index));
-    attribute(layers.cursor, "width", step);
-    replace(tip, h("p", { class: "tip-title" }, caption(row)),
-      lines(row).map(([name, value, look]) => h("p", { class: "tip-line" }, h("span", { class: look ? `swatch ${look}` : "swatch" }), h("span", null, name), h("span", { class: "tip-value" }, value))));
-    const middle = left(index) + step / 2;
-    tip.style.left = `${Math.min(Math.max(middle - tip.offsetWidth / 2, 0), Math.max(box.clientWidth - tip.offsetWidth, 0))}px`;
+    for (const plot of plots) plot.setCursor({ left: index === null ? -10 : plot.valToPos(index, "x"), top: 0 });
+    if (index === null) tip.hide();
+    else tip.show(title(rows[index]), tipLines(rows[index]), AXIS.left + plots[0].valToPos(index, "x"));
+  }
+
+  function tipLines(row) {
+    const lines = panels.flatMap(({ total, format, series }) => [
+      ...(total ? [["total", format(total(row)), ""]] : []), ...series.map(({ name, value, look }) => [name, format(value(row)), look]),
+    ]);
+    return failure(row) === null ? lines : [...lines, ["failed", failure(row), "look-failed"]];
   }
 
   function draw() {
     const width = box.clientWidth;
-    if (width === 0) return;
-    const room = width - MARGIN.left - MARGIN.right;
-    rows = all.slice(-Math.max(Math.floor(room / PITCH), 1));
-    step = Math.min(room / Math.max(rows.length, 1), WIDEST);
-    attribute(picture, "width", width);
-    attribute(layers.cursor, "y", MARGIN.top);
-    attribute(layers.cursor, "height", height - MARGIN.top - MARGIN.bottom);
-    replace(layers.grid);
-    replace(layers.marks);
-    let top = MARGIN.top;
-    panels.forEach((panel) => {
-      drawPanel(panel, top, width);
-      top += panel.height + GAP;
+    const room = width - AXIS.left - AXIS.right;
+    if (room <= 0 || all.length === 0) return;
+    rows = all.slice(-Math.floor(room / NARROWEST));
+    if (plots.length === 0) plots = panels.map((panel, at) => create(panel, at === panels.length - 1));
+    plots.forEach((plot, at) => {
+      plot.setSize({ width, height: plot.height });
+      plot.setData([rows.map((_, index) => index), ...stacked(panels[at].series)]);
     });
-    drawAxis(top - GAP);
-    shown.textContent = rows.length < all.length ? `The newest ${rows.length} of ${all.length} checkpoints.` : "";
+    note.textContent = rows.length < all.length ? `The newest ${rows.length} of ${all.length} checkpoints.` : "";
     if (chosen !== null) point(Math.min(chosen, rows.length - 1));
   }
 
-  function drawPanel(panel, top, width) {
-    const stack = (row) => panel.series.filter((one) => one.kind === "bar").reduce((sum, one) => sum + (one.value(row) ?? 0), 0);
-    const peak = (row) => Math.max(stack(row), ...panel.series.filter((one) => one.kind === "line").map((one) => one.value(row) ?? 0));
-    const ticks = panel.ticks(Math.max(...rows.map(peak), 0));
-    const ceiling = ticks.at(-1);
-    const y = (value) => top + panel.height - (value / ceiling) * panel.height;
-    for (const tick of ticks) {
-      layers.grid.append(svg("line", { class: "chart-grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(tick), y2: y(tick) }),
-        svg("text", { class: "chart-text", x: MARGIN.left - 8, y: y(tick) + 4, "text-anchor": "end" }, panel.format(tick)));
-    }
+  // Every bar reaches down to zero; those below it come later and are drawn over it.
+  function stacked(series) {
+    return series.map(({ kind, value }, at) => rows.map((row) => (kind === "line" || value(row) === null
+      ? value(row)
+      : series.slice(0, at + 1).reduce((sum, below) => sum + (below.value(row) ?? 0), 0)))).reverse();
+  }
+
+  function create({ height, format, steps, series }, last) {
+    const axis = { stroke: ink, font: FONT, ticks: { show: false } };
+    return new uPlot({
+      width: box.clientWidth,
+      height: height + (last ? AXIS.bottom : 0),
+      padding: [8, AXIS.right, last ? 0 : 8, 0],
+      legend: { show: false },
+      scales: {
+        x: { time: false, range: (plot) => [-0.5, Math.max(rows.length, (plot.width - AXIS.left - AXIS.right) / WIDEST) - 0.5] },
+        y: { range: (plot, least, most) => [0, Math.max(most, 1) * 1.05] },
+      },
+      axes: [
+        { ...axis, show: last, size: AXIS.bottom, space: 90, incrs: WHOLE, grid: { show: false }, values: (plot, splits) => splits.map(nameAt) },
+        { ...axis, size: AXIS.left, space: 30, incrs: steps, grid: { stroke: gridColour, width: 1 }, values: (plot, splits) => splits.map(format) },
+      ],
+      series: [{}, ...series.map(lookOf).reverse()],
+      cursor: {
+        y: false, points: { show: false }, drag: { x: false, y: false },
+        move: (plot, left, top) => [left < 0 ? left : plot.valToPos(plot.posToIdx(left), "x"), top],
+      },
+      hooks: { draw: [markFailures], ready: [listen] },
+    }, [[]], box);
+  }
+
+  function nameAt(index) {
+    const number = rows[index]?.number ?? null;
+    return number === null ? "" : `chk-${number}`;
+  }
+
+  function lookOf({ kind, look }) {
+    if (kind === "bar") return { fill: () => colour(look), width: 0, paths: uPlot.paths.bars({ size: [1, WIDEST], gap: 1 }), points: { show: false } };
+    return {
+      stroke: () => colour(look), fill: () => colour(look).replace("rgb(", "rgba(").replace(")", ", 0.14)"), width: 2, spanGaps: true,
+      points: { show: (plot) => plot.data[0].length === 1, fill: () => colour(look) },
+    };
+  }
+
+  function markFailures({ ctx, bbox, valToPos }) {
+    ctx.save();
+    ctx.fillStyle = colour("look-failed");
+    ctx.font = `bold ${14 * devicePixelRatio}px system-ui, sans-serif`;
+    ctx.textAlign = "center";
     rows.forEach((row, index) => {
-      let base = 0;
-      for (const one of panel.series) {
-        const value = one.value(row);
-        if (one.kind !== "bar" || !value) continue;
-        layers.marks.append(bar(one.look, index, y(base + value), y(base)));
-        base += value;
-      }
-      if (failed(row)) layers.marks.append(cross(left(index) + step / 2, top + panel.height - 7));
+      if (failure(row) !== null) ctx.fillText("×", valToPos(index, "x", true), bbox.top + bbox.height - 3 * devicePixelRatio);
     });
-    for (const one of panel.series) if (one.kind === "line") drawLine(one, y);
+    ctx.restore();
   }
 
-  function bar(look, index, from, to) {
-    const inset = step > 8 ? 1.5 : 0.5;
-    return svg("rect", { class: look, x: left(index) + inset, width: step - 2 * inset, y: from, height: Math.max(to - from, 0.75) });
-  }
-
-  function drawLine(one, y) {
-    const points = rows.flatMap((row, index) => {
-      const value = one.value(row);
-      return value === null ? [] : [[left(index) + step / 2, y(value)]];
-    });
-    if (points.length === 0) return;
-    const joined = points.map((pair) => pair.map((part) => part.toFixed(1)).join(" ")).join("L");
-    layers.marks.append(
-      svg("path", { class: `${one.look} is-area`, d: `M${points[0][0].toFixed(1)} ${y(0)}L${joined}L${points.at(-1)[0].toFixed(1)} ${y(0)}Z` }),
-      svg("path", { class: `${one.look} is-line`, d: `M${joined}` }));
-    if (points.length === 1) layers.marks.append(svg("circle", { class: `${one.look} is-line`, cx: points[0][0], cy: points[0][1], r: 2.5 }));
-  }
-
-  function drawAxis(bottom) {
-    const every = Math.max(Math.ceil(96 / step), 1);
-    rows.forEach((row, index) => {
-      if (index % every !== 0 || row.number === null || left(index) > MARGIN.left + rows.length * step - 24) return;
-      layers.grid.append(svg("text", { class: "chart-text", x: left(index), y: bottom + 16 }, `chk-${row.number}`));
-    });
+  function listen(plot) {
+    plot.over.addEventListener("pointermove", (event) => point(plot.posToIdx(event.offsetX)));
+    plot.over.addEventListener("pointerleave", () => point(null));
   }
 
   return {
-    node: h("div", null, box, shown),
+    node: h("div", null, colours, box, note),
     show: (given) => {
       all = given;
       draw();
     },
-    stop: () => observer.disconnect(),
+    stop: () => {
+      observer.disconnect();
+      document.removeEventListener("colours", draw);
+      for (const plot of plots) plot.destroy();
+    },
   };
-}
-
-function cross(x, y) {
-  return svg("path", { class: "chart-failed", d: `M${x - 3} ${y - 3}l6 6M${x + 3} ${y - 3}l-6 6` });
-}
-
-/** Up to five round numbers from 0 to at least `most`. */
-export function decimalTicks(most) {
-  return ticks(most, [1, 2, 5], 10);
-}
-
-/** The same for bytes, whose round numbers are powers of 2. */
-export function binaryTicks(most) {
-  return ticks(Math.max(most, 16), [1, 2, 4], 8);
-}
-
-function ticks(most, rounds, base) {
-  const rough = Math.max(most, 1e-3) / 4;
-  let power = base ** Math.floor(Math.log(rough) / Math.log(base));
-  if (power > rough) power /= base;
-  const step = power * (rounds.find((round) => round * power >= rough) ?? base);
-  return Array.from({ length: Math.ceil(most / step) || 1 }, (_, at) => at + 1).reduce((list, at) => [...list, at * step], [0]);
 }

@@ -1,12 +1,10 @@
 // The checkpoints of a job: how many, how long, how big, one by one.
 
 import { get } from "./api.js";
-import { badge } from "./badge.js";
-import { binaryTicks, chart, decimalTicks } from "./chart.js";
-import { copyButton } from "./copy.js";
-import { h, reconcile, text } from "./dom.js";
+import { BINARY, chart } from "./chart.js";
+import { h } from "./dom.js";
 import { ago, bytes, duration, exactBytes, exactDuration, exactTime, NOTHING, number, time } from "./format.js";
-import { empty } from "./message.js";
+import { badge, contentOr, copyButton, empty, showTiles } from "./parts.js";
 import { table } from "./table.js";
 
 const idOf = (row) => (row.number === null ? `epoch ${row.epoch}` : `chk-${row.number}`);
@@ -14,7 +12,7 @@ const rest = (row) => Math.max((row.duration_ms ?? 0) - (row.sync_ms ?? 0) - (ro
 
 const COLUMNS = [
   { label: "Checkpoint", tight: true, cell: idOf, title: (row) => `attempt ${row.attempt}, epoch ${row.epoch}` },
-  { label: "Status", wide: true, sign: (row) => [row.status, row.reason], cell: (row) => [badge(row.status), row.reason && h("p", { class: "why is-bad", title: row.reason }, row.reason)] },
+  { label: "Status", wide: true, depends: (row) => [row.status, row.reason], cell: (row) => [badge(row.status), row.reason && h("p", { class: "why is-bad", title: row.reason }, row.reason)] },
   { label: "Triggered", tight: true, cell: (row) => time(row.triggered_ms), title: (row) => `${ago(row.triggered_ms)}, ${exactTime(row.triggered_ms)}` },
   { label: "Trigger", tight: true, cell: (row) => row.trigger },
   { label: "Duration", numeric: true, cell: (row) => duration(row.duration_ms), title: (row) => exactDuration(row.duration_ms), help: "From its trigger until the sinks had committed" },
@@ -23,7 +21,7 @@ const COLUMNS = [
   { label: "Delta", numeric: true, cell: (row) => bytes(row.delta_bytes), title: (row) => exactBytes(row.delta_bytes), help: "New files" },
   { label: "Full", numeric: true, cell: (row) => bytes(row.full_bytes), title: (row) => exactBytes(row.full_bytes), help: "All files it needs" },
   { label: "Acknowledged", numeric: true, cell: (row) => (row.tasks === null ? NOTHING : `${number(row.acknowledged ?? 0)}/${number(row.tasks)}`), help: "Tasks" },
-  { label: "Path", tight: true, sign: (row) => row.path, cell: pathCell },
+  { label: "Path", tight: true, depends: (row) => row.path, cell: pathCell },
 ];
 
 function pathCell(row) {
@@ -61,24 +59,24 @@ export function checkpointsTab(name) {
     key: (row) => `${row.attempt}/${row.number ?? `e${row.epoch}`}/${row.triggered_ms}`,
     rowClass: (row) => (row.status === "FAILED" ? "has-failed" : ""),
   });
-  const content = h("div", { class: "stack" },
-    counts,
-    h("div", { class: "columns" },
-      h("section", { class: "card" }, h("h2", null, "Duration"), legend([["sync", "look-sync"], ["async", "look-async"], ["waiting", "look-rest"], ["failed", "look-failed"]]), durations.node),
-      h("section", { class: "card" }, h("h2", null, "Size"), legend([["full", "look-full"], ["delta", "look-delta"]]), sizes.node)),
-    h("section", { class: "card" }, h("h2", null, "Summary"), summary.node),
-    h("section", { class: "card" }, h("h2", null, "History"), history.node));
-  const none = h("div", { hidden: true }, empty("No checkpoint yet.", "They are taken while the job runs, as often as execution.checkpointing.interval says."));
+  const card = (title, node) => h("section", { class: "card" }, h("h2", null, title), node);
+  const content = contentOr(
+    h("div", { class: "stack" }, counts,
+      h("div", { class: "columns" }, card("Duration", durations.node), card("Size", sizes.node)),
+      card("Summary", summary.node), card("History", history.node)),
+    empty("No checkpoint yet.", "They are taken while the job runs, as often as execution.checkpointing.interval says."));
 
   return {
-    node: h("div", null, content, none),
+    node: content.node,
     load: (signal) => get(["jobs", name, "checkpoints"], {}, signal),
     show: (data) => {
-      const some = data.rows.length > 0;
-      content.hidden = !some;
-      none.hidden = some;
-      if (!some) return;
-      showCounts(counts, data);
+      if (!content.show(data.rows.length > 0)) return;
+      showTiles(counts, [
+        { label: "Completed", value: number(data.completed) },
+        { label: "Failed", value: number(data.failed), alarm: data.failed > 0 },
+        { label: "In progress", value: number(data.in_progress) },
+        { label: "Restored", value: number(data.restored) },
+      ]);
       summary.show(SUMMARY.map(([label, key, format, exact]) => [label, data[key], format, exact]));
       // One under way has no numbers yet, nor may the very newest.
       const oldestFirst = [...data.rows].reverse().filter((row) => row.duration_ms !== null);
@@ -86,51 +84,27 @@ export function checkpointsTab(name) {
       sizes.show(oldestFirst);
       history.show(data.rows);
     },
-    stop: () => {
-      durations.stop();
-      sizes.stop();
-    },
+    stop: () => [durations, sizes].forEach((each) => each.stop()),
   };
 }
 
-function showCounts(node, data) {
-  const all = [["Completed", data.completed], ["Failed", data.failed, data.failed > 0], ["In progress", data.in_progress], ["Restored", data.restored]];
-  reconcile(node, all, ([label]) => label,
-    ([label]) => h("div", { class: "tile" }, h("span", { class: "tile-label" }, label), h("span", { class: "tile-value" })),
-    (tile, [, count, alarm]) => {
-      text(tile.lastChild, number(count));
-      tile.classList.toggle("is-alarm", Boolean(alarm));
-    });
-}
-
-function legend(entries) {
-  return h("ul", { class: "legend" }, entries.map(([word, look]) => h("li", null, h("span", { class: `swatch ${look}` }), word)));
-}
-
-const caption = (row) => `${idOf(row)} · ${time(row.triggered_ms)}`;
-const failed = (row) => row.status === "FAILED";
-const failedLine = (row) => (failed(row) ? [["failed", row.reason ?? "", "look-failed"]] : []);
+const SHARED = {
+  title: (row) => `${idOf(row)} · ${time(row.triggered_ms)}`,
+  failure: (row) => (row.status === "FAILED" ? row.reason ?? "" : null),
+};
 
 function durationChart() {
-  const bars = [["sync", (row) => row.sync_ms, "look-sync"], ["async", (row) => row.async_ms, "look-async"], ["waiting", rest, "look-rest"]];
-  return chart({
-    label: "Duration of the checkpoints", caption, failed,
-    panels: [{ height: 190, format: duration, ticks: decimalTicks, series: bars.map(([word, value, look]) => ({ name: word, kind: "bar", look, value })) }],
-    lines: (row) => [
-      ["duration", duration(row.duration_ms)],
-      ...bars.map(([word, value, look]) => [word, duration(value(row)), look]),
-      ...failedLine(row),
-    ],
-  });
+  const series = [
+    { name: "sync", kind: "bar", look: "look-sync", value: (row) => row.sync_ms },
+    { name: "async", kind: "bar", look: "look-async", value: (row) => row.async_ms },
+    { name: "waiting", kind: "bar", look: "look-rest", value: rest },
+  ];
+  return chart({ ...SHARED, label: "Duration of the checkpoints", panels: [{ height: 205, format: duration, total: (row) => row.duration_ms, series }] });
 }
 
 function sizeChart() {
-  return chart({
-    label: "Size of the checkpoints", caption, failed,
-    panels: [
-      { height: 92, format: bytes, ticks: binaryTicks, series: [{ name: "full", kind: "line", look: "look-full", value: (row) => row.full_bytes }] },
-      { height: 80, format: bytes, ticks: binaryTicks, series: [{ name: "delta", kind: "bar", look: "look-delta", value: (row) => row.delta_bytes }] },
-    ],
-    lines: (row) => [["full", bytes(row.full_bytes), "look-full"], ["delta", bytes(row.delta_bytes), "look-delta"], ...failedLine(row)],
-  });
+  const full = { name: "full", kind: "line", look: "look-full", value: (row) => row.full_bytes };
+  const delta = { name: "delta", kind: "bar", look: "look-delta", value: (row) => row.delta_bytes };
+  const panel = (height, series) => ({ height, format: bytes, steps: BINARY, series: [series] });
+  return chart({ ...SHARED, label: "Size of the checkpoints", panels: [panel(108, full), panel(97, delta)] });
 }

@@ -37,10 +37,28 @@ export function attribute(node, name, value) {
   }
 }
 
+/** Sets several attributes. */
+export function attributes(node, values) {
+  for (const [name, value] of Object.entries(values)) attribute(node, name, value);
+}
+
 /** Sets text if it is another, so that a selection in it survives. */
 export function text(node, value) {
   const wanted = value === null || value === undefined ? "" : String(value);
   if (node.textContent !== wanted) node.textContent = wanted;
+}
+
+/** Replaces the children if what they show, given as `key`, has changed. */
+export function replaceIfChanged(node, key, create) {
+  const known = JSON.stringify(key);
+  if (node.shown === known) return;
+  node.shown = known;
+  replace(node, create());
+}
+
+/** Brings the pairs of a list of terms and their values up to date. */
+export function showPairs(list, pairs) {
+  reconcile(list, pairs, ([term]) => term, ([term]) => h("div", null, h("dt", null, term), h("dd")), (pair, [, value]) => text(pair.lastChild, value));
 }
 
 /** Replaces the children. */

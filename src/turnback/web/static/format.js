@@ -82,28 +82,26 @@ export function ago(ms) {
   return `${duration(coarse)} ago`;
 }
 
-const pad = (value, width = 2) => String(value).padStart(width, "0");
+/** 7 as "07". */
+export const pad = (value, width = 2) => String(value).padStart(width, "0");
 
 /** "2025-11-15 13:04:05" in the browser's time zone; without the date if it is today's. */
 export function time(ms) {
   if (absent(ms)) return NOTHING;
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return NOTHING;
-  const clock = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
-  return at.toDateString() === new Date(now()).toDateString() ? clock : `${day(at)} ${clock}`;
+  return at.toDateString() === new Date(now()).toDateString() ? clock(at) : `${day(at)} ${clock(at)}`;
 }
 
-function day(at) {
-  return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
-}
+const day = (at) => `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
+const clock = (at) => `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
 
 /** Everything about a time, for a title. */
 export function exactTime(ms) {
   if (absent(ms)) return null;
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return `${ms} ms`;
-  return `${day(at)} ${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}` +
-    `.${pad(at.getMilliseconds(), 3)} (${at.toISOString()})`;
+  return `${day(at)} ${clock(at)}.${pad(at.getMilliseconds(), 3)} (${at.toISOString()})`;
 }
 
 /** The exact number of bytes, for a title. */
@@ -126,6 +124,11 @@ export function shorten(value, most) {
 export function tail(value, most) {
   const chars = Array.from(value);
   return chars.length <= most ? value : `…${chars.slice(1 - most).join("")}`;
+}
+
+/** A word as a shell takes it. */
+export function quote(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`;
 }
 
 /** "1 job", "2 jobs". */

@@ -1,15 +1,14 @@
-// The operators of a job and how data flows between them.
+// The operators of a job and how data flows between them, laid out by dagre.
 
-import { attribute, h, reconcile, replace, svg, text, uniqueId } from "./dom.js";
+import { attribute, attributes, h, reconcile, replace, showPairs, svg, text, uniqueId } from "./dom.js";
 import { bytes, compact, exactBytes, exactTime, NOTHING, number, time } from "./format.js";
-import { icon } from "./icons.js";
-import { layOut } from "./layers.js";
+import { icon, iconPath } from "./parts.js";
+import dagre from "./vendor/dagre.esm.js";
 
 const NODE = { width: 200, height: 134 };
-const ACROSS = { along: 60, beside: 22 };
-const DOWN = { along: 52, beside: 16 };
-const DUMMY = 26;
-const PAD = 16;
+const ACROSS = { rankdir: "LR", ranksep: 60, nodesep: 22, edgesep: 22 };
+const DOWN = { ...ACROSS, rankdir: "TB", ranksep: 52, nodesep: 16 };
+const MARGIN = 16;
 const NARROW = 640;
 const SMALLEST = 0.8;
 
@@ -23,55 +22,64 @@ export function graph() {
   const nodes = h("div", { class: "graph-nodes" });
   const stage = h("div", { class: "graph-stage" }, picture, nodes);
   const box = h("div", { class: "graph-box", role: "group", "aria-label": "Graph of operators" }, stage);
-  const panel = h("div", { class: "graph-detail", hidden: true, "aria-live": "polite" });
+  const panel = h("div", { class: "graph-detail", hidden: true, "aria-live": "polite" }, h("div", { class: "graph-detail-head" }, icon("right"), h("h3")), h("dl", { class: "pairs" }));
   let operators = [];
   let chosen = null;
   let drawn = "";
 
-  const observer = new ResizeObserver(() => draw());
+  const observer = new ResizeObserver(draw);
   observer.observe(box);
 
   function draw() {
     if (operators.length === 0 || box.clientWidth === 0) return;
-    const down = box.clientWidth < NARROW;
+    reconcile(nodes, operators, (operator) => operator.uid, ({ uid }) => card(() => showDetail(chosen === uid ? null : uid)), updateCard);
     const shape = JSON.stringify([box.clientWidth, operators.map(({ uid, inputs, key }) => [uid, inputs, key])]);
-    reconcile(nodes, operators, (operator) => operator.uid, (operator) => card(operator, () => choose(operator.uid)), updateCard);
-    if (shape !== drawn) {
-      drawn = shape;
-      place(down);
-    }
-    mark();
+    if (shape !== drawn) place(box.clientWidth < NARROW);
+    drawn = shape;
+    showDetail(chosen);
   }
 
   function place(down) {
-    const plan = positions(layOut(operators), down);
+    const { left, top, width, height, spots, edges } = layOut(operators, down);
     // A graph that is a little too wide is made smaller, a bigger one scrolls.
-    const scale = Math.min(box.clientWidth / plan.width, 1);
+    const scale = Math.min(box.clientWidth / width, 1);
     stage.style.zoom = scale < SMALLEST ? 1 : scale;
-    stage.style.width = `${plan.width}px`;
-    stage.style.height = `${plan.height}px`;
-    box.scrollLeft = down ? (plan.width - box.clientWidth) / 2 : 0;
-    attribute(picture, "width", plan.width);
-    attribute(picture, "height", plan.height);
-    for (const node of nodes.children) {
-      const at = plan.at.get(node.itemKey);
-      node.style.left = `${at.x}px`;
-      node.style.top = `${at.y}px`;
-    }
-    const keys = new Map(operators.map((operator) => [operator.uid, operator.key]));
-    replace(lines, plan.edges.map((edge) => line(edge, keys.get(edge.to), arrow, down)));
+    stage.style.width = `${width}px`;
+    stage.style.height = `${height}px`;
+    box.scrollLeft = down ? (width - box.clientWidth) / 2 : 0;
+    attributes(picture, { width, height, viewBox: `${left} ${top} ${width} ${height}` });
+    [...nodes.children].forEach((node, at) => {
+      node.style.left = `${spots[at].x - NODE.width / 2 - left}px`;
+      node.style.top = `${spots[at].y - NODE.height / 2 - top}px`;
+    });
+    replace(lines, edges.map(({ from, bends, to }) => line(spots[from], bends, spots[to], operators[to].key, down)));
   }
 
-  function choose(uid) {
-    chosen = chosen === uid ? null : uid;
-    mark();
+  // Along the flow in curves from the middle of a side to the middle of a side, by way of the bends in between.
+  function line(from, bends, to, key, down) {
+    const half = down ? NODE.height / 2 : NODE.width / 2;
+    const end = ({ x, y }, distance) => (down ? { x, y: y + distance } : { x: x + distance, y });
+    const stops = [end(from, half), ...bends, end(to, -half - 2)];
+    const curves = stops.slice(1).map((b, at) => {
+      const a = stops[at];
+      const middle = { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
+      return down ? `C${a.x} ${middle.y} ${b.x} ${middle.y} ${b.x} ${b.y}` : `C${middle.x} ${a.y} ${middle.x} ${b.y} ${b.x} ${b.y}`;
+    });
+    const path = svg("path", { class: key ? "edge is-keyed" : "edge", d: `M${stops[0].x} ${stops[0].y}${curves.join("")}`, "marker-end": `url(#${arrow})` });
+    if (!key) return path;
+    const [a, b] = stops.slice(-2);
+    return svg("g", null, path, svg("g", { class: "edge-key", transform: `translate(${(a.x + b.x) / 2 - 10} ${(a.y + b.y) / 2 - 10})` },
+      svg("title", null, `keyed by ${key}`), svg("circle", { cx: 10, cy: 10, r: 10 }), iconPath("key", { transform: "translate(3.6 3.6) scale(0.8)" })));
   }
 
-  function mark() {
+  function showDetail(uid) {
+    chosen = uid;
     for (const node of nodes.children) attribute(node, "aria-expanded", String(node.itemKey === chosen));
     const operator = operators.find((other) => other.uid === chosen);
     panel.hidden = operator === undefined;
-    if (operator !== undefined) detail(panel, operator, operators);
+    if (operator === undefined) return;
+    text(panel.querySelector("h3"), operator.name);
+    showPairs(panel.querySelector("dl"), detailPairs(operator, operators));
   }
 
   return {
@@ -84,62 +92,34 @@ export function graph() {
   };
 }
 
-// Positions along the flow and beside it; drawn across or, where it is narrow, down.
-function positions({ layers, edges }, down) {
-  const gap = down ? DOWN : ACROSS;
-  const [long, broad] = down ? [NODE.height, NODE.width] : [NODE.width, NODE.height];
-  const size = (item) => (item.dummy ? DUMMY : broad);
-  const extents = layers.map((layer) => layer.reduce((sum, item) => sum + size(item) + gap.beside, -gap.beside));
-  const whole = Math.max(...extents);
-  const spot = new Map();
-  layers.forEach((layer, depth) => {
-    let beside = PAD + (whole - extents[depth]) / 2;
-    for (const item of layer) {
-      spot.set(item, { along: PAD + depth * (long + gap.along), beside, size: size(item) });
-      beside += size(item) + gap.beside;
-    }
+// Where the middle of each operator is, and by way of which bends its edges run.
+function layOut(operators, down) {
+  // Named by their place in the list: a uid may be any text.
+  const places = new Map(operators.map(({ uid }, at) => [uid, at]));
+  const layout = new dagre.graphlib.Graph();
+  layout.setGraph(down ? { ...DOWN } : { ...ACROSS });
+  operators.forEach((_, at) => layout.setNode(at, { ...NODE }));
+  operators.forEach(({ inputs }, at) => {
+    for (const input of inputs) if (places.has(input)) layout.setEdge(places.get(input), at, {});
   });
-  const point = (along, beside) => (down ? { x: beside, y: along } : { x: along, y: beside });
-  const at = new Map();
-  for (const [item, { along, beside }] of spot) if (!item.dummy) at.set(item.uid, point(along, beside));
-  const length = 2 * PAD + layers.length * long + (layers.length - 1) * gap.along;
-  const total = point(length, whole + 2 * PAD);
-  return { at, width: total.x, height: total.y, edges: edges.map((edge) => bend(edge, spot, long, point)) };
-}
-
-function bend({ from, to, path }, spot, long, point) {
-  const stops = [];
-  path.forEach((item, index) => {
-    const { along, beside, size } = spot.get(item);
-    const middle = beside + size / 2;
-    if (index > 0) stops.push({ along: along - (item.dummy ? 0 : 2), beside: middle });
-    if (index < path.length - 1) stops.push({ along: along + long, beside: middle });
+  dagre.layout(layout);
+  const spots = operators.map((_, at) => layout.node(at));
+  const edges = layout.edges().map((edge) => {
+    const bends = layout.edge(edge).points.slice(1, -1);
+    // One to the next operator needs no bend.
+    return { from: edge.v, to: edge.w, bends: bends.length > 1 ? bends : [] };
   });
-  return { from, to, stops: stops.map(({ along, beside }) => ({ ...point(along, beside) })) };
+  // dagre leaves the bends out of its own size.
+  const bends = edges.flatMap((edge) => edge.bends);
+  const extent = (axis, size) => {
+    const values = [...spots.flatMap((spot) => [spot[axis] - size / 2, spot[axis] + size / 2]), ...bends.map((bend) => bend[axis])];
+    return [Math.min(...values) - MARGIN, Math.max(...values) + MARGIN];
+  };
+  const [[left, right], [top, bottom]] = [extent("x", NODE.width), extent("y", NODE.height)];
+  return { left, top, width: right - left, height: bottom - top, spots, edges };
 }
 
-function line({ stops }, key, arrow, down) {
-  let d = `M${stops[0].x} ${stops[0].y}`;
-  for (let at = 1; at < stops.length; at += 1) {
-    const [a, b] = [stops[at - 1], stops[at]];
-    const half = down ? (b.y - a.y) / 2 : (b.x - a.x) / 2;
-    d += down
-      ? `C${a.x} ${a.y + half} ${b.x} ${b.y - half} ${b.x} ${b.y}`
-      : `C${a.x + half} ${a.y} ${b.x - half} ${b.y} ${b.x} ${b.y}`;
-  }
-  const parts = [svg("path", { class: key ? "edge is-keyed" : "edge", d, "marker-end": `url(#${arrow})` })];
-  if (key) {
-    const [a, b] = stops.slice(-2);
-    const x = (a.x + b.x) / 2;
-    const y = (a.y + b.y) / 2;
-    parts.push(svg("g", { class: "edge-key", transform: `translate(${x - 10} ${y - 10})` },
-      svg("title", null, `keyed by ${key}`), svg("circle", { cx: 10, cy: 10, r: 10 }),
-      svg("path", { transform: "translate(3.6 3.6) scale(0.8)", d: "M10.5 2.8a2.7 2.7 0 1 0 0 5.4 2.7 2.7 0 0 0 0-5.4zM8.6 7.4L3 13M5 11l1.5 1.5" })));
-  }
-  return svg("g", null, parts);
-}
-
-function card(operator, onclick) {
+function card(onclick) {
   return h("button", { class: "node", type: "button", onclick, "aria-expanded": "false" },
     h("span", { class: "node-kind" }, h("span"), h("span", { class: "node-parallelism", title: "Parallelism" })),
     h("span", { class: "node-name" }),
@@ -177,9 +157,9 @@ function watermark({ watermark_ms: ms }) {
   return time(ms);
 }
 
-function detail(panel, operator, operators) {
+function detailPairs(operator, operators) {
   const names = new Map(operators.map((other) => [other.uid, other.name]));
-  const pairs = [
+  return [
     ["uid", operator.uid],
     ["Kind", operator.kind],
     ["Parallelism", operator.parallelism === null ? "as Spark reads it" : number(operator.parallelism)],
@@ -192,10 +172,4 @@ function detail(panel, operator, operators) {
     ["Watermark", Math.abs(operator.watermark_ms ?? 0) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
     ["Spark stage", operator.level < 0 ? "Spark reads it alone" : number(operator.level)],
   ];
-  if (panel.firstChild === null) {
-    replace(panel, h("div", { class: "graph-detail-head" }, icon("right"), h("h3")), h("dl", { class: "pairs" }));
-  }
-  text(panel.querySelector("h3"), operator.name);
-  reconcile(panel.querySelector("dl"), pairs, ([what]) => what, ([what]) => h("div", null, h("dt", null, what), h("dd")),
-    (pair, [, value]) => text(pair.lastChild, value));
 }

@@ -1,79 +1,69 @@
 // A job: its header, what can be done with it, and its tabs.
 
-import { actionBar } from "./actions.js";
-import { activity } from "./activity.js";
-import { to } from "./address.js";
+import { actionBar, requestList } from "./actions.js";
 import { get } from "./api.js";
-import { needsAttention, setBadge, tone } from "./badge.js";
 import { checkpointsTab } from "./checkpoints.js";
-import { configurationTab } from "./configuration.js";
-import { copyable } from "./copy.js";
-import { diffTab } from "./diff.js";
-import { h, replace } from "./dom.js";
-import { exceptionsTab } from "./exceptions.js";
-import { frame } from "./frame.js";
-import { icon } from "./icons.js";
-import { logTab } from "./log.js";
+import { configurationTab, exceptionsTab, logTab } from "./details.js";
+import { attributes, h, replace, replaceIfChanged } from "./dom.js";
+import { frame } from "./live.js";
 import { overviewTab } from "./overview.js";
-import * as router from "./router.js";
-import * as samples from "./samples.js";
+import { badge, copyable, icon, needsAttention, tone } from "./parts.js";
+import { go, to } from "./router.js";
 import { savepointsTab } from "./savepoints.js";
-import { stateTab } from "./state.js";
-import { tabBar } from "./tabs.js";
+import { recordRate } from "./sparkline.js";
+import { diffTab, stateTab } from "./state.js";
 import { timelineTab } from "./timeline.js";
 
-const TABS = [
-  ["overview", "Overview", overviewTab],
-  ["checkpoints", "Checkpoints", checkpointsTab],
-  ["savepoints", "Savepoints", savepointsTab],
-  ["state", "State", stateTab],
-  ["diff", "Diff", diffTab],
-  ["timeline", "Timeline", timelineTab],
-  ["configuration", "Configuration", configurationTab],
-  ["exceptions", "Exceptions", exceptionsTab],
-  ["log", "Log", logTab],
-];
+const TABS = {
+  overview: overviewTab,
+  checkpoints: checkpointsTab,
+  savepoints: savepointsTab,
+  state: stateTab,
+  diff: diffTab,
+  timeline: timelineTab,
+  configuration: configurationTab,
+  exceptions: exceptionsTab,
+  log: logTab,
+};
+const labelOf = (id) => id[0].toUpperCase() + id.slice(1);
 
 /** The view; null if there is no such tab. */
 export function jobView(name, first, query) {
-  if (!TABS.some(([id]) => id === first)) return null;
+  if (!Object.hasOwn(TABS, first)) return null;
   let detail = null;
   let tab = null;
   let framed = null;
   const state = h("span");
   const facts = h("div", { class: "job-facts" });
   const cause = h("div", { hidden: true });
-  const done = activity(name);
-  const actions = actionBar(name, (row) => done.add(row));
-  const bar = tabBar(TABS.map(([id, label]) => ({ id, label, href: address(id) })), (id) => router.go(address(id)));
+  const requests = requestList(name);
+  const actions = actionBar(name, requests.add);
+  const bar = tabBar((id) => (id === "overview" ? to("jobs", name) : to("jobs", name, id)));
   const panel = h("div", { class: "panel", role: "tabpanel", tabindex: "-1", id: "panel" });
-
-  function address(id) {
-    return id === "overview" ? to("jobs", name) : to("jobs", name, id);
-  }
 
   function open(id, parameters) {
     framed?.stop();
-    const [, label, create] = TABS.find(([other]) => other === id);
-    tab = create(name, parameters);
+    tab = TABS[id](name, parameters);
     if (detail !== null) tab.detail?.(detail);
     framed = frame(tab);
     bar.select(id);
-    panel.setAttribute("aria-label", label);
+    panel.setAttribute("aria-label", labelOf(id));
     replace(panel, framed.node);
-    document.title = `${label} · ${name} · Turnback`;
+    document.title = `${labelOf(id)} · ${name} · Turnback`;
   }
 
   function show(data) {
     if (detail === null) bar.reveal();
     detail = data;
     const { summary } = data;
-    samples.note(summary);
-    setBadge(state, summary.state);
-    showFacts(facts, data);
+    recordRate(summary);
+    badge(summary.state, state);
+    replaceIfChanged(facts, [summary.job_id, summary.directory], () => [
+      summary.job_id && copyable(summary.job_id, "the job's id"), copyable(summary.directory, "the job's directory"),
+    ]);
     showCause(cause, summary);
     actions.show(data);
-    done.show(data.requests);
+    requests.show(data.requests);
     tab.detail?.(data);
   }
 
@@ -85,37 +75,65 @@ export function jobView(name, first, query) {
       h("div", { class: "job-head" },
         h("div", { class: "job-title" }, h("div", { class: "job-name" }, h("h1", null, name), state), facts),
         actions.node),
-      cause, done.node, bar.node, panel),
+      cause, requests.node, bar.node, panel),
     load: (signal) => get(["jobs", name], {}, signal),
     show,
     follow: (path, parameters) => {
       if (path?.[0] !== "jobs" || path[1] !== name || path.length > 3) return false;
       const id = path[2] ?? "overview";
-      if (!TABS.some(([other]) => other === id)) return false;
+      if (!Object.hasOwn(TABS, id)) return false;
       open(id, parameters);
       return true;
     },
-    stop: () => framed.stop(),
+    stop: () => {
+      actions.stop();
+      framed.stop();
+    },
   };
 }
 
-function showFacts(node, { summary }) {
-  const sign = `${summary.job_id} ${summary.directory}`;
-  if (node.sign === sign) return;
-  node.sign = sign;
-  replace(node,
-    summary.job_id && copyable(summary.job_id, "the job's id"),
-    copyable(summary.directory, "the job's directory"));
+function showCause(node, { problem, cause, state }) {
+  const why = problem ?? cause;
+  node.hidden = !why || state === "RUNNING";
+  if (node.hidden) return;
+  node.className = `cause is-${tone(state)}`;
+  const [first, ...rest] = why.split("\n");
+  replaceIfChanged(node, [why, state], () => [
+    h("p", null, h("strong", null, needsAttention(state) ? "Why: " : "Last failure: "), first),
+    rest.length > 0 && h("details", null, h("summary", null, "All of it"), h("pre", null, why)),
+  ]);
 }
 
-function showCause(node, summary) {
-  const why = summary.problem ?? summary.cause;
-  node.hidden = !why || summary.state === "RUNNING";
-  if (node.hidden || node.sign === why + summary.state) return;
-  node.sign = why + summary.state;
-  node.className = `cause is-${tone(summary.state)}`;
-  const [first, ...rest] = why.split("\n");
-  const lead = needsAttention(summary.state) ? "Why" : "Last failure";
-  replace(node, h("p", null, h("strong", null, `${lead}: `), first),
-    rest.length > 0 && h("details", null, h("summary", null, "All of it"), h("pre", null, why)));
+// Tabs that are links: arrow keys move between them, Enter opens.
+function tabBar(address) {
+  const ids = Object.keys(TABS);
+  const links = ids.map((id) => h("a", { class: "tab", role: "tab", href: address(id), "aria-controls": "panel", id: `tab-${id}` }, labelOf(id)));
+  const node = h("div", { class: "tabs", role: "tablist", "aria-label": "Parts of the job", onkeydown: move }, links);
+
+  function move(event) {
+    const at = links.indexOf(event.target);
+    const steps = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: links.length - 1 };
+    if (at < 0 || !(event.key in steps)) return;
+    event.preventDefault();
+    const next = (steps[event.key] + links.length) % links.length;
+    go(links[next].href);
+    links[next].focus();
+  }
+
+  function select(chosen) {
+    links.forEach((link, at) => attributes(link, { "aria-selected": String(ids[at] === chosen), tabindex: ids[at] === chosen ? "0" : "-1" }));
+    reveal();
+  }
+
+  // Where the bar is too long for the screen: only the bar scrolls, not the page.
+  function reveal() {
+    requestAnimationFrame(() => {
+      const link = node.querySelector('[aria-selected="true"]');
+      const left = link.offsetLeft - node.offsetLeft;
+      if (left < node.scrollLeft) node.scrollLeft = left - 24;
+      else if (left + link.offsetWidth > node.scrollLeft + node.clientWidth) node.scrollLeft = left + link.offsetWidth - node.clientWidth + 24;
+    });
+  }
+
+  return { node, select, reveal };
 }

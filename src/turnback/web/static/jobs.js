@@ -1,31 +1,26 @@
 // All jobs of the root directory.
 
-import { to } from "./address.js";
-import { get } from "./api.js";
-import { badge, needsAttention, tone } from "./badge.js";
-import { copyable } from "./copy.js";
+import { about, get, onAbout } from "./api.js";
 import { h, reconcile, replace, text } from "./dom.js";
 import { ago, compact, duration, exactDuration, exactTime, NOTHING, now, number, plural } from "./format.js";
-import { icon } from "./icons.js";
-import { empty } from "./message.js";
-import * as samples from "./samples.js";
-import * as server from "./server.js";
-import { sparkline } from "./sparkline.js";
+import { badge, copyable, empty, filterField, needsAttention, tone } from "./parts.js";
+import { to } from "./router.js";
+import { recordRate, sparkline } from "./sparkline.js";
 import { table } from "./table.js";
 
 /** How long a job has been running, or ran. */
 export function runningFor(summary) {
   if (summary.started_ms === null) return null;
-  const lasting = summary.state === "RUNNING" || summary.state === "RESTARTING" || summary.state === "CANCELLING";
-  const end = lasting ? now() : summary.updated_ms;
+  const end = summary.state === "RUNNING" || summary.state === "RESTARTING" ? now() : summary.updated_ms;
   return end === null ? null : Math.max(end - summary.started_ms, 0);
 }
 
+const trends = new Map();
 const COLUMNS = [
-  { label: "Job", wide: true, sign: (job) => [job.name, job.cause, job.problem, job.state], cell: nameCell },
-  { label: "State", sign: (job) => job.state, cell: (job) => badge(job.state) },
+  { label: "Job", wide: true, depends: (job) => [job.name, job.cause, job.problem, job.state], cell: nameCell },
+  { label: "State", depends: (job) => job.state, cell: (job) => badge(job.state) },
   { label: "Records/s", numeric: true, cell: (job) => compact(job.records_per_s), title: (job) => `${number(job.records_in)} since the attempt began` },
-  { label: "Trend", minor: true, sign: () => "", cell: trendCell },
+  { label: "Trend", minor: true, depends: () => "", cell: trendCell },
   { label: "Running for", numeric: true, cell: (job) => duration(runningFor(job)), title: (job) => exactDuration(runningFor(job)) },
   { label: "Checkpoint", numeric: true, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
   { label: "Epoch", minor: true, numeric: true, cell: (job) => number(job.epoch) },
@@ -43,43 +38,35 @@ function nameCell(job) {
 }
 
 function trendCell(job) {
-  const line = sparkline(`Records per second of ${job.name}`);
-  trends.set(job.name, line);
-  return line.node;
+  trends.set(job.name, sparkline(job.name));
+  return trends.get(job.name).node;
 }
-
-const trends = new Map();
 
 /** The view. */
 export function jobsView() {
   let jobs = [];
   let only = null;
-  const field = h("input", {
-    type: "search", placeholder: "Filter by name, id or cause", "aria-label": "Filter jobs", oninput: draw,
-    spellcheck: "false", autocomplete: "off",
-  });
-  const chips = h("div", { class: "chips", role: "group", "aria-label": "Show only jobs that are" });
+  const filter = filterField("Filter by name, id or cause", "Filter jobs", draw, h("kbd", null, "/"));
+  const chips = h("div", { class: "row", role: "group", "aria-label": "Show only jobs that are" });
   const list = table({
     label: "Jobs", columns: COLUMNS, key: (job) => job.directory, empty: nothing,
     rowClass: (job) => (needsAttention(job.state) ? "needs-attention" : ""),
   });
   const root = h("div", { class: "root" });
   const title = h("h1", null, "Jobs");
-  const endWatch = server.watch((about) => replace(root, h("span", null, "in"), copyable(about.root, "the root directory")));
+  const endAbout = onAbout((site) => replace(root, h("span", null, "in"), copyable(site.root, "the root directory")));
 
   function nothing() {
     if (jobs.length > 0) return empty("No job matches.", "Clear the filter to see all of them.");
-    return empty("No job has run here yet.", `Start one, with ${server.known()?.root ?? "this directory"} as its checkpoint directory:`, "turnback run -d job.py");
+    return empty("No job has run here yet.", `Start one, with ${about?.root ?? "this directory"} as its checkpoint directory:`, "turnback run -d job.py");
   }
 
   function draw() {
-    const wanted = field.value.trim().toLowerCase();
     drawChips();
-    const matches = (job) => (only === null || job.state === only) &&
-      [job.name, job.job_id, job.cause, job.problem].some((part) => part?.toLowerCase().includes(wanted));
+    const matches = (job) => (only === null || job.state === only) && filter.matches(job.name, job.job_id, job.cause, job.problem);
     const rank = (job) => (needsAttention(job.state) ? 0 : 1);
     list.show(jobs.filter(matches).sort((a, b) => rank(a) - rank(b)));
-    for (const job of jobs) trends.get(job.name)?.show(samples.of(job.name));
+    for (const trend of trends.values()) trend.draw();
   }
 
   function drawChips() {
@@ -102,25 +89,23 @@ export function jobsView() {
   function search(event) {
     if (event.key !== "/" || event.target.closest("input, textarea, select, dialog")) return;
     event.preventDefault();
-    field.focus();
+    filter.focus();
   }
   document.addEventListener("keydown", search);
 
   return {
     title: "Jobs",
     node: h("section", { class: "page" },
-      h("div", { class: "page-head" }, title, root),
-      h("div", { class: "toolbar" }, h("label", { class: "field-search" }, icon("search"), field, h("kbd", null, "/")), chips),
-      list.node),
+      h("div", { class: "page-head" }, title, root), h("div", { class: "toolbar" }, filter.node, chips), list.node),
     load: (signal) => get(["jobs"], {}, signal),
     show: (data) => {
       jobs = data;
-      for (const job of jobs) samples.note(job);
+      jobs.forEach(recordRate);
       title.title = plural(jobs.length, "job");
       draw();
     },
     stop: () => {
-      endWatch();
+      endAbout();
       trends.clear();
       document.removeEventListener("keydown", search);
     },

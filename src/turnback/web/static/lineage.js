@@ -1,6 +1,6 @@
-// What the timeline shows: attempts, savepoints and what started from what.
+// What the timeline shows: attempts, savepoints, what started from what, and the marks of its time axis.
 
-import { duration, NOTHING, time } from "./format.js";
+import { duration, NOTHING, pad, time } from "./format.js";
 
 /** The first and the last time in a timeline. */
 export function extent({ jobs, now_ms: now }) {
@@ -69,14 +69,14 @@ export function diamonds({ jobs }) {
 /** Links from what an attempt started from to the attempt. */
 export function links(timeline) {
   const lanes = new Map(timeline.jobs.map((job, lane) => [job.name, lane]));
-  const found = [];
+  const all = [];
   timeline.jobs.forEach((job, lane) => {
     for (const attempt of job.attempts) {
       const source = attempt.started_from && sourceOf(timeline, job, attempt, lanes);
-      if (source) found.push({ id: `link/${job.name}/${attempt.attempt}`, source, lane, at: attempt.started_ms });
+      if (source) all.push({ id: `link/${job.name}/${attempt.attempt}`, source, lane, at: attempt.started_ms });
     }
   });
-  return found;
+  return all;
 }
 
 function sourceOf(timeline, job, attempt, lanes) {
@@ -106,4 +106,40 @@ export function attemptRows({ jobs, now_ms: now }) {
       why: attempt.cause?.split("\n")[0] ?? NOTHING,
     })))
     .sort((a, b) => b.started_ms - a.started_ms);
+}
+
+const SECOND = 1000;
+const MINUTE = 60 * SECOND;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
+const STEPS = [
+  ...[1, 2, 5, 10, 20, 50, 100, 200, 500],
+  ...[1, 2, 5, 10, 15, 30].map((n) => n * SECOND),
+  ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE),
+  ...[1, 2, 3, 6, 12].map((n) => n * HOUR),
+  ...[1, 2, 7, 14, 30, 90, 180, 365, 730, 1825, 3650].map((n) => n * DAY),
+];
+
+/** Marks `{at, label}` between two times, at most `most` of them. */
+export function timeTicks(from, to, most) {
+  const step = STEPS.find((each) => (to - from) / each <= most) ?? STEPS.at(-1);
+  const zone = new Date(from).getTimezoneOffset() * MINUTE;
+  const first = Math.ceil((from - zone) / step) * step + zone;
+  const ticks = [];
+  let before = null;
+  for (let at = first; at <= to; at += step) {
+    ticks.push({ at, label: words(new Date(at), step, before) });
+    before = new Date(at);
+  }
+  return ticks;
+}
+
+function words(at, step, before) {
+  const date = `${at.toLocaleString("en", { month: "short" })} ${at.getDate()}`;
+  if (step >= DAY) return step >= 365 * DAY ? `${date}, ${at.getFullYear()}` : date;
+  let clock = `${pad(at.getHours())}:${pad(at.getMinutes())}`;
+  if (step < MINUTE) clock += `:${pad(at.getSeconds())}`;
+  if (step < SECOND) clock += `.${pad(at.getMilliseconds(), 3)}`;
+  const sameDay = before !== null && before.toDateString() === at.toDateString();
+  return sameDay ? clock : `${date} ${clock}`;
 }

@@ -1,81 +1,118 @@
-// Keeps a view up to date: asks again and again, less often while the server is away.
+// Keeps views up to date: loads again and again, less often while the server is away, and says so.
 
 import { ApiError } from "./api.js";
-import * as connection from "./connection.js";
+import { h, replace, text } from "./dom.js";
+import { failure, skeleton } from "./parts.js";
 
 const SLOWEST_MS = 30_000;
+const loaders = new Set();
+const alert = h("span", { role: "alert" });
+const countdown = h("span", { "aria-hidden": "true" });
+let nextTry = 0;
 
-export class Live {
-  /**
-   * @param load (signal) => Promise of the data
-   * @param show called with the data
-   * @param fail called with the error, once per failure
-   * @param interval between two loads, in ms
-   */
-  constructor({ load, show, fail, interval = 2000 }) {
-    this.load = load;
-    this.show = show;
-    this.fail = fail;
-    this.interval = interval;
-    this.failures = 0;
-    this.timer = null;
-    this.flight = null;
-    this.stopped = false;
-    this.onVisible = () => {
-      if (!document.hidden) this.now();
-    };
-    document.addEventListener("visibilitychange", this.onVisible);
-    this.retry = () => this.now();
-    connection.onRetry(this.retry);
-    this.now();
-  }
+/** The line that says that the server is away. */
+export const awayNotice = h("div", { class: "away", hidden: true }, h("span", { class: "dot" }), h("p", null, alert, countdown),
+  h("button", { class: "link", type: "button", onclick: loadAll }, "Retry now"));
 
-  /** Loads at once, instead of what is under way or planned. */
-  async now() {
-    if (this.stopped) return;
-    clearTimeout(this.timer);
-    this.flight?.abort();
-    const flight = new AbortController();
-    this.flight = flight;
+/** The sign in the header. */
+export const liveSign = h("span", { class: "live", title: "The page is up to date" }, h("span", { class: "dot" }), h("span", { class: "live-word" }, "Live"));
+
+setInterval(countDown, 500);
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) loadAll();
+});
+
+function loadAll() {
+  for (const load of [...loaders]) load();
+}
+
+// `delay` is how long until the next try, null if the server has answered.
+function showConnection(delay) {
+  const away = delay !== null;
+  nextTry = away ? Math.max(nextTry, Date.now() + delay) : 0;
+  awayNotice.hidden = !away;
+  text(alert, away ? "Disconnected from the server. What you see is from before. " : "");
+  liveSign.classList.toggle("is-away", away);
+  text(liveSign.lastChild, away ? "Offline" : "Live");
+  countDown();
+}
+
+function countDown() {
+  const seconds = Math.ceil((nextTry - Date.now()) / 1000);
+  text(countdown, seconds > 0 ? `Retrying in ${seconds} s.` : "Retrying …");
+}
+
+/** Calls `load(signal)` every `interval` ms, then `show` with the data or `fail` with the error. */
+export function poll({ load, show, fail = () => {}, interval = 2000 }) {
+  let failures = 0;
+  let timer = null;
+  let request = null;
+  const delay = () => Math.min(interval * 2 ** Math.min(failures, 8), failures === 0 ? Infinity : SLOWEST_MS);
+
+  // At once, instead of what is under way or planned.
+  async function now() {
+    clearTimeout(timer);
+    request?.abort();
+    request = new AbortController();
+    const { signal } = request;
     try {
-      const data = await this.load(flight.signal);
-      if (flight.signal.aborted) return;
-      this.succeeded(data);
+      const data = await load(signal);
+      if (signal.aborted) return;
+      failures = 0;
+      showConnection(null);
+      show(data);
     } catch (error) {
-      if (flight.signal.aborted) return;
-      this.failed(error);
+      if (signal.aborted) return;
+      failures += 1;
+      if (error instanceof ApiError) showConnection(error.status === 0 ? delay() : null);
+      else console.error(error);
+      fail(error);
     }
-    this.plan();
+    if (loaders.has(now) && !document.hidden) timer = setTimeout(now, delay());
   }
 
-  succeeded(data) {
-    this.failures = 0;
-    connection.here();
-    this.show(data);
-  }
+  loaders.add(now);
+  now();
+  return {
+    now,
+    stop: () => {
+      loaders.delete(now);
+      clearTimeout(timer);
+      request.abort();
+    },
+  };
+}
 
-  failed(error) {
-    this.failures += 1;
-    if (!(error instanceof ApiError)) console.error(error);
-    if (error.status === 0) connection.away(this.delay());
-    else if (error instanceof ApiError) connection.here();
-    this.fail(error);
-  }
-
-  delay() {
-    return Math.min(this.interval * 2 ** Math.min(this.failures, 8), SLOWEST_MS);
-  }
-
-  plan() {
-    if (this.stopped || document.hidden) return;
-    this.timer = setTimeout(() => this.now(), this.failures ? this.delay() : this.interval);
-  }
-
-  stop() {
-    this.stopped = true;
-    clearTimeout(this.timer);
-    this.flight?.abort();
-    document.removeEventListener("visibilitychange", this.onVisible);
-    connection.offRetry(this.retry);
-  }
+/**
+ * Shows a view `{node, load, show, interval?, stop?}` and keeps it up to date: grey bars before the first data, errors above
+ * the last.
+ */
+export function frame(view) {
+  const waiting = skeleton();
+  const trouble = h("div");
+  view.node.hidden = true;
+  const polling = poll({
+    load: view.load,
+    show: (data) => {
+      view.show(data);
+      waiting.remove();
+      view.node.hidden = false;
+      replace(trouble);
+    },
+    fail: (error) => {
+      // That the server is away is said once, at the top of the page.
+      if (error.status === 0 && !view.node.hidden) return;
+      if (error.status !== 0) waiting.remove();
+      if (trouble.firstChild?.message === error.message) return;
+      replace(trouble, Object.assign(failure(error, () => polling.now()), { message: error.message }));
+    },
+    interval: view.interval,
+  });
+  return {
+    node: h("div", { class: "frame" }, trouble, waiting, view.node),
+    stop: () => {
+      polling.stop();
+      view.stop?.();
+    },
+  };
 }

@@ -1,8 +1,20 @@
-// Which view an address shows. Links inside the page change the address without a reload.
+// Addresses: which view each shows, also below a path of a reverse proxy. Links inside the page change the address without a reload.
 
-import { segments } from "./address.js";
+/** The path below which everything is. */
+export const root = new URL("..", import.meta.url).pathname;
 
 let render = null;
+
+/** The address of a route: `to("jobs", name, "state")`. */
+export function to(...segments) {
+  return root + segments.map(encodeURIComponent).join("/");
+}
+
+/** Parameters as a query, those without a value left out. */
+export function query(parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return given.length === 0 ? "" : `?${new URLSearchParams(given)}`;
+}
 
 /** Starts: `show(segments, query)` is called for every address; segments are null for a bad one. */
 export function start(show) {
@@ -20,17 +32,21 @@ export function go(address) {
 }
 
 /** Changes the query of the address, without a new entry in the history. */
-export function note(parameters) {
-  const url = new URL(location.href);
-  for (const [name, value] of Object.entries(parameters)) {
-    if (value === null || value === undefined || value === "") url.searchParams.delete(name);
-    else url.searchParams.set(name, value);
-  }
-  history.replaceState(null, "", url);
+export function setQuery(parameters) {
+  history.replaceState(null, "", location.pathname + query(parameters));
 }
 
 function draw() {
   render(segments(location.pathname), new URLSearchParams(location.search));
+}
+
+function segments(pathname) {
+  if (!pathname.startsWith(root)) return null;
+  try {
+    return pathname.slice(root.length).split("/").filter(Boolean).map(decodeURIComponent);
+  } catch {
+    return null;
+  }
 }
 
 function follow(event) {

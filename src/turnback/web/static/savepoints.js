@@ -1,23 +1,22 @@
 // Savepoints, of one job or of all.
 
-import { to } from "./address.js";
 import { get } from "./api.js";
-import { copyable } from "./copy.js";
-import { h, replace } from "./dom.js";
-import { ago, bytes, exactBytes, exactTime, plural, tail } from "./format.js";
-import { empty } from "./message.js";
+import { h, text } from "./dom.js";
+import { ago, bytes, exactBytes, exactTime, plural, quote, tail } from "./format.js";
+import { copyable, empty, filterField } from "./parts.js";
+import { to } from "./router.js";
 import { table } from "./table.js";
 
 const SLOWLY_MS = 4000;
 
-const SAVEPOINT = { label: "Savepoint", wide: true, sign: (row) => [row.label, row.note, row.id, row.exists, row.scheduled], cell: nameCell };
-const JOB = { label: "Job", wide: true, sign: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
+const SAVEPOINT = { label: "Savepoint", wide: true, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled], cell: nameCell };
+const JOB = { label: "Job", wide: true, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
 const REST = [
   { label: "Taken", tight: true, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
   { label: "From", tight: true, cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
   { label: "Size", numeric: true, cell: (row) => bytes(row.bytes), title: (row) => exactBytes(row.bytes) },
-  { label: "Path", sign: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit", tail(row.path, 34)) },
-  { label: "Restore with", sign: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
+  { label: "Path", depends: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit", tail(row.path, 34)) },
+  { label: "Restore with", depends: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
 ];
 
 function nameCell(row) {
@@ -36,7 +35,7 @@ function list(columns, nothing) {
 
 /** The tab of a job. */
 export function savepointsTab(name) {
-  const rows = list([SAVEPOINT, ...REST], () => empty("No savepoint yet.", "Take one with the button above, or on a terminal:", `turnback savepoint '${name.replaceAll("'", `'"'"'`)}'`));
+  const rows = list([SAVEPOINT, ...REST], () => empty("No savepoint yet.", "Take one with the button above, or on a terminal:", `turnback savepoint ${quote(name)}`));
   return {
     node: h("section", { class: "card" }, h("h2", null, "Savepoints"), rows.node),
     load: (signal) => get(["jobs", name, "savepoints"], {}, signal),
@@ -52,20 +51,19 @@ export function allSavepointsView() {
     ? empty("No savepoint matches.", "Clear the filter to see all of them.")
     : empty("No savepoint yet.", "A savepoint keeps the state of a job for as long as you like. Take one of a running job:", "turnback savepoint JOB")));
   const count = h("span", { class: "soft" });
-  const field = h("input", { type: "search", placeholder: "Filter by label, job, note or path", "aria-label": "Filter savepoints", oninput: draw, spellcheck: "false", autocomplete: "off" });
+  const filter = filterField("Filter by label, job, note or path", "Filter savepoints", draw);
 
   function draw() {
-    const wanted = field.value.trim().toLowerCase();
-    const found = savepoints.filter((row) => [row.label, row.id, row.job, row.note, row.path].some((part) => part?.toLowerCase().includes(wanted)));
-    replace(count, plural(found.length, "savepoint"));
-    rows.show(found);
+    const matching = savepoints.filter((row) => filter.matches(row.label, row.id, row.job, row.note, row.path));
+    text(count, plural(matching.length, "savepoint"));
+    rows.show(matching);
   }
 
   return {
     title: "Savepoints",
     node: h("section", { class: "page" },
       h("div", { class: "page-head" }, h("h1", null, "Savepoints"), count),
-      h("div", { class: "toolbar" }, h("label", { class: "field-search" }, field)),
+      h("div", { class: "toolbar" }, filter.node),
       rows.node),
     load: (signal) => get(["savepoints"], {}, signal),
     show: (data) => {

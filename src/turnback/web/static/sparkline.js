@@ -1,24 +1,37 @@
-// A small line without axes.
+// Records per second of each job, as this page has seen them, and a small line that shows them.
 
 import { attribute, svg } from "./dom.js";
+import { now } from "./format.js";
 
+const MOST = 90;
+const APART_MS = 1500;
 const WIDTH = 120;
 const HEIGHT = 28;
+const rates = new Map();
 
-/** A line; `show(samples)` draws it. */
-export function sparkline(label) {
+/** Remembers the rate of a job. */
+export function recordRate({ name, records_per_s: value }) {
+  if (value === null || value === undefined) return;
+  if (!rates.has(name)) rates.set(name, []);
+  const samples = rates.get(name);
+  const at = now();
+  if (samples.length > 0 && at - samples.at(-1).at < APART_MS) return;
+  samples.push({ at, value });
+  if (samples.length > MOST) samples.shift();
+}
+
+/** A line without axes; `draw()` brings it up to date. */
+export function sparkline(name) {
   const area = svg("path", { class: "spark-area" });
   const line = svg("path", { class: "spark-line" });
   const node = svg("svg", {
-    class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label,
+    class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
+    "aria-label": `Records per second of ${name}, since this page was opened`,
   }, area, line);
 
-  function show(samples) {
-    if (samples.length < 2) {
-      attribute(line, "d", null);
-      attribute(area, "d", null);
-      return;
-    }
+  function draw() {
+    const samples = rates.get(name) ?? [];
+    if (samples.length < 2) return;
     const first = samples[0].at;
     const span = Math.max(samples.at(-1).at - first, 1);
     const top = Math.max(...samples.map((sample) => sample.value), 1e-9);
@@ -26,10 +39,10 @@ export function sparkline(label) {
       const x = ((sample.at - first) / span) * WIDTH;
       const y = HEIGHT - 2 - (sample.value / top) * (HEIGHT - 5);
       return `${x.toFixed(1)} ${y.toFixed(1)}`;
-    });
-    attribute(line, "d", `M${points.join("L")}`);
-    attribute(area, "d", `M0 ${HEIGHT}L${points.join("L")}L${WIDTH} ${HEIGHT}Z`);
+    }).join("L");
+    attribute(line, "d", `M${points}`);
+    attribute(area, "d", `M0 ${HEIGHT}L${points}L${WIDTH} ${HEIGHT}Z`);
   }
 
-  return { node, show };
+  return { node, draw };
 }

@@ -1,141 +1,51 @@
-// The state in a snapshot, row by row.
+// The state in a snapshot row by row, and what differs between two snapshots.
 
-import { to } from "./address.js";
 import { get } from "./api.js";
-import { h, replace, text } from "./dom.js";
-import { bytes, number, plural } from "./format.js";
-import { icon } from "./icons.js";
-import { empty, failure, skeleton } from "./message.js";
-import * as router from "./router.js";
-import { choice, describe, fromStateKey, loadSnapshots, stateKey } from "./snapshots.js";
+import { attribute, h, reconcile, replace, text } from "./dom.js";
+import { bytes, number, plural, shorten, time } from "./format.js";
+import { badge, contentOr, copyButton, empty, failure, icon, skeleton } from "./parts.js";
+import { query as queryOf, setQuery, to } from "./router.js";
 import { table } from "./table.js";
-import { valueNode } from "./value.js";
 
 const PAGE = 50;
 const SLOWLY_MS = 5000;
+const PRESENCE = { both: "", before: " (only in the earlier)", after: " (only in the later)" };
 
-/** The tab. */
+/** The tab of the state in one snapshot. */
 export function stateTab(name, query) {
-  const wanted = { snapshot: query.get("snapshot"), state: stateKey(query.get("uid"), query.get("state")) };
-  const snapshot = choice("Snapshot", () => open());
-  const state = choice("Operator and state", () => start());
   const key = h("input", { type: "search", placeholder: "all keys", spellcheck: "false", autocomplete: "off" });
   key.value = query.get("key") ?? "";
   const facts = h("p", { class: "soft state-facts" });
   const compare = h("a", { class: "button" }, "Compare with …");
-  const result = h("div");
-  const more = h("button", { class: "button", type: "button", hidden: true, onclick: () => load(true) }, "Load more");
-  const none = h("div", { hidden: true }, empty("No snapshot to look into.", "State can be browsed once the job has completed a checkpoint or taken a savepoint."));
-  const form = h("form", { class: "picker", onsubmit: (event) => { event.preventDefault(); start(); } },
-    snapshot.node, state.node, h("label", { class: "choice" }, h("span", null, "Key"), key),
-    h("div", { class: "picker-end" }, h("button", { class: "button is-primary", type: "submit" }, icon("search"), "Look"), compare));
-  const body = h("section", { class: "card" }, h("h2", null, "State"), form, facts, result, more);
   let view = null;
-  let opened = null;
-  let page = null;
-  let flight = new AbortController();
-
-  // Another snapshot: which states it holds has to be asked.
-  async function open() {
-    flight.abort();
-    flight = new AbortController();
-    const { signal } = flight;
-    opened = snapshot.value;
-    replace(result, skeleton(4));
-    more.hidden = true;
-    try {
-      view = await get(["jobs", name, "snapshots", opened], {}, signal);
-    } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, again));
-      return;
-    }
-    if (signal.aborted) return;
-    state.show(view.states.map((row) => [stateKey(row.uid, row.name), `${operatorName(view, row.uid)} · ${row.name} (${row.kind})`]), wanted.state);
-    wanted.state = null;
-    start();
-  }
-
-  function start() {
-    page = null;
-    load(false);
-  }
-
-  async function load(further) {
-    if (view === null) return;
-    if (view.states.length === 0) {
-      text(facts, "");
-      replace(result, empty("No state in this snapshot.", "The operators of this job keep none."));
-      return;
-    }
-    flight.abort();
-    flight = new AbortController();
-    const { signal } = flight;
-    const [uid, which] = fromStateKey(state.value);
-    describeState(facts, view, uid, which);
-    router.note({ snapshot: opened, uid, state: which, key: key.value });
-    compare.href = `${to("jobs", name, "diff")}?${new URLSearchParams({ to: opened, uid, state: which })}`;
-    if (!further) replace(result, skeleton(6));
-    more.disabled = true;
-    try {
-      const next = await get(["jobs", name, "state"], { snapshot: opened, uid, state: which, key: key.value, after: further ? page.next : null, limit: PAGE }, signal);
-      if (signal.aborted) return;
-      page = further ? { ...next, rows: [...page.rows, ...next.rows], list: page.list } : next;
-      showRows();
-    } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, again));
-    } finally {
-      more.disabled = false;
-    }
-  }
-
-  function showRows() {
-    if (page.list === undefined) {
-      page.list = rowTable(page.columns, () => (key.value
-        ? empty("No row has this key.", "Keys are matched as they are written in the table, quotes left out.")
-        : empty("This state is empty in this snapshot.")));
-      replace(result, page.list.node);
-    }
-    page.list.show(page.rows.map((cells, at) => ({ at, cells })));
-    more.hidden = page.next === null;
-    text(more, `Load more (${plural(page.rows.length, "row")} so far)`);
-  }
-
-  // A checkpoint may have been dropped: then the newest takes its place.
-  async function again() {
-    flight.abort();
-    flight = new AbortController();
-    const { signal } = flight;
-    replace(result, skeleton(4));
-    try {
-      const snapshots = await loadSnapshots(name, signal);
-      if (signal.aborted) return;
-      wanted.snapshot = snapshots.some((row) => row.id === opened) ? opened : null;
-      wanted.state = state.value;
-      opened = null;
-      tab.show(snapshots);
-    } catch (error) {
-      if (!signal.aborted) replace(result, failure(error, again));
-    }
-  }
-
-  const tab = {
-    node: h("div", null, body, none),
-    load: (signal) => loadSnapshots(name, signal),
-    show: (snapshots) => {
-      none.hidden = snapshots.length > 0;
-      body.hidden = snapshots.length === 0;
-      if (snapshots.length === 0) return;
-      const options = snapshots.map((row) => [row.id, describe(row)]);
-      // One that retention has removed meanwhile stays chosen until another is picked.
-      const chosen = opened ?? wanted.snapshot;
-      if (chosen && !snapshots.some((row) => row.id === chosen)) options.push([chosen, `${chosen} (not in the list)`]);
-      snapshot.show(options, chosen);
-      if (opened === null) open();
+  return stateBrowser(name, query, {
+    title: "State",
+    nothing: empty("No snapshot to look into.", "State can be browsed once the job has completed a checkpoint or taken a savepoint."),
+    snapshots: { snapshot: "Snapshot" },
+    defaults: (wanted, ids) => ({ snapshot: wanted.snapshot ?? ids[0] }),
+    controls: [h("label", { class: "choice" }, h("span", null, "Key"), key),
+      h("div", { class: "row" }, h("button", { class: "button is-primary", type: "submit" }, icon("search"), "Look"), compare)],
+    notes: facts,
+    loadStates: async ({ snapshot }, signal) => {
+      view = await get(["jobs", name, "snapshots", snapshot], {}, signal);
+      return view.states.map((row) => [row.uid, row.name, `${operatorName(view, row.uid)} · ${row.name} (${row.kind})`]);
     },
-    interval: SLOWLY_MS,
-    stop: () => flight.abort(),
-  };
-  return tab;
+    noStates: ["No state in this snapshot.", "The operators of this job keep none."],
+    path: ["state"],
+    filter: () => ({ key: key.value }),
+    onLoad: ({ snapshot, uid, state }) => {
+      text(facts, describeState(view.states.find((row) => row.uid === uid && row.name === state)));
+      attribute(compare, "href", to("jobs", name, "diff") + queryOf({ to: snapshot, uid, state }));
+    },
+    createTable: ({ columns }) => table({
+      label: "Rows of the state", key: (row) => row.at,
+      empty: () => (key.value
+        ? empty("No row has this key.", "Keys are matched as they are written in the table, quotes left out.")
+        : empty("This state is empty in this snapshot.")),
+      columns: columns.map((label, at) => ({ label, wide: at === columns.length - 1, depends: (row) => row.at, cell: (row) => valueNode(row[at]) })),
+    }),
+    noun: "row",
+  });
 }
 
 function operatorName(view, uid) {
@@ -143,17 +53,209 @@ function operatorName(view, uid) {
   return operator === undefined || operator.name === uid ? uid : `${operator.name} [${uid}]`;
 }
 
-function describeState(node, view, uid, name) {
-  const row = view.states.find((one) => one.uid === uid && one.name === name);
-  if (row === undefined) return;
-  const parts = [`key ${row.key_type}`, row.map_key_type && `map key ${row.map_key_type}`, `value ${row.value_type}`,
-    row.rows !== null && `${number(row.rows)} rows`, row.bytes !== null && bytes(row.bytes)];
-  text(node, parts.filter(Boolean).join(" · "));
+function describeState(row) {
+  if (row === undefined) return "";
+  return [`key ${row.key_type}`, row.map_key_type && `map key ${row.map_key_type}`, `value ${row.value_type}`,
+    row.rows !== null && `${number(row.rows)} rows`, row.bytes !== null && bytes(row.bytes)].filter(Boolean).join(" · ");
 }
 
-function rowTable(columns, nothing) {
-  return table({
-    label: "Rows of the state", key: (row) => row.at, empty: nothing,
-    columns: columns.map((column, at) => ({ label: column, wide: at === columns.length - 1, sign: (row) => row.at, cell: (row) => valueNode(row.cells[at]) })),
+/** The tab of the differences between two snapshots. */
+export function diffTab(name, query) {
+  const counts = h("div", { class: "diff-counts row", role: "status" });
+  return stateBrowser(name, query, {
+    title: "Diff",
+    nothing: empty("Nothing to compare yet.", "It takes two snapshots: checkpoints that are kept, or savepoints."),
+    snapshots: { from: "Earlier", to: "Later" },
+    // The later one defaults to the newest, the earlier one to the one before it.
+    defaults: (wanted, ids) => {
+      const later = wanted.to ?? (wanted.from === ids[0] ? ids[1] : ids[0]);
+      return { to: later, from: wanted.from ?? ids[ids.indexOf(later) + 1] ?? ids.find((id) => id !== later) };
+    },
+    notes: counts,
+    loadStates: async (opened, signal) => {
+      replace(counts);
+      const states = await get(["jobs", name, "diff"], opened, signal);
+      return states.map((row) => [row.uid, row.name, `${row.uid} · ${row.name}${PRESENCE[row.presence] ?? ` (${row.presence})`}`]);
+    },
+    noStates: ["Neither snapshot holds state."],
+    path: ["diff", "state"],
+    onPage: (page, before) => {
+      for (const what of ["added", "removed", "changed", "same"]) page[what] += before?.[what] ?? 0;
+      showCounts(counts, page);
+    },
+    createTable: diffTable,
+    noun: "difference",
   });
+}
+
+function showCounts(node, page) {
+  const soFar = page.next === null ? "" : " so far";
+  replace(node, [["added", "+"], ["removed", "−"], ["changed", "±"], ["same", "="]].map(([what, sign]) =>
+    h("span", { class: `diff-count is-${what}` }, `${sign} ${number(page[what])} ${what}${soFar}`)));
+}
+
+function diffTable(first, current) {
+  const side = (what, absent) => (row) => (row.change === absent ? h("span", { class: "soft" }, "not there") : valueNode(row[what]));
+  const depends = (row) => row.at;
+  return table({
+    label: "Differences", key: depends, rowClass: (row) => `diff is-${row.change}`,
+    empty: () => (current().next === null
+      ? empty("No difference.", "Every row of this state is the same in both snapshots.")
+      : empty("No difference so far.", "There is more to compare.")),
+    columns: [
+      { label: "Change", depends: (row) => row.change, cell: (row) => badge(row.change) },
+      { label: "Key", depends, cell: (row) => [valueNode(row.key), row.sub !== null && h("span", { class: "sub" }, " › ", valueNode(row.sub))] },
+      { label: "Earlier", wide: true, depends, cell: side("before", "added") },
+      { label: "Later", wide: true, depends, cell: side("after", "removed") },
+    ],
+  });
+}
+
+/**
+ * A tab with snapshots to choose, one of their states, and its rows page by page.
+ *
+ * @param snapshots label of each choice by its parameter; there must be as many snapshots
+ * @param defaults (wanted, ids) => the snapshots to open, by parameter
+ * @param loadStates (opened, signal) => Promise of [[uid, name, words]]
+ * @param path of the rows in the API, with `filter()` as further parameters
+ * @param onLoad called with the parameters, onPage with each page and all before it
+ * @param createTable (first, current) => a table; current() is all that was loaded
+ */
+function stateBrowser(name, query, { title, nothing, snapshots, defaults, controls = [], notes, loadStates, noStates, path, filter = () => ({}), onLoad, onPage, createTable, noun }) {
+  const parameters = Object.keys(snapshots);
+  const choices = parameters.map((parameter) => choice(snapshots[parameter], openStates));
+  const stateChoice = choice("Operator and state", () => load(null));
+  const result = h("div");
+  const more = h("button", { class: "button", type: "button", hidden: true, onclick: () => load(page) }, "Load more");
+  const form = h("form", { class: "picker", onsubmit: (event) => { event.preventDefault(); load(null); } }, choices.map((one) => one.node), stateChoice.node, controls);
+  const content = contentOr(h("section", { class: "card" }, h("h2", null, title), form, notes, result, more), nothing);
+  let wanted = Object.fromEntries(parameters.map((parameter) => [parameter, query.get(parameter)]));
+  let wantedState = JSON.stringify([query.get("uid"), query.get("state")]);
+  let opened = null;
+  let page = null;
+  let request = new AbortController();
+
+  // Loads in place of what is under way; a failure is shown where the result would be.
+  async function loading(action) {
+    request.abort();
+    request = new AbortController();
+    const { signal } = request;
+    try {
+      await action(signal);
+    } catch (error) {
+      if (!signal.aborted) replace(result, failure(error, reload));
+    }
+  }
+
+  function openStates() {
+    opened = Object.fromEntries(parameters.map((parameter, at) => [parameter, choices[at].value]));
+    replace(result, skeleton(4));
+    more.hidden = true;
+    return loading(async (signal) => {
+      const states = await loadStates(opened, signal);
+      if (signal.aborted) return;
+      stateChoice.show(states.map(([uid, state, words]) => [JSON.stringify([uid, state]), words]), wantedState);
+      wantedState = null;
+      load(null);
+    });
+  }
+
+  function load(before) {
+    if (opened === null) return null;
+    if (stateChoice.value === "") {
+      replace(notes);
+      return replace(result, empty(...noStates));
+    }
+    const [uid, state] = JSON.parse(stateChoice.value);
+    const given = { ...opened, uid, state, ...filter() };
+    onLoad?.(given);
+    setQuery(given);
+    if (before === null) replace(result, skeleton(6));
+    more.disabled = true;
+    return loading(async (signal) => {
+      const next = await get(["jobs", name, ...path], { ...given, after: before?.next, limit: PAGE }, signal);
+      if (signal.aborted) return;
+      onPage?.(next, before);
+      page = { ...next, rows: [...(before?.rows ?? []), ...next.rows], table: before?.table ?? createTable(next, () => page) };
+      if (before === null) replace(result, page.table.node);
+      page.table.show(page.rows.map((row, at) => ({ ...row, at })));
+      more.hidden = page.next === null;
+      text(more, `Load more (${plural(page.rows.length, noun)} so far)`);
+    }).finally(() => {
+      more.disabled = false;
+    });
+  }
+
+  // A checkpoint may have been dropped: then the newest takes its place.
+  function reload() {
+    replace(result, skeleton(4));
+    return loading(async (signal) => {
+      const rows = await loadSnapshots(signal);
+      if (signal.aborted) return;
+      wanted = Object.fromEntries(parameters.map((parameter) => [parameter, rows.some((row) => row.id === opened[parameter]) ? opened[parameter] : null]));
+      wantedState = stateChoice.value;
+      opened = null;
+      show(rows);
+    });
+  }
+
+  function loadSnapshots(signal) {
+    return get(["jobs", name, "snapshots"], {}, signal);
+  }
+
+  function show(rows) {
+    if (!content.show(rows.length >= parameters.length)) return;
+    const chosen = opened ?? defaults(wanted, rows.map((row) => row.id));
+    const options = rows.map((row) => [row.id, describe(row)]);
+    // One that retention has removed meanwhile stays chosen until another is picked.
+    for (const id of new Set(Object.values(chosen))) {
+      if (!rows.some((row) => row.id === id)) options.push([id, `${id} (not in the list)`]);
+    }
+    parameters.forEach((parameter, at) => choices[at].show(options, chosen[parameter]));
+    if (opened === null) openStates();
+  }
+
+  return { node: content.node, load: loadSnapshots, show, interval: SLOWLY_MS, stop: () => request.abort() };
+}
+
+// "chk-7 · 13:04:05"
+function describe(snapshot) {
+  const name = snapshot.label ? `${snapshot.label} (${snapshot.id})` : snapshot.id;
+  return `${snapshot.kind === "savepoint" ? "savepoint " : ""}${name} · ${time(snapshot.created_ms)}`;
+}
+
+// A labelled choice whose options change under the user without losing what is chosen.
+function choice(label, onchange) {
+  const select = h("select", { onchange });
+  return {
+    node: h("label", { class: "choice" }, h("span", null, label), select),
+    get value() {
+      return select.value;
+    },
+    /** Options are [value, words]; `wanted` is chosen if it is among them or nothing was chosen. */
+    show(options, wanted) {
+      const before = select.value;
+      reconcile(select, options, ([value]) => value, ([value]) => h("option", { value }), (option, [, words]) => text(option, words));
+      const values = options.map(([value]) => value);
+      const chosen = [wanted, before, values[0]].find((value) => values.includes(value));
+      if (chosen !== undefined && select.value !== chosen) select.value = chosen;
+      attribute(select, "disabled", options.length === 0);
+    },
+  };
+}
+
+const SHORT = 96;
+
+// A value out of state: short ones as they are, long ones to be opened. Integers that a double would round come from the server as texts.
+function valueNode(value) {
+  if (value === null || value === undefined) return h("code", { class: "value is-null" }, "null");
+  const whole = JSON.stringify(value, null, 2);
+  const line = whole.replace(/([[{])\n\s*/g, "$1").replace(/\n\s*([\]}])/g, "$1").replace(/\n\s*/g, " ");
+  const look = { string: "is-string", object: "is-object" }[typeof value] ?? "is-number-like";
+  if (line.length <= SHORT) return h("code", { class: `value ${look}` }, line);
+  const body = h("pre");
+  // The long text is put on the page only when somebody looks at it.
+  return h("details", { class: "value-more", ontoggle: () => text(body, whole) },
+    h("summary", null, h("code", { class: `value ${look}` }, shorten(line, SHORT))),
+    h("div", { class: "value-whole" }, body, copyButton(whole, "the value")));
 }

@@ -1,6 +1,6 @@
 // Tables that are updated cell by cell, so that focus, selection and scrolling survive.
 
-import { attribute, h, reconcile, replace, text } from "./dom.js";
+import { attribute, h, reconcile, replace, replaceIfChanged, text } from "./dom.js";
 import { number } from "./format.js";
 
 // Cards on a phone take more room than rows.
@@ -9,32 +9,28 @@ const AT_FIRST = matchMedia("(max-width: 700px)").matches ? 20 : 100;
 /**
  * A table.
  *
- * Columns are `{label, cell(row), title?(row), sign?(row), numeric?, wide?, tight?, minor?, help?}`: `cell` returns a
- * text or a node; `minor` ones are left out on a phone. For a node, `sign` returns what it depends on; it is built anew when that changes.
+ * Columns are `{label, cell(row), title?(row), depends?(row), numeric?, wide?, tight?, minor?, help?}`: `cell` returns a
+ * text or a node; `minor` ones are left out on a phone. A node is built anew when what `depends` returns changes.
  */
 export function table({ label, columns, key, rowClass, empty }) {
   const body = h("tbody");
-  const head = h("thead", null, h("tr", null, columns.map(headCell)));
+  const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: classOf(column), title: column.help }, column.label))));
   const box = h("div", { class: "table-box", tabindex: "0", role: "region", "aria-label": label },
     h("table", { class: "table" }, h("caption", { class: "offscreen" }, label), head, body));
-  const more = h("button", { class: "button", type: "button", hidden: true, onclick: showMore });
+  const more = h("button", { class: "button", type: "button", hidden: true, onclick: () => show(rows, 5 * AT_FIRST) });
   const nothing = h("div", { hidden: true });
   const node = h("div", { class: "table-whole" }, box, more, nothing);
   let rows = [];
   let most = AT_FIRST;
 
-  function showMore() {
-    most += 5 * AT_FIRST;
-    show(rows);
-  }
-
-  function show(given) {
+  function show(given, further = 0) {
     rows = given;
+    most += further;
     const none = rows.length === 0;
     box.hidden = none;
     nothing.hidden = !none;
     if (none && empty) replace(nothing, empty());
-    reconcile(body, rows.slice(0, most), key, () => createRow(columns), (tr, row) => {
+    reconcile(body, rows.slice(0, most), key, createRow, (tr, row) => {
       attribute(tr, "class", rowClass?.(row) || null);
       columns.forEach((column, at) => updateCell(tr.children[at], column, row));
     });
@@ -42,30 +38,19 @@ export function table({ label, columns, key, rowClass, empty }) {
     text(more, `Show more (${number(rows.length - most)} left)`);
   }
 
+  function createRow() {
+    return h("tr", null, columns.map((column) => h("td", { class: classOf(column), "data-label": column.label })));
+  }
+
   return { node, show };
 }
 
-function headCell(column) {
-  return h("th", { scope: "col", class: classOf(column), title: column.help }, column.label);
-}
-
 function classOf(column) {
-  return [column.numeric && "is-number", column.wide && "is-wide", column.tight && "is-tight", column.minor && "is-minor"].filter(Boolean).join(" ") || null;
-}
-
-function createRow(columns) {
-  return h("tr", null, columns.map((column) => h("td", { class: classOf(column), "data-label": column.label })));
+  return ["numeric", "wide", "tight", "minor"].filter((what) => column[what]).map((what) => `is-${what}`).join(" ") || null;
 }
 
 function updateCell(td, column, row) {
   attribute(td, "title", column.title?.(row) ?? null);
-  if (column.sign === undefined) {
-    text(td, column.cell(row));
-    return;
-  }
-  const sign = JSON.stringify(column.sign(row)) ?? "";
-  if (td.sign === sign) return;
-  td.sign = sign;
-  const content = column.cell(row);
-  replace(td, content ?? "");
+  if (column.depends === undefined) text(td, column.cell(row));
+  else replaceIfChanged(td, column.depends(row), () => column.cell(row));
 }

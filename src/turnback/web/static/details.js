@@ -1,0 +1,122 @@
+// What is known of a job beside its state: configuration, exceptions, log.
+
+import { get } from "./api.js";
+import { h, reconcile, replace, text } from "./dom.js";
+import { ago, duration, exactTime, NOTHING, quote } from "./format.js";
+import { contentOr, copyable, copyButton, empty, filterField, icon } from "./parts.js";
+import { table } from "./table.js";
+
+/** The tab: what a job runs with, and where each value comes from. */
+export function configurationTab(name) {
+  let all = [];
+  const filter = filterField("Filter by key, value or meaning", "Filter configuration", draw);
+  const changed = h("input", { type: "checkbox", onchange: draw });
+  const rows = table({
+    label: "Configuration", key: (row) => row.key,
+    rowClass: (row) => (row.origin === "default" ? "is-default" : ""),
+    empty: () => (all.length > 0
+      ? empty("No key matches.", "Clear the filter to see all of them.")
+      : empty("Nothing is known of its configuration.", "A driver writes it down when an attempt begins.")),
+    columns: [
+      { label: "Key", wide: true, depends: (row) => [row.key, row.doc], cell: (row) => [h("code", { class: "config-key" }, row.key), row.doc && h("p", { class: "why is-open" }, withCode(row.doc))] },
+      { label: "Value", depends: (row) => row.value, cell: (row) => (row.value === null || row.value === "" ? h("span", { class: "soft" }, NOTHING) : h("code", { class: "config-value" }, row.value)) },
+      { label: "Origin", depends: (row) => row.origin, cell: (row) => h("span", { class: row.origin === "default" ? "soft" : "chip" }, row.origin) },
+    ],
+  });
+
+  function draw() {
+    rows.show(all.filter((row) => (!changed.checked || row.origin !== "default") && filter.matches(row.key, row.value, row.origin, row.doc)));
+  }
+
+  return {
+    node: h("section", { class: "card" }, h("h2", null, "Configuration"),
+      h("div", { class: "toolbar" }, filter.node, h("label", { class: "check" }, changed, "Only what is not the default")),
+      rows.node),
+    load: (signal) => get(["jobs", name, "configuration"], {}, signal),
+    show: (data) => {
+      all = data;
+      draw();
+    },
+    interval: 10_000,
+  };
+}
+
+// Text with what stands between backticks as code.
+function withCode(words) {
+  return words.split("`").map((part, at) => (at % 2 === 1 ? h("code", null, part) : part));
+}
+
+const FAILURES = {
+  restarting: ["warn", "restart", "Attempt failed"],
+  failed: ["bad", "cross", "Job failed"],
+  "driver died": ["bad", "question", "Driver died"],
+};
+const LONG = 6;
+
+/** The tab: what went wrong with a job, newest first. */
+export function exceptionsTab(name) {
+  const list = h("ol", { class: "failures" });
+  const content = contentOr(list, empty("Nothing has gone wrong.", "Failures of attempts and restarts are listed here, also those from before a restart of the driver."));
+  return {
+    node: h("section", { class: "card" }, h("h2", null, "Exceptions and restarts"), content.node),
+    load: (signal) => get(["jobs", name, "exceptions"], {}, signal),
+    show: (rows) => {
+      content.show(rows.length > 0);
+      reconcile(list, rows, (row) => `${row.attempt}/${row.at_ms}/${row.kind}`, failureItem, (node, row) => text(node.querySelector("time"), ago(row.at_ms)));
+    },
+  };
+}
+
+function failureItem(row) {
+  const [tone, shape, words] = FAILURES[row.kind] ?? ["warn", "warning", row.kind];
+  const lines = row.cause.split("\n");
+  const whole = h("pre", { class: "cause-text" }, row.cause);
+  return h("li", { class: "failure-item" },
+    h("div", { class: "failure-head" },
+      h("span", { class: `badge is-${tone}` }, icon(shape), h("span", null, words)),
+      h("span", null, `attempt ${row.attempt}`),
+      h("time", { title: exactTime(row.at_ms) }),
+      h("span", { class: "soft" }, followed(row)),
+      copyButton(row.cause, "the cause")),
+    lines.length > LONG
+      ? h("details", null, h("summary", null, h("code", null, lines[0])), whole)
+      : whole);
+}
+
+function followed(row) {
+  if (row.kind === "failed") return "not started again";
+  if (row.kind === "driver died") return "another process took over";
+  return row.delay_ms === null ? "started again" : `started again after ${duration(row.delay_ms)}`;
+}
+
+const LINES = 400;
+
+/** The tab: the end of the driver's log. */
+export function logTab(name) {
+  const path = h("div");
+  const body = h("pre", { class: "log", tabindex: "0", "aria-label": "End of the driver's log" });
+  const none = h("div");
+  const content = contentOr(h("div", null, path, body), none);
+  return {
+    node: h("section", { class: "card" }, h("h2", null, "Log of the driver"), content.node),
+    load: async (signal) => {
+      try {
+        return await get(["jobs", name, "log"], { lines: LINES }, signal);
+      } catch (error) {
+        // That there is none to be had here is an answer, not a failure.
+        if (error.status === 404) return { path: null, why: error.message };
+        throw error;
+      }
+    },
+    show: (data) => {
+      if (!content.show(data.path !== null)) {
+        if (none.textContent === "") replace(none, empty("No log to show here.", data.why, `turnback logs ${quote(name)}`));
+        return;
+      }
+      if (path.textContent !== data.path) replace(path, copyable(data.path, "the path of the log"));
+      const atEnd = body.scrollHeight - body.scrollTop - body.clientHeight < 24;
+      text(body, data.lines.join("\n"));
+      if (atEnd) body.scrollTop = body.scrollHeight;
+    },
+  };
+}

@@ -1,0 +1,179 @@
+"""What endpoints answer, where that takes more than one call of a job."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from turnback.config.options import OPTIONS
+from turnback.inspect.compare import DiffPage, StateDiffRow
+from turnback.inspect.model import ConfigRow, SnapshotView, StatePage
+from turnback.storage.envelope import is_id
+from turnback.web.api import Call, RequestError
+from turnback.web.model import About, LogTail, SnapshotRow
+
+if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is looked at
+    from turnback.snapshot.snapshot import Snapshot
+
+_CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
+_MAX_LOG_BYTES = 1024 * 1024
+
+
+@cache
+def version() -> str:
+    """Return the version of Turnback that is installed."""
+    return metadata.version("turnback")
+
+
+def about(call: Call) -> About:
+    """Return what this dashboard is."""
+    site = call.site
+    return About(
+        version=version(),
+        read_only=site.read_only,
+        authorized=call.authorized,
+        needs_token=not site.is_local,
+        root=site.jobs.root,
+        savepoints_dir=site.savepoints_dir,
+        now_ms=site.clock.now_ms(),
+    )
+
+
+def configuration(call: Call) -> list[ConfigRow]:
+    """Return the configuration of a job, with what each key does."""
+    docs = {option.key: option.doc for option in OPTIONS}
+    return [
+        row if row.doc else msgspec.structs.replace(row, doc=docs.get(row.key, ""))
+        for row in call.job.configuration()
+    ]
+
+
+def snapshots(call: Call) -> list[SnapshotRow]:
+    """Return the snapshots of a job that can be looked into, newest first."""
+    rows = [
+        SnapshotRow(
+            id=manifest.name,
+            kind="checkpoint",
+            created_ms=manifest.created_ms,
+            label=None,
+            checkpoint=manifest.number,
+            epoch=manifest.epoch,
+        )
+        for manifest in call.job.retained()
+    ]
+    rows += [
+        SnapshotRow(
+            id=row.id,
+            kind="savepoint",
+            created_ms=row.created_ms,
+            label=row.label,
+            checkpoint=row.checkpoint,
+            epoch=row.epoch,
+        )
+        for row in call.job.savepoints()
+        if row.exists is not False
+    ]
+    # By number, not by the clock; a savepoint comes after the checkpoint it was written from.
+    return sorted(rows, key=lambda row: (row.checkpoint, row.kind, row.created_ms), reverse=True)
+
+
+def snapshot(call: Call) -> SnapshotView:
+    """Return what is in a snapshot."""
+    from turnback.inspect.snapshots import view
+
+    return view(_snapshot(call, call.path["snapshot"]))
+
+
+def state(call: Call) -> StatePage:
+    """Return some rows of a state."""
+    from turnback.inspect.browse import page
+
+    query = call.query
+    return page(
+        _snapshot(call, query["snapshot"]),
+        query["uid"],
+        query["state"],
+        key=query["key"],
+        after=query["after"],
+        limit=query["limit"],
+    )
+
+
+def diff(call: Call) -> list[StateDiffRow]:
+    """Return which states two snapshots of a job have."""
+    from turnback.inspect.compare import states
+
+    return states(_snapshot(call, call.query["from"]), _snapshot(call, call.query["to"]))
+
+
+def diff_state(call: Call) -> DiffPage:
+    """Return some differences of a state between two snapshots of a job."""
+    from turnback.inspect.compare import page
+
+    query = call.query
+    return page(
+        _snapshot(call, query["from"]),
+        _snapshot(call, query["to"]),
+        query["uid"],
+        query["state"],
+        after_cursor=query["after"],
+        limit=query["limit"],
+    )
+
+
+def log(call: Call) -> LogTail:
+    """Return the last lines of the driver's log, if that is on this machine."""
+    summary = call.job.summary()
+    if summary.log is None:
+        raise RequestError(
+            404, f"job {call.job.name!r} writes no log file: it was not started by `turnback run`"
+        )
+    path = _file_below(Path(summary.log), call.site.runs_dir)
+    if path is None:
+        host = summary.driver.host if summary.driver else "another machine"
+        raise RequestError(
+            404, f"the log {summary.log} is not among this machine's runs; see {host}"
+        )
+    return LogTail(path=str(path), lines=tuple(_last_lines(path, call.query["lines"])))
+
+
+def _snapshot(call: Call, text: str) -> Snapshot:
+    """Return a snapshot of the job, by number or id only: a request never names a path."""
+    known = text == "latest" or _CHECKPOINT.fullmatch(text) is not None
+    if not known and is_id(text):
+        known = any(row.id == text for row in call.job.savepoints())
+    if not known:
+        raise RequestError(
+            404,
+            f"job {call.job.name!r} has no snapshot {text[:80]!r}: give chk-N, latest or the id of "
+            "a savepoint",
+        )
+    return call.job.snapshot(text)
+
+
+def _file_below(path: Path, directory: Path | None) -> Path | None:
+    """Return the file if it is really below the directory, whatever links say."""
+    if directory is None or not path.is_absolute():
+        return None
+    try:
+        real = path.resolve(strict=True)
+        root = directory.resolve(strict=True)
+        # Anything but a plain file could block, or never end.
+        return real if real.is_relative_to(root) and real.is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _last_lines(path: Path, count: int) -> list[str]:
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        begin = max(0, size - _MAX_LOG_BYTES)
+        file.seek(begin)
+        # A log that is being written may grow while it is read.
+        lines = file.read(_MAX_LOG_BYTES).decode("utf-8", "replace").splitlines()
+    return lines[1 if begin else 0 :][-count:]
