@@ -26,20 +26,20 @@ from turnback.core.errors import (
     SinkError,
     StorageError,
 )
-from turnback.job.history import CheckpointDone, CheckpointFailed
+from turnback.job.history import CheckpointFailed, CheckpointStats
 
 
-def done_event(done: CompletedCheckpoint) -> CheckpointDone:
+def done_event(done: CompletedCheckpoint) -> CheckpointStats:
     """Return the history event of a complete checkpoint."""
-    return CheckpointDone(
+    return CheckpointStats(
         number=done.number,
         epoch=done.epoch,
         trigger=done.manifest.trigger,
         waited_ms=done.waited_ms,
         manifest_ms=done.manifest_ms,
         commit_ms=done.commit_ms,
-        bytes_written=done.bytes_written,
-        files_written=done.files_written,
+        delta_bytes=done.bytes_written,
+        delta_files=done.files_written,
         full_bytes=done.full_bytes,
         files=done.files,
         sync_ms=done.sync_ms,

@@ -21,7 +21,7 @@ from turnback.core.errors import (
     SinkError,
     StorageError,
 )
-from turnback.job.history import CheckpointDone, CheckpointFailed, read_history
+from turnback.job.history import CheckpointFailed, CheckpointStats, read_history
 
 
 def settings(**options) -> CheckpointSettings:
@@ -454,8 +454,8 @@ def test_the_history_tells_sizes_and_durations() -> None:
     job.coordinator.close()
     events = [r.event for r in read_history(storage)]
     assert events == [
-        CheckpointDone(2, 1, "periodic", 3, 0, 5, 10, 1, 10, 1),
-        CheckpointDone(3, 2, "periodic", 0, 0, 0, 7, 1, 17, 2),
+        CheckpointStats(2, 1, "periodic", 3, 0, 5, 10, 1, 10, 1),
+        CheckpointStats(3, 2, "periodic", 0, 0, 0, 7, 1, 17, 2),
     ]
 
 
