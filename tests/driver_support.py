@@ -163,7 +163,6 @@ class Driver:
             operators=(),
             transactions={},
             watermarks={},
-            config={},
         )
         number = self.log.append(manifest)[-1].number
         if recorded:
