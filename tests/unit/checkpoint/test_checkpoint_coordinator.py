@@ -15,6 +15,7 @@ from turnback.config.checkpointing import ExternalizedCheckpointRetention as Ret
 from turnback.core.errors import (
     CheckpointError,
     CheckpointTimeoutError,
+    CommitStateUnknownError,
     ConfigurationError,
     CorruptFileError,
     FencedError,
@@ -248,7 +249,7 @@ def test_too_many_failures_in_a_row_fail_the_job() -> None:
     job.epoch(3)
     asked = job.coordinator.trigger()
     job.coordinator.tick()
-    with pytest.raises(StorageError):
+    with pytest.raises(CommitStateUnknownError):
         asked.result(0)
     with pytest.raises(CheckpointError, match=r"'job'.*3 .*2 are tolerated.*no answer") as raised:
         job.epoch(4)
