@@ -30,7 +30,7 @@ from rich.table import Table
 from turnback.core.errors import ConfigurationError
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, CheckpointStats, read_history
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.spark.session import check_java
 
@@ -95,7 +95,7 @@ class Demo:
     def ask(self, job: str, kind: RequestKind, **what: Any) -> None:
         """Ask a running job for something, through its directory, and wait for the answer."""
         requests = Requests(JobDirectory.locate(self.jobs, job).storage)
-        answer = requests.wait(requests.submit(kind, **what).id, LIMIT_S)
+        answer = requests.wait(requests.submit(RequestSpec(kind, **what)).id, LIMIT_S)
         if answer is None or answer.state is not RequestState.COMPLETED:
             console.print(f"[red]{job}: {kind.value} failed: {answer and answer.error}")
             raise SystemExit(1)

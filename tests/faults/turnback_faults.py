@@ -108,8 +108,8 @@ POINTS: dict[str, tuple[Point, ...]] = {
         ),
     ),
     # a stop, or a cancel with savepoint
-    "before-decision": (Point("job.decisions:Decisions.add", "before"),),
-    "after-decision": (Point("job.decisions:Decisions.add", "after"),),
+    "before-decision": (Point("job.requests:Requests.record_stop_point", "before"),),
+    "after-decision": (Point("job.requests:Requests.record_stop_point", "after"),),
     "before-answer": (
         Point("job.requests:Requests.finish", "before", "spark.service:Service.close"),
     ),

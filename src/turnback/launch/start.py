@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from turnback.job.directory import JobDirectory
 from turnback.job.process import ProcessId
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.run import RunDirectory, RunEnd, RunError, RunningJob
 from turnback.job.status import JobState
@@ -89,7 +89,7 @@ def cancel(run: RunDirectory) -> None:
     job = run.job()
     if job is not None and run.running() is not None:
         directory = JobDirectory.locate(job.root, job.name, job.storage_options)
-        Requests(directory.storage).submit(RequestKind.CANCEL)
+        Requests(directory.storage).submit(RequestSpec(RequestKind.CANCEL))
     else:
         kill(run)
 

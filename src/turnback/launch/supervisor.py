@@ -25,7 +25,6 @@ from turnback.core.duration import format_duration
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError, TurnbackError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import answer_ended
 from turnback.job.process import ProcessId
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
@@ -271,7 +270,7 @@ def _answer(job: RunningJob, state: JobState) -> None:
     """Answer what the driver has left open, after the job has ended."""
     storage = _directory(job).storage
     try:
-        _patiently(lambda: answer_ended(Requests(storage), SavepointCatalog(storage), state))
+        _patiently(lambda: Requests(storage).answer_ended(SavepointCatalog(storage), state))
     except TurnbackError as error:  # whoever waits sees that the job has ended
         _say(f"requests to job {job.name!r} are left without an answer: {error}")
 

@@ -14,11 +14,12 @@ from pyspark.sql import SparkSession
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.checkpoint.retention import PinnedFiles
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
-from turnback.job.request import Request, RequestKind
+from turnback.job.request import Request, RequestSpec
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState
 from turnback.program.plan import Plan
@@ -119,10 +120,14 @@ class JobRunner:
         """Whether a stop takes a savepoint unless the user declines."""
         return self._spec.savepoints.on_stop and self._spec.savepoints.directory is not None
 
-    def ask(self, kind: RequestKind, **what: Any) -> Request:
+    @property
+    def savepoint_format(self) -> SavepointFormat:
+        """How savepoints are written unless the user says otherwise."""
+        return self._spec.savepoints.format
+
+    def ask(self, spec: RequestSpec) -> Request:
         """Ask the running job for something, as `Requests.submit` does."""
-        what["type"] = what.get("type") or self._spec.savepoints.format
-        return self._service.submit(kind, **what)
+        return self._service.submit(spec)
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request; see `Service.answer`."""

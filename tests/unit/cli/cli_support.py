@@ -18,7 +18,7 @@ from unittest.mock import patch
 from snapshot_support import FakeJob, schema
 from turnback.cli.main import main
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
-from turnback.job.request import Progress, Request, RequestState
+from turnback.job.request import Progress, Request, RequestOutcome, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, JobState, ProgramOperator
 
@@ -175,6 +175,6 @@ class Driver:
         self._requests.report(request.id, Progress(1, 2, 500, 0))
         if answer is RequestState.COMPLETED:
             path = self._path if request.takes_savepoint else None
-            self._requests.finish(request.id, answer, path=path)
+            self._requests.finish(request.id, RequestOutcome(answer, path=path))
         elif answer is RequestState.FAILED:
-            self._requests.finish(request.id, answer, error="the disk is full")
+            self._requests.finish(request.id, RequestOutcome(answer, error="the disk is full"))

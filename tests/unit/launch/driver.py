@@ -13,7 +13,7 @@ import time
 from turnback.api.launched import launched
 from turnback.core.errors import ConfigurationError, JobInUseError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState
@@ -88,7 +88,7 @@ def main() -> None:
     if HOW == "waits":
         time.sleep(60)
     if HOW == "ends without an answer":
-        Requests(directory.storage).submit(RequestKind.STOP)
+        Requests(directory.storage).submit(RequestSpec(RequestKind.STOP))
     directory.say(JobState.FINISHED, info.job_id)
     if HOW == "ends without an answer":
         os.kill(os.getpid(), signal.SIGKILL)

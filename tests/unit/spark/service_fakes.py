@@ -18,7 +18,7 @@ from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
@@ -66,7 +66,7 @@ class World:
         return status.state if status is not None else None
 
     def ask(self, kind: RequestKind, *, savepoint: bool = False) -> str:
-        return self.requests.submit(kind, savepoint=savepoint).id
+        return self.requests.submit(RequestSpec(kind, savepoint=savepoint)).id
 
     def result(self, id: str) -> Any:
         return eventually(lambda: self.requests.result(id))
@@ -134,7 +134,8 @@ class Driver:
         savepoints: Any = self.service._savepoints
         savepoints._exporter = self.export
         steps = self.step
-        self._wrap(self.service._ending._decisions, "add", "before-decision", "after-decision")
+        requests: Any = self.service._ending._requests
+        self._wrap(requests, "record_stop_point", "before-decision", "after-decision")
         self._wrap(savepoints._catalog, "add", "after-savepoint", "after-record")
         self.export.before = lambda: steps("during-export")
         self.thread = threading.Thread(target=self._run, daemon=True)

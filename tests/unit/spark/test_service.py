@@ -10,7 +10,6 @@ from service_fakes import STEPS, FakeAttempt, World, eventually, hurry
 from turnback.core.errors import StorageError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import answer_ended
 from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
@@ -168,7 +167,7 @@ def test_killed_at_every_step(world: World, kind: RequestKind, step: str, savepo
     if step == "before-answer":
         # The supervisor sees that the job has ended, and answers.
         assert world.state() is ENDS[kind]
-        answer_ended(world.requests, SavepointCatalog(world.storage), ENDS[kind])
+        world.requests.answer_ended(SavepointCatalog(world.storage), ENDS[kind])
     else:
         successor = world.driver(resumed=True)
         successor.thread.join(30)
