@@ -18,9 +18,9 @@ from turnback.inspect.job import Job
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, Event, History
-from turnback.job.process import ProcessId
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting
+from turnback.job.run import ProcessId
+from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting, StatusUpdate
 from turnback.snapshot.directory import WRITING
 from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
@@ -93,7 +93,7 @@ class Driver:
 
     def say(self, state: JobState, **fields: Any) -> Driver:
         attempt = {"attempt": self.fence.attempt} if self.fence is not None else {}
-        self.directory.say(state, self.info.job_id, **(attempt | fields))
+        self.directory.write_status(state, self.info.job_id, StatusUpdate(**(attempt | fields)))
         return self
 
     def attempt(self, checkpoint: int | None = None, snapshot: str | None = None) -> Driver:

@@ -24,7 +24,14 @@ from turnback.job.history import (
 )
 from turnback.job.request import Request
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
+from turnback.job.status import (
+    JobProgram,
+    JobState,
+    Metrics,
+    ProgramOperator,
+    ProgramSetting,
+    StatusUpdate,
+)
 from turnback.types.factory import Types
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -98,8 +105,10 @@ class World:
             state_bytes={"count": 2_048},
             watermarks={"count": job.clock.now_ms()},
         )
-        job.directory.say(
-            JobState.RUNNING, job.info.job_id, attempt=attempt, metrics=metrics, **fields
+        job.directory.write_status(
+            JobState.RUNNING,
+            job.info.job_id,
+            StatusUpdate(attempt=attempt, metrics=metrics, **fields),
         )
 
     def _forked(self) -> None:

@@ -20,7 +20,7 @@ from turnback.cli.main import main
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
 from turnback.job.request import Progress, Request, RequestOutcome, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, ProgramOperator
+from turnback.job.status import JobProgram, JobState, ProgramOperator, StatusUpdate
 
 PROGRAM = str(Path(sys.executable).with_name("turnback"))
 TOTAL = schema()
@@ -139,7 +139,7 @@ def make_job(
         )
     )  # fmt: skip
     said = {"attempt": attempt, "epoch": 2, "checkpoint": 3, "cause": cause}
-    job.directory.say(state, job.info.job_id, **said)
+    job.directory.write_status(state, job.info.job_id, StatusUpdate(**said))
     return job
 
 
@@ -156,7 +156,7 @@ class Driver:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Driver:
-        self.job.directory.say(JobState.RUNNING, self.job.info.job_id)
+        self.job.directory.write_status(JobState.RUNNING, self.job.info.job_id)
         self._thread.start()
         return self
 

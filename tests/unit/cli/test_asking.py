@@ -108,7 +108,7 @@ def test_waiting_ends_when_the_driver_is_gone(shell, job, monkeypatch):
 
 def _ask_and_die(asked, job):
     request = Requests(job.storage).submit(RequestSpec(RequestKind.SAVEPOINT))
-    job.directory.say(JobState.FAILED, job.info.job_id)
+    job.directory.write_status(JobState.FAILED, job.info.job_id)
     return asked.request(request.id)
 
 
@@ -207,7 +207,7 @@ def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so
             id=request.id, path=str(tmp_path / "sp"), created_ms=0, checkpoint=1, epoch=1
         )
         SavepointCatalog(job.storage).add(entry)
-        job.directory.say(JobState.FINISHED, job.info.job_id)
+        job.directory.write_status(JobState.FINISHED, job.info.job_id)
         return self.request(request.id)
 
     monkeypatch.setattr("turnback.inspect.job.Job.ask", ask)
@@ -222,7 +222,7 @@ def test_a_driver_has_some_time_to_answer_after_its_job_has_ended(shell, job, mo
 
     def ask(self, *args, **more):
         request = requests.submit(RequestSpec(RequestKind.SAVEPOINT))
-        job.directory.say(JobState.FINISHED, job.info.job_id)
+        job.directory.write_status(JobState.FINISHED, job.info.job_id)
         late = threading.Timer(
             1.0, lambda: requests.finish(request.id, RequestOutcome(COMPLETED, path="/sp"))
         )

@@ -20,7 +20,7 @@ from turnback.core.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
 from turnback.spark import service as service_module
@@ -183,13 +183,15 @@ class Driver:
                 give_up = self.cancelled.is_set()
                 if cause is None:
                     state = JobState.CANCELED if give_up else JobState.FINISHED
-                    self.directory.say(state, info.job_id, attempt=self.attempts[-1].number)
+                    self.directory.write_status(
+                        state, info.job_id, StatusUpdate(attempt=self.attempts[-1].number)
+                    )
                     break
                 self._restarts -= 1
                 if isinstance(cause, FencedError) or self._restarts < 0:
                     self.error = cause
                     if not isinstance(cause, FencedError):
-                        self.directory.say(JobState.FAILED, info.job_id)
+                        self.directory.write_status(JobState.FAILED, info.job_id)
                     break
         finally:
             self.attempt = None
@@ -199,7 +201,7 @@ class Driver:
     def _live(self, job_id: str) -> BaseException | None:
         log = CheckpointLog(self.world.storage)
         try:
-            self.directory.say(JobState.CREATED, job_id)
+            self.directory.write_status(JobState.CREATED, job_id)
             fence = log.fence(
                 job="job", job_id=job_id, created_ms=0, host="h", pid=1, nonce=f"{id(self)}"
             )
@@ -211,7 +213,9 @@ class Driver:
             self.service.begins(attempt)
             if self.cancelled.is_set():
                 attempt.stop()
-            self.directory.say(JobState.RUNNING, job_id, attempt=fence.attempt)
+            self.directory.write_status(
+                JobState.RUNNING, job_id, StatusUpdate(attempt=fence.attempt)
+            )
             attempt.run()
         except Exception as e:  # noqa: BLE001 - as in the real runner
             return e
