@@ -39,7 +39,7 @@ from turnback.core.errors import (
 
 if TYPE_CHECKING:
     from turnback.job.run import Launch, RunDirectory, RunEnd
-    from turnback.launch.start import Started
+    from turnback.launch.runs import Started
     from turnback.snapshot.preflight import CheckReport
 
 _ADVICE = (
@@ -143,8 +143,7 @@ def run(
 
 
 def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
-    from turnback.launch.runs import Runs
-    from turnback.launch.start import await_running
+    from turnback.launch.runs import Runs, await_running
 
     directory = Runs(cli.runs_dir).create(launch)
     directory.start_supervisor()
@@ -209,7 +208,7 @@ class AttachedJob:
 
     def follow(self) -> ExitCode | None:
         """Show the job's output until it ends; returns how it ended."""
-        from turnback.launch.start import await_end
+        from turnback.launch.runs import await_end
 
         with self._signals():
             end = await_end(self._directory, self._tail.show)
@@ -220,7 +219,7 @@ class AttachedJob:
         return self._outcome(end)
 
     def _outcome(self, end: RunEnd) -> ExitCode | None:
-        from turnback.launch.start import Started, why_never_run
+        from turnback.launch.runs import Started, why_never_run
 
         if self._directory.running() is None or self._directory.error() is not None:
             raise _failure(Started(self._directory.job(), why_never_run(self._directory, end)))
@@ -231,7 +230,7 @@ class AttachedJob:
 
     def _print_end(self) -> str | None:
         from turnback.inspect.jobs import Jobs
-        from turnback.launch.start import final_state
+        from turnback.launch.runs import final_state
 
         job, state = self._directory.job(), final_state(self._directory)
         if job is not None and self._cli.json:
@@ -259,7 +258,7 @@ class AttachedJob:
                 signal.signal(number, handler)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        from turnback.launch.start import cancel, kill
+        from turnback.launch.runs import cancel, kill
 
         self._interrupts += 1
         if self._interrupts == 1:

@@ -13,8 +13,7 @@ from turnback.core.units import format_age
 from turnback.inspect.locations import shown
 from turnback.inspect.model import JobSummary, OperatorNode, Process
 from turnback.job.directory import JobDirectory, JobInfo
-from turnback.job.process import ProcessId
-from turnback.job.run import RunDirectory
+from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import JobProgram, JobState, Metrics, Status
 
 LOST = "LOST"

@@ -8,7 +8,7 @@ import pytest
 
 from turnback.cli.exit import ExitCode
 from turnback.cli.logs import Tail, last_lines
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from unit.cli.cli_support import TOTAL, make_job
 
 
@@ -185,7 +185,9 @@ def test_every_look_prints_json(shell, jobs):
 
 def with_log(root: Path, name: str, log: Path) -> None:
     job = make_job(root, name)
-    job.directory.say(JobState.FINISHED, job.info.job_id, attempt=1, log=str(log))
+    job.directory.write_status(
+        JobState.FINISHED, job.info.job_id, StatusUpdate(attempt=1, log=str(log))
+    )
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])

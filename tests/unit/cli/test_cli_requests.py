@@ -14,7 +14,7 @@ from turnback.core.clock import ManualClock
 from turnback.inspect.job import Job
 from turnback.inspect.model import JobSummary, Process, RequestRow
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from unit.cli.cli_support import Driver, make_job
@@ -190,12 +190,12 @@ def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so
     shell, job, tmp_path, monkeypatch
 ):
     def ask(self, *args, **more):
-        request = Requests(job.storage).submit(RequestKind.STOP, savepoint=True)
+        request = Requests(job.storage).submit(RequestSpec(RequestKind.STOP, savepoint=True))
         entry = SavepointEntry(
             id=request.id, path=str(tmp_path / "sp"), created_ms=0, checkpoint=1, epoch=1
         )
         SavepointCatalog(job.storage).add(entry)
-        job.directory.say(JobState.FINISHED, job.info.job_id)
+        job.directory.write_status(JobState.FINISHED, job.info.job_id)
         return self.request(request.id)
 
     monkeypatch.setattr(Job, "ask", ask)
