@@ -197,16 +197,6 @@ class JobDirectory:
         """Return what the newest attempt runs, `None` if there was never one."""
         return self._read("program", PROGRAM, JobProgram)
 
-    # -- paths
-
-    def state_path(self, attempt: int, name: str) -> str:
-        """Return the path of a state file."""
-        return f"state/{attempt}/{name}"
-
-    def offsets_path(self, attempt: int, name: str) -> str:
-        """Return the path of a file of a source's log."""
-        return f"offsets/{attempt}/{name}"
-
     def sink_path(self, uid: str) -> str:
         """Return the directory of a sink's own files."""
         return f"sinks/{path_segment(uid)}"
