@@ -24,6 +24,11 @@ def memory() -> MemoryStorage:
     return MemoryStorage(f"coordinator-test-{next(_NAMES)}")
 
 
+def settings(**options: Any) -> CheckpointSettings:
+    """Settings with a checkpoint every second."""
+    return CheckpointSettings(**{"interval_ms": 1_000} | options)
+
+
 class RecordingCommitter:
     """A sink whose target is a list. Committing twice changes nothing, and is remembered."""
 

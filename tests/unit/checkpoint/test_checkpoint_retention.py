@@ -6,19 +6,15 @@ from coordinator_fakes import (
     ManualExecutors,
     cut,
     memory,
+    settings,
     state_file,
     take_fence,
 )
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.checkpoint.retention import Retention
-from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import StorageError
 from turnback.snapshot.snapshot import verify
-
-
-def settings(**options) -> CheckpointSettings:
-    return CheckpointSettings(**{"interval_ms": 1_000} | options)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
