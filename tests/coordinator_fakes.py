@@ -16,7 +16,7 @@ from turnback.job.history import History
 from turnback.state.files import StateFile
 from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 _NAMES = itertools.count()
 

@@ -23,7 +23,7 @@ from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting
 from turnback.snapshot.directory import WRITING
 from turnback.state.files import StateFile
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import digest
 from turnback.storage.open import open_storage
 
@@ -143,7 +143,7 @@ class Driver:
             uid="count",
             name="total",
             kind="value",
-            key={"types": ["string"], "columns": True},
+            key=KeySchema(("string",), True),
             value="long",
             sub=None,
         )

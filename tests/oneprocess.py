@@ -18,7 +18,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
-from turnback.program.planner import plan
+from turnback.program.plan import plan
 from turnback.sinks.base import CommitterContext
 from turnback.spark.merger import MergeTask
 from turnback.state.compaction import plan_merges

@@ -23,7 +23,7 @@ from turnback.snapshot.table import ROWS, StateTable, write_parts
 from turnback.state.backend import sub_codec
 from turnback.state.delta import DeltaBuilder
 from turnback.state.files import StateFile, StorageRef
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.open import open_storage
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
@@ -51,7 +51,7 @@ def schema(
         uid=uid,
         name=name,
         kind=kind,
-        key={"types": [t.describe() for t in keys or [Types.STRING()]], "columns": columns},
+        key=KeySchema(tuple(t.describe() for t in keys or [Types.STRING()]), columns),
         value=(value or Types.LONG()).describe(),
         sub=None if sub is None else sub.describe(),
     )
@@ -59,9 +59,7 @@ def schema(
 
 def entries(state: StateSchema, held: Mapping[Any, Any], groups: int, epoch: int = 1) -> Any:
     """Groups, keys, subs and values of what a state holds, encoded as the engine does."""
-    codec = KeyCodec(
-        tuple(map(type_from_descriptor, state.key["types"])), bool(state.key["columns"])
-    )
+    codec = KeyCodec(state.key.type_infos(), state.key.columns)
     encode = Serializer(type_from_descriptor(state.value)).encode
     found = []
     for key, value in held.items():

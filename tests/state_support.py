@@ -66,7 +66,7 @@ class FakeJob:
                 backend.begin(home.store, self.epoch)
                 for i, (key, step) in enumerate(steps):
                     if first <= self.codec.group(key, self.max_parallelism) <= last:
-                        backend.key = self.codec.form.one(key)
+                        backend.key = self.codec.normalizer.normalize(key)
                         results[i] = step(handles)
                 builder = DeltaBuilder(self.epoch)
                 backend.drain(builder)

@@ -21,9 +21,8 @@ from turnback.config.layers import (
     root_layer,
     variable_layer,
 )
-from turnback.config.object_store import as_storage_options
 from turnback.config.option import Option
-from turnback.config.options import BACKENDS, OPTIONS, SPARK_PREFIX, option_of
+from turnback.config.options import BACKENDS, OPTIONS, SPARK_PREFIX, as_storage_options, option_of
 from turnback.core.errors import ConfigurationError
 
 CODE = "code"

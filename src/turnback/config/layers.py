@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnback.config.options import SPELLINGS, option_of, suggestion
-from turnback.config.restart_options import RESTART_TYPE, restart_kind
+from turnback.config.restart import RESTART_TYPE, restart_kind
 from turnback.core.errors import ConfigurationError
 
 

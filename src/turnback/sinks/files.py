@@ -20,10 +20,10 @@ from turnback.sinks.base import (
     name_sink,
 )
 from turnback.sinks.formats import FORMATS, Encoder
-from turnback.sinks.owner import Ownership
 from turnback.sinks.staging import (
     KIND,
     SUFFIX,
+    Ownership,
     PublishRecord,
     StagedFile,
     attempt_directory,

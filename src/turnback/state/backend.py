@@ -6,7 +6,7 @@ from turnback.core.errors import PlanError, StateError
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.collections import ListState, MapState
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import MAX_GROUPS, StateSchema
+from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
 from turnback.state.stores import LocalStore
 from turnback.state.values import (
     AggregatingState,
@@ -17,7 +17,7 @@ from turnback.state.values import (
     ValueState,
 )
 from turnback.types.keys import KeyCodec
-from turnback.types.serializer import Serializer, serializer_for
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo
 
 Handle = (
@@ -103,14 +103,14 @@ class KeyedStateBackend(KeyContext):
             uid=self.uid,
             name=descriptor.name,
             kind=descriptor.kind,
-            key={"types": [t.describe() for t in codec.types], "columns": codec.by_columns},
+            key=KeySchema.of(codec),
             value=descriptor.type.describe(),
             sub=None if sub is None else sub.describe(),
         )
 
     def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
         descriptor.check()
-        serializer = serializer_for(descriptor.type)
+        serializer = Serializer(descriptor.type)
         match descriptor.kind:
             case "value":
                 encoded = CachedForm(serializer).show is not None
@@ -131,4 +131,4 @@ def sub_codec(type_: TypeInfo) -> Serializer | KeyCodec:
     try:
         return KeyCodec((type_,), by_columns=False)
     except PlanError:
-        return serializer_for(type_)
+        return Serializer(type_)

@@ -26,8 +26,8 @@ from turnback.state.schema import (
     wrap,
 )
 from turnback.state.stores import Changes, HashMapStore, RocksOptions, RocksStore
+from turnback.storage.directory import DirectoryLock, sweep_private, take_private
 from turnback.storage.envelope import check
-from turnback.storage.lock import DirectoryLock, sweep_private, take_private
 
 
 class Applier:

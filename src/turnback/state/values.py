@@ -17,9 +17,9 @@ from turnback.state.schema import (
 )
 from turnback.state.stores import LocalStore
 from turnback.types.coerce import NoneType, exact_classes
-from turnback.types.frozen import can_change
+from turnback.types.frozen import is_mutable
 from turnback.types.keys import KeyCodec
-from turnback.types.row import former, row_class
+from turnback.types.row import row_class, row_converter
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 
@@ -103,7 +103,7 @@ class KeyContext:
     def declared_key(self) -> Any:
         """The current key as an instance of the class that was declared for keys."""
         codec, key = self._codec, self.key
-        return codec.decode(codec.encode(key)) if codec.form.differs else key
+        return codec.decode(codec.encode(key)) if codec.normalizer.changes_class else key
 
     def locate(self, key: Any) -> Place:
         """Where a key is; remembered, since a key is read and written many times."""
@@ -176,7 +176,7 @@ class CachedForm:
         self.load, self.show = decode, None
         self.encode, self.encode_all = encode, serializer.encode_all
         if isinstance(kind, RowTypeInfo):
-            self.plain, self.keep = plain, former(kind)
+            self.plain, self.keep = plain, row_converter(kind)
         elif kind == BasicTypeInfo("instant"):
             self.keep = lambda value: value if _is_utc(value) else decode(encode(value))
         else:
@@ -188,7 +188,7 @@ def _plain(kind: TypeInfo) -> type | None:
     """Return the class values come back as; None where values are better kept encoded."""
     if not isinstance(kind, RowTypeInfo):
         return next(iter(exact_classes(kind) - {NoneType}), None)
-    if can_change(kind) or not all(map(_comes_back_the_same, kind.types)):
+    if is_mutable(kind) or not all(map(_comes_back_the_same, kind.types)):
         return None
     return kind.python_class or row_class(kind.names)
 

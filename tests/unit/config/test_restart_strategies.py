@@ -3,6 +3,7 @@ import pickle
 import pytest
 
 from turnback.config.restart import (
+    RESTART_KEYS,
     ExponentialDelayRestart,
     FailureRateRestart,
     FixedDelayRestart,
@@ -10,7 +11,6 @@ from turnback.config.restart import (
     RestartStrategies,
     choose_restart,
 )
-from turnback.config.restart_options import RESTART_KEYS
 from turnback.core.errors import ConfigurationError
 
 

@@ -16,7 +16,7 @@ from turnback.job.outcomes import answer_ended, answer_leftovers
 from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 _NAMES = itertools.count()
 DONE, FAILED = RequestState.COMPLETED, RequestState.FAILED

@@ -13,7 +13,7 @@ from turnback.snapshot.metadata import Origin, SavedState, SavepointMetadata, St
 from turnback.snapshot.table import ROWS
 from turnback.state.backend import sub_codec
 from turnback.state.files import StateFile
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
@@ -122,7 +122,7 @@ def state_schema(
         uid=uid,
         name=name,
         kind=kind,
-        key={"types": [t.describe() for t in keys or (Types.STRING(),)], "columns": True},
+        key=KeySchema(tuple(t.describe() for t in keys or (Types.STRING(),)), True),
         value=(value or Types.LONG()).describe(),
         sub=None if sub is None else sub.describe(),
     )

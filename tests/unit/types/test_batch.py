@@ -16,7 +16,7 @@ from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
-POST = as_type("author string, count bigint, score double")
+POST = as_type("`author` string, `count` bigint, `score` double")
 
 
 class Post(NamedTuple):
@@ -59,8 +59,8 @@ def test_any_values_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
 def test_rows_have_one_column_per_field_and_others_one_called_value() -> None:
     assert Batch(POST, [("a", 1, 0.5)]).arrow.schema.names == ["author", "count", "score"]
     assert Batch(Types.LONG(), [1, None, 3]).arrow.to_pydict() == {"value": [1, None, 3]}
-    assert stream_ddl(POST) == "author string, count bigint, score double"
-    assert stream_ddl(Types.LIST(Types.LONG())) == "value array<bigint>"
+    assert stream_ddl(POST) == "`author` string, `count` bigint, `score` double"
+    assert stream_ddl(Types.LIST(Types.LONG())) == "`value` array<bigint>"
     assert stream_ddl(as_type("`a b` int")) == "`a b` int"
 
 
