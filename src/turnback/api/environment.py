@@ -344,7 +344,7 @@ def job_spec(
         name=start.name,
         root="memory://jobs" if inline else job_root(configuration),
         settings=settings,
-        restart=choose_restart(None, configuration.raw, settings.enabled),
+        restart=choose_restart(configuration.raw, settings.enabled),
         backend=backend,
         inline=inline,
         bounded=bounded,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from os import PathLike, fspath
 from typing import Any
@@ -113,6 +113,18 @@ def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) ->
     return found
 
 
+def check_fields(options: Iterable[Option], settings: Any) -> None:
+    """Raise `ConfigurationError` unless each field of a data class holds what its option allows."""
+    optional = {field.name for field in fields(settings) if field.default is None}
+    for option in options:
+        value = getattr(settings, option.field)
+        if value is None and option.field in optional:
+            continue
+        parsed = option.parse(option.key, value)
+        if parsed != value:
+            raise ConfigurationError(f"{option.key} is {value!r}: it must be {parsed!r}")
+
+
 def duration(least: int = 0, hint: str = "") -> Parser:
     """Return a parser for durations in milliseconds."""
 
@@ -123,6 +135,18 @@ def duration(least: int = 0, hint: str = "") -> Parser:
         return ms
 
     return parse
+
+
+def duration_option(
+    key: str,
+    doc: str,
+    default: str | None,
+    field: str,
+    least: int = 0,
+    hint: str = "",
+) -> Option:
+    """Return the option for a duration in milliseconds."""
+    return Option(key, duration(least, hint), doc, default, field, write=duration_text)
 
 
 def size(least: int = 0) -> Parser:

@@ -13,8 +13,7 @@ from turnback.config.option import (
     Option,
     choice,
     count,
-    duration,
-    duration_text,
+    duration_option,
     flag,
     size,
     size_text,
@@ -26,10 +25,6 @@ from turnback.config.savepoints import SAVEPOINT_OPTIONS
 from turnback.core.errors import ConfigurationError
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"
-
-
-def _time(key: str, default: str, field: str, doc: str) -> Option:
-    return Option(key, duration(1), doc, default, field, write=duration_text)
 
 
 # The field is the option of `S3Storage`; path style is the opposite of its option.
@@ -52,41 +47,37 @@ S3_OPTIONS = (
         secret=True,
     ),
     Option(
-        "s3.region",
-        text,
-        "Region of the bucket.",
-        field="region",
-        aliases=("s3.endpoint.region",),
+        "s3.region", text, "Region of the bucket.", field="region", aliases=("s3.endpoint.region",)
     ),
     Option(
         "s3.path.style.access",
         flag,
         "Whether the bucket is part of the path, as most stores other than Amazon's want it, "
         "instead of the host's name.",
-        default="true",
-        field=_VIRTUAL_HOSTED,
+        "true",
+        _VIRTUAL_HOSTED,
         aliases=("s3.path-style-access",),
     ),
     Option(
         "s3.allow-http",
         flag,
         "Whether an endpoint without TLS may be used.",
-        default="false",
-        field="allow_http",
+        "false",
+        "allow_http",
     ),
     Option(
         "s3.allow-invalid-certificates",
         flag,
         "Whether certificates go unchecked; for tests.",
-        default="false",
-        field="allow_invalid_certificates",
+        "false",
+        "allow_invalid_certificates",
     ),
     Option(
         "s3.skip-signature",
         flag,
         "Whether requests go unsigned, for public buckets.",
-        default="false",
-        field="skip_signature",
+        "false",
+        "skip_signature",
     ),
     Option(
         "s3.server-side-encryption",
@@ -99,15 +90,17 @@ S3_OPTIONS = (
     Option(
         "s3.proxy-url", text, "Proxy for requests to the store.", field="proxy_url", secret=True
     ),
-    _time("s3.timeout", "2 min", "timeout", "Most time one request may take."),
-    _time("s3.connect-timeout", "5 s", "connect_timeout", "Most time to connect."),
-    _time("s3.retry-timeout", "3 min", "retry_timeout", "Most time to repeat a request for."),
+    duration_option("s3.timeout", "Most time one request may take.", "2 min", "timeout", 1),
+    duration_option("s3.connect-timeout", "Most time to connect.", "5 s", "connect_timeout", 1),
+    duration_option(
+        "s3.retry-timeout", "Most time to repeat a request for.", "3 min", "retry_timeout", 1
+    ),
     Option(
         "s3.max-retries",
         count(0, 1_000),
         "How often a request is repeated.",
-        default="10",
-        field="max_retries",
+        "10",
+        "max_retries",
     ),
 )
 

@@ -12,30 +12,20 @@ from typing import Any, ClassVar
 
 from turnback.config.option import (
     Option,
-    Parser,
+    check_fields,
     count,
-    duration,
-    duration_text,
+    duration_option,
     factor,
     read_options,
-    spellings,
 )
 from turnback.core.duration import parse_duration
 from turnback.core.errors import ConfigurationError
 
 RESTART_TYPE = "restart-strategy.type"
-
-
 RESTART_KINDS = ("fixed-delay", "failure-rate", "exponential-delay")
 """The strategies that have keys of their own, below ``restart-strategy.<kind>.``"""
-
-
 _UNLIMITED = "unlimited"
-
-
 _NONE = ("none", "off", "disable")
-
-
 _JOINED = {kind.replace("-", ""): kind for kind in RESTART_KINDS}
 
 
@@ -58,7 +48,7 @@ def _type(key: str, value: Any) -> str:
 
 
 def _attempts(key: str, value: Any) -> int | None:
-    if str(value).strip().lower() == _UNLIMITED:
+    if value is None or str(value).strip().lower() == _UNLIMITED:
         return None
     try:
         return int(count(0)(key, value))
@@ -70,14 +60,7 @@ def _attempts_text(attempts: int | None) -> str:
     return _UNLIMITED if attempts is None else str(attempts)
 
 
-def _time(kind: str, name: str, field: str, default: str, doc: str, least: int = 0) -> Option:
-    key = f"restart-strategy.{kind}.{name}"
-    return Option(key, duration(least), doc, default, field, write=duration_text)
-
-
-def _number(kind: str, name: str, field: str, default: str, doc: str, parse: Parser) -> Option:
-    return Option(f"restart-strategy.{kind}.{name}", parse, doc, default, field)
-
+_FIXED, _RATE, _EXPONENTIAL = (f"restart-strategy.{kind}" for kind in RESTART_KINDS)
 
 RESTART_OPTIONS = (
     Option(
@@ -90,70 +73,58 @@ RESTART_OPTIONS = (
         aliases=("restart-strategy",),
     ),
     Option(
-        "restart-strategy.fixed-delay.attempts",
+        f"{_FIXED}.attempts",
         _attempts,
         f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
-        default="1",
-        field="attempts",
+        "1",
+        "attempts",
         write=_attempts_text,
     ),
-    _time("fixed-delay", "delay", "delay_ms", "1 s", "Time before each restart."),
-    _number(
-        "failure-rate",
-        "max-failures-per-interval",
-        "max_failures",
-        "1",
-        "How many failures one interval may see; one more, and the job fails for good.",
+    duration_option(f"{_FIXED}.delay", "Time before each restart.", "1 s", "delay_ms"),
+    Option(
+        f"{_RATE}.max-failures-per-interval",
         count(1),
+        "How many failures one interval may see; one more, and the job fails for good.",
+        "1",
+        "max_failures",
     ),
-    _time(
-        "failure-rate",
-        "failure-rate-interval",
-        "interval_ms",
-        "1 min",
+    duration_option(
+        f"{_RATE}.failure-rate-interval",
         "The interval in which failures are counted.",
+        "1 min",
+        "interval_ms",
         1,
     ),
-    _time("failure-rate", "delay", "delay_ms", "1 s", "Time before each restart."),
-    _time(
-        "exponential-delay",
-        "initial-backoff",
-        "initial_ms",
-        "1 s",
-        "Time before the first restart.",
-        1,
+    duration_option(f"{_RATE}.delay", "Time before each restart.", "1 s", "delay_ms"),
+    duration_option(
+        f"{_EXPONENTIAL}.initial-backoff", "Time before the first restart.", "1 s", "initial_ms", 1
     ),
-    _time("exponential-delay", "max-backoff", "max_ms", "1 min", "Most time before a restart.", 1),
-    _number(
-        "exponential-delay",
-        "backoff-multiplier",
-        "multiplier",
-        "1.5",
-        "By how much the time grows from one restart to the next.",
+    duration_option(
+        f"{_EXPONENTIAL}.max-backoff", "Most time before a restart.", "1 min", "max_ms", 1
+    ),
+    Option(
+        f"{_EXPONENTIAL}.backoff-multiplier",
         factor(1),
+        "By how much the time grows from one restart to the next.",
+        "1.5",
+        "multiplier",
     ),
-    _time(
-        "exponential-delay",
-        "reset-backoff-threshold",
-        "reset_threshold_ms",
-        "1 h",
+    duration_option(
+        f"{_EXPONENTIAL}.reset-backoff-threshold",
         "A job that ran well for so long starts with the initial time again.",
+        "1 h",
+        "reset_threshold_ms",
         1,
     ),
-    _number(
-        "exponential-delay",
-        "jitter-factor",
-        "jitter",
-        "0.1",
-        "How much of each time is left to chance, so that jobs do not restart in step.",
+    Option(
+        f"{_EXPONENTIAL}.jitter-factor",
         factor(0, 1),
+        "How much of each time is left to chance, so that jobs do not restart in step.",
+        "0.1",
+        "jitter",
     ),
 )
 """Every configuration key of the restart strategies."""
-
-
-RESTART_KEYS = spellings(RESTART_OPTIONS)
-"""All their names."""
 
 
 Duration = int | str | timedelta
@@ -176,6 +147,9 @@ class RestartStrategyConfiguration(ABC):
 
     kind: ClassVar[str | None] = None
     """Its name in ``restart-strategy.type``."""
+
+    def __post_init__(self) -> None:
+        check_fields(_options(self.kind), self)
 
     @abstractmethod
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
@@ -204,7 +178,6 @@ class NoRestart(RestartStrategyConfiguration):
     kind = "none"
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _FixedDelay(0, 0)
 
 
@@ -217,12 +190,7 @@ class FixedDelayRestart(RestartStrategyConfiguration):
     attempts: int | None = 1
     delay_ms: int = 1_000
 
-    def __post_init__(self) -> None:
-        if self.attempts is not None:
-            _at_least("restart-strategy.fixed-delay.attempts", self.attempts, 0)
-
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _FixedDelay(self.attempts, self.delay_ms)
 
 
@@ -236,13 +204,7 @@ class FailureRateRestart(RestartStrategyConfiguration):
     interval_ms: int = 60_000
     delay_ms: int = 1_000
 
-    def __post_init__(self) -> None:
-        name = "restart-strategy.failure-rate"
-        _at_least(f"{name}.max-failures-per-interval", self.max_failures, 1)
-        _at_least(f"{name}.failure-rate-interval", self.interval_ms, 1)
-
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _FailureRate(self)
 
 
@@ -259,19 +221,14 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        name = "restart-strategy.exponential-delay"
-        _at_least(f"{name}.initial-backoff", self.initial_ms, 1)
-        _at_least(f"{name}.max-backoff", self.max_ms, self.initial_ms)
-        _at_least(f"{name}.backoff-multiplier", self.multiplier, 1, whole=False)
-        _at_least(f"{name}.reset-backoff-threshold", self.reset_threshold_ms, 1)
-        _at_least(f"{name}.jitter-factor", self.jitter, 0, whole=False)
-        if self.jitter > 1:
+        super().__post_init__()
+        if self.max_ms < self.initial_ms:
             raise ConfigurationError(
-                f"{name}.jitter-factor is {self.jitter}: from 0 to 1 is allowed"
+                f"restart-strategy.exponential-delay.max-backoff is {self.max_ms} ms: it must be "
+                f"at least the initial backoff, {self.initial_ms} ms"
             )
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _ExponentialDelay(self, jitter)
 
 
@@ -280,11 +237,9 @@ class FallBackRestart(RestartStrategyConfiguration):
     """Whatever the configuration file says."""
 
     def to_configuration(self) -> dict[str, str]:
-        """Return nothing: what is configured elsewhere counts."""
         return {}
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
 
 
@@ -336,20 +291,15 @@ class RestartStrategies:
 
 
 def choose_restart(
-    in_code: RestartStrategyConfiguration | None,
-    configuration: Mapping[str, Any],
-    checkpointing: bool,
+    configuration: Mapping[str, Any], checkpointing: bool
 ) -> RestartStrategyConfiguration:
-    """Return the strategy of a job: code wins over configuration, which wins over the default.
+    """Return the strategy of a job, as configured.
 
-    Without checkpoints the default is no restart, with them a restart every second without limit.
+    When nothing is, a job without checkpoints is not restarted, one with them every second without
+    limit.
     """
-    if in_code is not None and not isinstance(in_code, FallBackRestart):
-        return in_code
-    configured = restart_from_configuration(configuration)
-    if configured is not None:
-        return configured
-    return FixedDelayRestart(None, 1_000) if checkpointing else NoRestart()
+    default = FixedDelayRestart(None, 1_000) if checkpointing else NoRestart()
+    return restart_from_configuration(configuration) or default
 
 
 def restart_from_configuration(
@@ -363,28 +313,19 @@ def restart_from_configuration(
     kind = read_options(RESTART_OPTIONS[:1], configuration).get("kind")
     if kind is None:
         return None
-    return _MAKE[kind](**read_options(_options(kind), configuration))
+    return _CONFIGURATIONS[kind](**read_options(_options(kind), configuration))
 
 
-def _options(kind: str) -> list[Option]:
-    return [option for option in RESTART_OPTIONS if restart_kind(option.key) == kind]
+def _options(kind: str | None) -> list[Option]:
+    return [option for option in RESTART_OPTIONS if kind and restart_kind(option.key) == kind]
 
 
-_MAKE: dict[str, Callable[..., RestartStrategyConfiguration]] = {
+_CONFIGURATIONS: dict[str, Callable[..., RestartStrategyConfiguration]] = {
     "none": NoRestart,
     "fixed-delay": FixedDelayRestart,
     "failure-rate": FailureRateRestart,
     "exponential-delay": ExponentialDelayRestart,
 }
-
-
-def _at_least(option: str, value: float, least: float, whole: bool = True) -> None:
-    kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or value == float("inf"):
-        what = "a whole number" if whole else "a number"
-        raise ConfigurationError(f"{option} is {value!r}: it must be {what}")
-    if not value >= least:
-        raise ConfigurationError(f"{option} is {value}: it must be at least {least}")
 
 
 class _FixedDelay(RestartStrategy):
@@ -429,7 +370,7 @@ class _ExponentialDelay(RestartStrategy):
         else:
             grown = self._backoff * configuration.multiplier
             self._backoff = min(grown, configuration.max_ms)
-        spread = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
-        delay = max(0, round(min(self._backoff + spread, configuration.max_ms)))
+        offset = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
+        delay = max(0, round(min(self._backoff + offset, configuration.max_ms)))
         self._restarted = now + delay
         return delay

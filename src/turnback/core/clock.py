@@ -27,15 +27,12 @@ class SystemClock:
     """The clock of this machine."""
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; never goes back."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         if seconds > 0:
             time.sleep(seconds)
 
@@ -53,21 +50,17 @@ class ManualClock:
         self._elapsed_ms = 0
 
     def now_ms(self) -> int:
-        """Return the wall clock."""
         with self._lock:
             return self._now_ms
 
     def monotonic(self) -> float:
-        """Return the seconds advanced so far."""
         with self._lock:
             return self._elapsed_ms / 1000
 
     def sleep(self, seconds: float) -> None:
-        """Advance instead of waiting."""
         self.advance(round(seconds * 1000))
 
     def advance(self, ms: int) -> None:
-        """Let time pass."""
         if ms < 0:
             raise ValueError(f"time cannot go back by {-ms} ms; set_now_ms moves the wall clock")
         with self._lock:

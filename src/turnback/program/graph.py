@@ -94,17 +94,14 @@ class StreamGraph:
         function: Any = None,
         uid: str | None = None,
     ) -> Node:
-        """Record an operator."""
         node = Node(len(self.nodes), kind, name, type, inputs, key, function, uid)
         self.nodes.append(node)
         return node
 
     def sources(self) -> list[Node]:
-        """All sources, in the order they were added."""
         return [n for n in self.nodes if n.kind is NodeKind.SOURCE]
 
     def sinks(self) -> list[Node]:
-        """All sinks, in the order they were added."""
         return [n for n in self.nodes if n.kind is NodeKind.SINK]
 
     def reachable(self) -> list[Node]:

@@ -53,7 +53,6 @@ class Channel:
     reader: str = ""
 
     def routing(self, into_level: int) -> Routing:
-        """How its rows are routed on the hop into a level."""
         if into_level < self.last_level:
             return Routing.TRANSIT
         if self.key is None:
@@ -154,7 +153,6 @@ class Plan:
         return found | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
 
     def operators(self) -> tuple[Operator, ...]:
-        """All operators, in the order data flows."""
         return tuple(op for level in self.levels for op in level.operators)
 
 

@@ -51,7 +51,6 @@ class FileWriter(SinkWriter):
         self._closed = False
 
     def write(self, batch: Batch) -> None:
-        """Add elements to the file."""
         self._check_open()
         if not len(batch):
             return
@@ -65,7 +64,6 @@ class FileWriter(SinkWriter):
         self._rows += len(batch)
 
     def prepare(self) -> bytes | None:
-        """Sync the file and its name."""
         self._check_open()
         self._closed = True
         file, encoder = self._file, self._encoder
@@ -85,7 +83,6 @@ class FileWriter(SinkWriter):
         ).encode()
 
     def abort(self) -> None:
-        """Remove the file."""
         self._closed = True
         if self._encoder is not None:
             self._encoder.abandon()
@@ -158,14 +155,12 @@ class FileCommitter:
         self._remove_losers(files)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
-        """Remove staged files."""
         for transaction in transactions:
             staged = self._locate(StagedFile.decode(transaction, self._ctx))
             with self._failures("remove", staged):
                 staged.unlink(missing_ok=True)
 
     def recover(self, pending: Sequence[bytes]) -> None:
-        """Commit `pending`, then remove whatever older attempts have left."""
         self.commit(pending)
         home = sink_directory(self._root, self._ctx)
         with self._failures("list", home):
@@ -178,7 +173,6 @@ class FileCommitter:
                     _remove_directory(path)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        """Remove the files of this attempt that are in none of the transactions."""
         kept = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
         home = attempt_directory(self._root, self._ctx)
         with self._failures("clean", home):
@@ -320,16 +314,13 @@ class FileSink(Sink):
         self.header = header
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Write one hidden file."""
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
 
     def check_claim(self, ctx: CommitterContext) -> None:
-        """Refuse a directory that is another job's."""
         _check_directory(self.path)
         Ownership(self.path, ctx).check_claim()
 
     def claim(self, ctx: CommitterContext) -> None:
-        """Record the job as the owner of the directory, or refuse another job's directory."""
         _check_directory(self.path)
         Ownership(self.path, ctx).claim()
 
@@ -339,7 +330,6 @@ class FileSink(Sink):
         return FileCommitter(self.path, ctx)
 
     def describe(self) -> dict[str, str]:
-        """Say where files go."""
         return {
             "kind": KIND,
             "path": str(self.path),

@@ -145,7 +145,6 @@ class ParquetEncoder:
         self._bytes = self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         self._held.append(batch)
         self._bytes += batch.nbytes
         self._rows += batch.num_rows
@@ -153,7 +152,6 @@ class ParquetEncoder:
             self._flush()
 
     def finish(self) -> None:
-        """Write the last row group and the footer."""
         self._flush()
         self._writer.close()
 
@@ -177,7 +175,6 @@ class JsonEncoder:
         self._encode = msgspec.json.Encoder().encode_lines
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         names = batch.schema.names
         columns = [json_column(c) for c in batch.columns]
         rows = [dict(zip(names, r, strict=True)) for r in zip(*columns, strict=True)]
@@ -199,12 +196,10 @@ class CsvEncoder:
         self._writer = pacsv.CSVWriter(file, self._schema, write_options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         columns = [text_column(c) for c in batch.columns]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def finish(self) -> None:
-        """Write what is buffered."""
         self._writer.close()
 
     def abandon(self) -> None:

@@ -102,11 +102,9 @@ class InlineSink(Sink):
         self._ledger = OutputLedger.of(self._key)
 
     def committer(self, ctx: CommitterContext) -> Committer:
-        """Apply the output."""
         return InlineCommitter(self, ctx)
 
     def describe(self) -> dict[str, str]:
-        """Say which sink it is."""
         return {"kind": self.kind}
 
     @property
@@ -134,7 +132,6 @@ class InlineCommitter:
         self._name = name_sink(ctx.job, ctx.uid)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        """Apply what has not been applied."""
         outputs = sorted(
             (self._decode(t) for t in transactions), key=lambda o: (o.epoch, o.partition)
         )
@@ -210,11 +207,9 @@ class CollectSink(InlineSink):
             return list(self.ledger.value or ())
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Hold the elements."""
         return _CollectWriter(ctx)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
-        """Add the elements of one task."""
         output = msgspec.msgpack.decode(body, type=_Elements)
         kind = _stored_type(output.type, ctx)
         with pa.ipc.open_stream(output.data) as reader:
@@ -292,11 +287,9 @@ class DiscardSink(InlineSink):
             return self.ledger.value or 0
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Count elements."""
         return _DiscardWriter(ctx)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
-        """Add the count of one task."""
         self.ledger.value = self.count + msgspec.msgpack.decode(body, type=int)
 
     def __repr__(self) -> str:
@@ -343,11 +336,9 @@ class PrintSink(InlineSink):
         self.prefix = prefix
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Turn elements into lines."""
         return _PrintWriter(f"{self.prefix}> " if self.prefix else "", ctx)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
-        """Print the lines of one task."""
         lines = msgspec.msgpack.decode(body, type=list[str])
         text = "".join(f"{line}\n" for line in lines)
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -355,7 +346,6 @@ class PrintSink(InlineSink):
         sys.stdout.flush()
 
     def describe(self) -> dict[str, str]:
-        """Say what lines begin with."""
         return {"kind": self.kind, "prefix": self.prefix}
 
     def __repr__(self) -> str:

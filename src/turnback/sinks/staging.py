@@ -61,7 +61,6 @@ class StagedFile(msgspec.Struct, frozen=True):
         return int(name) if name.isdecimal() else None
 
     def encode(self) -> bytes:
-        """The transaction's bytes."""
         return seal_handle(KIND, _VERSION, msgspec.msgpack.encode(self))
 
     @classmethod

@@ -140,11 +140,9 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return ()
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Write one transaction."""
         return _TwoPhaseWriter(self, ctx)
 
     def committer(self, ctx: CommitterContext) -> Committer:
-        """Settle transactions through this sink's methods."""
         _decoder(self)
         return _TwoPhaseCommitter(self, ctx)
 

@@ -78,7 +78,6 @@ class KeyedStateBackend(KeyContext):
         return handle
 
     def schemas(self) -> list[StateSchema]:
-        """The states registered so far."""
         return [handle.schema for handle in self._handles.values()]
 
     def descriptors(self) -> list[StateDescriptor]:

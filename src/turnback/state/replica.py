@@ -56,7 +56,6 @@ class Applier:
             check_compatible(stored[i], by_id[stored[i].id])
 
     def changes(self, batch: pa.RecordBatch) -> Changes:
-        """What a batch changes."""
         batch = select(batch, self._first, self._last)
         if len(self._wanted) < len(self._prefixes):
             wanted = pc.is_in(batch["state"], pa.array(self._wanted, pa.int16()))

@@ -92,7 +92,6 @@ class KeyContext:
         self._codec = codec
 
     def use(self, store: LocalStore, epoch: int) -> None:
-        """Exchange the store."""
         self.key = None
         self.epoch = epoch
         self.get = store.get
@@ -123,7 +122,6 @@ class KeyContext:
         return place
 
     def locate_all(self, keys: Iterable[Any]) -> list[Place]:
-        """Where the keys are."""
         get, locate = self.located.get, self.locate
         return [get(key) or locate(key) for key in keys]
 

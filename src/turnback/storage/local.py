@@ -59,15 +59,12 @@ class LocalStorage:
             raise ConfigurationError(f"{path} cannot be used as storage: it is not a directory")
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Storage.put`."""
         self._write(path, data, replace=True)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`."""
         self._write(path, data, replace=False)
 
     def get(self, path: str) -> bytes:
-        """See `Storage.get`."""
         *parents, name = split_path(path)
         missing = NotFoundError(f"{path} is not in {self.uri}")
         with self._failing("read", path):
@@ -82,16 +79,13 @@ class LocalStorage:
                 raise missing from None
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list`."""
         return sorted(self._files(prefix, lambda entry: 0))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `Storage.sizes`."""
         found = self._files(prefix, lambda entry: entry.stat(follow_symlinks=False).st_size)
         return dict(sorted(found.items()))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.folders`."""
         segments = split_prefix(prefix)
         with self._failing("list", prefix or "everything"), ExitStack() as stack:
             try:

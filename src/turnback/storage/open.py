@@ -52,14 +52,12 @@ class MemoryStorage:
             self._files = _ROOTS.setdefault(root, {})
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Storage.put`."""
         split_path(path)
         with _LOCK:
             self._refuse_directory_clash(path)
             self._files[self._prefix + path] = bytes(data)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`."""
         split_path(path)
         with _LOCK:
             if self._prefix + path in self._files:
@@ -68,7 +66,6 @@ class MemoryStorage:
             self._files[self._prefix + path] = bytes(data)
 
     def get(self, path: str) -> bytes:
-        """See `Storage.get`."""
         split_path(path)
         try:
             return self._files[self._prefix + path]
@@ -76,11 +73,9 @@ class MemoryStorage:
             raise NotFoundError(f"{path} is not in {self.uri}") from None
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list`."""
         return builtins.list(self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `Storage.sizes`."""
         start = self._prefix + _directory(prefix)
         cut = len(self._prefix)
         with _LOCK:
@@ -88,13 +83,11 @@ class MemoryStorage:
         return dict(sorted(found))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.folders`."""
         below = _directory(prefix)
         names = (path[len(below) :].split("/") for path in self.list(prefix))
         return sorted({first for first, *rest in names if rest})
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`."""
         split_path(path)
         with _LOCK:
             self._files.pop(self._prefix + path, None)

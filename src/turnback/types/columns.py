@@ -301,7 +301,6 @@ class Batch:
 
     @property
     def rows(self) -> list[Any]:
-        """The elements."""
         rows = self._rows
         if rows is None:
             rows = self._rows = _to_rows(self.type, self._arrow)

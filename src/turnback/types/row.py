@@ -43,7 +43,6 @@ class Row(tuple[Any, ...]):
         def __getitem__(self, key: Any) -> Any: ...
 
     def __new__(cls, /, *values: Any, **fields: Any) -> Row:
-        """Make a row from values, or from named values."""
         if cls is Row:
             if not fields:
                 return _new(cls, values)

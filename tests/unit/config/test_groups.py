@@ -43,7 +43,7 @@ def load(tmp_path):
 
 
 def restart(configuration):
-    return choose_restart(None, configuration.raw, checkpointing=True)
+    return choose_restart(configuration.raw, checkpointing=True)
 
 
 STRATEGIES = [
