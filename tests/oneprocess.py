@@ -21,8 +21,7 @@ from turnback.program.graph import KeySpec, NodeKind, StreamGraph
 from turnback.program.plan import plan
 from turnback.sinks.base import CommitterContext
 from turnback.spark.merger import MergeTask
-from turnback.state.compaction import plan_merges
-from turnback.state.files import StorageRef
+from turnback.state.files import StorageRef, plan_merges
 from turnback.storage.local import LocalStorage
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type

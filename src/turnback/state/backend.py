@@ -1,3 +1,5 @@
+"""The keyed state of one operator: its handles, and what they have changed in an epoch."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -10,9 +12,9 @@ from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
 from turnback.state.stores import LocalStore
 from turnback.state.values import (
     AggregatingState,
-    CachedForm,
-    ChangeableValueState,
+    CacheFormat,
     KeyContext,
+    MutableValueState,
     ReducingState,
     ValueState,
 )
@@ -41,7 +43,7 @@ class KeyedStateBackend(KeyContext):
         max_parallelism: Number of key groups.
 
     Attributes:
-        key: The current key, set before each element, in the form that `KeyCodec.form` gives it.
+        key: The current key, set before each element, normalized as `KeyCodec.normalizer` says.
     """
 
     __slots__ = ("_descriptors", "_handles", "_running")
@@ -112,8 +114,8 @@ class KeyedStateBackend(KeyContext):
         serializer = Serializer(descriptor.type)
         match descriptor.kind:
             case "value":
-                encoded = CachedForm(serializer).show is not None
-                return (ChangeableValueState if encoded else ValueState)(self, schema, serializer)
+                encoded = CacheFormat(serializer).from_cache is not None
+                return (MutableValueState if encoded else ValueState)(self, schema, serializer)
             case "list":
                 return ListState(self, schema, serializer)
             case "map":

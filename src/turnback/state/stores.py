@@ -1,3 +1,5 @@
+"""Local stores of keyed state: sorted maps on this machine, in memory or on disk."""
+
 from __future__ import annotations
 
 import time

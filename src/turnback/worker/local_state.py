@@ -262,7 +262,7 @@ class LocalState:
     @property
     def found(self) -> str:
         """Whether the state was at home, caught up or rebuilt; empty without state."""
-        return self._home.found if self._home else ""
+        return self._home.opening if self._home else ""
 
     def schemas(self) -> tuple[StateSchema, ...]:
         """The states the operators have registered."""
