@@ -18,7 +18,7 @@ _Rows = dict[str, list[tuple[str, RowTypeInfo]]]
 
 
 class EvolutionOptions(TypedDict, total=False):
-    """What every descriptor can be told about stored state; see `StateDescriptor`."""
+    """Options of every descriptor for state stored with another type; see `StateDescriptor`."""
 
     aliases: Mapping[str, str] | None
     migrate: Callable[[Any], Any] | None
@@ -40,101 +40,6 @@ class EvolutionRules:
     migrate_from: TypeInfo | None = None
 
 
-def checked_aliases(
-    name: str, aliases: Mapping[str, str] | None, type_: TypeInfo | None
-) -> tuple[tuple[str, str], ...]:
-    """The aliases, if each gives one field of the type one name that no other field has."""
-    if not isinstance(aliases, Mapping | None):
-        raise StateError(
-            f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
-        )
-    # Without a type there is nothing to check against, and check() tells why there is none.
-    pairs = tuple((aliases or {}).items())
-    rows = {} if type_ is None else _rows_by_path(type_)
-    taken: set[tuple[str, str]] = set()
-    for path, old in pairs if type_ is not None else ():
-        prefix, row = _row_of(name, path, rows)
-        if not isinstance(old, str) or not old:
-            raise StateError(f"state {name!r}: the old name of {path!r} must be text, got {old!r}")
-        if old in row.names:
-            raise StateError(
-                f"state {name!r}: {path!r} cannot be read from {old!r}, which is itself a field "
-                f"beside it; take the alias out, or use migrate="
-            )
-        if (prefix, old) in taken:
-            raise StateError(f"state {name!r}: two fields have the alias {old!r}; keep one of them")
-        taken.add((prefix, old))
-    return pairs
-
-
-def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
-    """The row a field is in, and the path to that row."""
-    found = rows.get(path, [])
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise StateError(
-            f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
-            f"a dot in its name; use migrate="
-        )
-    near = get_close_matches(str(path), rows, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"its fields: {', '.join(rows) or 'none'}"
-    raise StateError(
-        f"state {name!r}: aliases={{new name: old name}} names {path!r}, which is no field of its "
-        f"type; {hint}"
-    )
-
-
-def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
-    """Where each field path leads; more than one place where names have dots in them."""
-    if isinstance(type_, ListTypeInfo):
-        return _rows_by_path(type_.element, prefix)
-    if isinstance(type_, MapTypeInfo):
-        return _rows_by_path(type_.value, prefix)
-    found: _Rows = {}
-    if isinstance(type_, RowTypeInfo):
-        for name, inner in zip(type_.names, type_.types, strict=True):
-            found.setdefault(prefix + name, []).append((prefix, type_))
-            for path, rows in _rows_by_path(inner, f"{prefix}{name}.").items():
-                found.setdefault(path, []).extend(rows)
-    return found
-
-
-def check_migrate(
-    name: str, rules: EvolutionRules, has_old_type: bool, type_: TypeInfo | None
-) -> None:
-    """Refuse a migration that could not be carried out."""
-    migrate = rules.migrate
-    if migrate is None:
-        if has_old_type:
-            raise StateError(f"state {name!r}: migrate_from= says what migrate= takes; give both")
-        return
-    if not callable(migrate) or not _takes_one(migrate):
-        raise StateError(
-            f"state {name!r}: migrate must be a callable of one value, got {migrate!r}"
-        )
-    if rules.aliases:
-        raise StateError(
-            f"state {name!r}: migrate= replaces all other rules, aliases= too; drop one of them"
-        )
-    if rules.migrate_from is not None and rules.migrate_from == type_:
-        raise StateError(
-            f"state {name!r}: migrate_from is the very type it has now, so that old values cannot "
-            f"be told from new ones; give the state a new name if the meaning of its values "
-            f"changes, or leave migrate_from out if it was only another kind of state"
-        )
-
-
-def _takes_one(function: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(function).bind(None)
-    except TypeError:
-        return False
-    except ValueError:
-        pass  # a builtin that does not tell
-    return True
-
-
 T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
@@ -154,7 +59,7 @@ class StateDescriptor:
 
     When a job starts from state that was stored with another type, fields are matched by name: new
     ones get the default of their class or None, others are dropped, numbers may become wider. What
-    else has to happen is told by options, which are no part of the stored state:
+    else has to happen is said by options, which are no part of the stored state:
 
     - ``aliases``: old names of renamed fields, ``{"clicks": "click_count"}``. A field inside of
       another is written as a path, ``{"user.clicks": "click_count"}``, where lists and maps on the
@@ -193,18 +98,18 @@ class StateDescriptor:
         migrate_from: Any = None,
     ) -> None:
         check_state_name(name)
-        found, problem = _resolve(f"state {name!r}", type, *key_type)
+        (own, key), problem = _resolve(f"state {name!r}", type, *key_type)
         old = None
         if migrate_from is not None:
             (old, _), unreadable = _resolve(f"state {name!r}: migrate_from", migrate_from)
             problem = problem or unreadable
-        rules = EvolutionRules(checked_aliases(name, aliases, found[0]), migrate, old)
-        check_migrate(name, rules, migrate_from is not None, found[0])
+        rules = EvolutionRules(_checked_aliases(name, aliases, own), migrate, old)
+        _check_migrate(name, rules, migrate_from is not None, own)
         set_ = object.__setattr__
         set_(self, "name", name)
         set_(self, "attribute", None)
-        set_(self, "_type", found[0])
-        set_(self, "_key_type", found[1])
+        set_(self, "_type", own)
+        set_(self, "_key_type", key)
         set_(self, "_problem", problem)
         set_(self, "_rules", rules)
 
@@ -404,3 +309,98 @@ def _resolve(
     except UnsupportedTypeError as e:
         return (None, None), f"{what}: {e}"
     return (value_type, key_type), None
+
+
+def _checked_aliases(
+    name: str, aliases: Mapping[str, str] | None, type_: TypeInfo | None
+) -> tuple[tuple[str, str], ...]:
+    """The aliases, if each gives one field of the type one name that no other field has."""
+    if not isinstance(aliases, Mapping | None):
+        raise StateError(
+            f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
+        )
+    # Without a type there is nothing to check against, and check() tells why there is none.
+    pairs = tuple((aliases or {}).items())
+    rows = {} if type_ is None else _rows_by_path(type_)
+    taken: set[tuple[str, str]] = set()
+    for path, old in pairs if type_ is not None else ():
+        prefix, row = _row_of(name, path, rows)
+        if not isinstance(old, str) or not old:
+            raise StateError(f"state {name!r}: the old name of {path!r} must be text, got {old!r}")
+        if old in row.names:
+            raise StateError(
+                f"state {name!r}: {path!r} cannot be read from {old!r}, which is itself a field "
+                f"beside it; take the alias out, or use migrate="
+            )
+        if (prefix, old) in taken:
+            raise StateError(f"state {name!r}: two fields have the alias {old!r}; keep one of them")
+        taken.add((prefix, old))
+    return pairs
+
+
+def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
+    """The row a field is in, and the path to that row."""
+    places = rows.get(path, [])
+    if len(places) == 1:
+        return places[0]
+    if places:
+        raise StateError(
+            f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
+            f"a dot in its name; use migrate="
+        )
+    near = get_close_matches(str(path), rows, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"its fields: {', '.join(rows) or 'none'}"
+    raise StateError(
+        f"state {name!r}: aliases={{new name: old name}} names {path!r}, which is no field of its "
+        f"type; {hint}"
+    )
+
+
+def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
+    """Where each field path leads; more than one place where names have dots in them."""
+    if isinstance(type_, ListTypeInfo):
+        return _rows_by_path(type_.element, prefix)
+    if isinstance(type_, MapTypeInfo):
+        return _rows_by_path(type_.value, prefix)
+    by_path: _Rows = {}
+    if isinstance(type_, RowTypeInfo):
+        for name, inner in zip(type_.names, type_.types, strict=True):
+            by_path.setdefault(prefix + name, []).append((prefix, type_))
+            for path, rows in _rows_by_path(inner, f"{prefix}{name}.").items():
+                by_path.setdefault(path, []).extend(rows)
+    return by_path
+
+
+def _check_migrate(
+    name: str, rules: EvolutionRules, has_old_type: bool, type_: TypeInfo | None
+) -> None:
+    """Refuse a migration that could not be carried out."""
+    migrate = rules.migrate
+    if migrate is None:
+        if has_old_type:
+            raise StateError(f"state {name!r}: migrate_from= says what migrate= takes; give both")
+        return
+    if not callable(migrate) or not _takes_one(migrate):
+        raise StateError(
+            f"state {name!r}: migrate must be a callable of one value, got {migrate!r}"
+        )
+    if rules.aliases:
+        raise StateError(
+            f"state {name!r}: migrate= replaces all other rules, aliases= too; drop one of them"
+        )
+    if rules.migrate_from is not None and rules.migrate_from == type_:
+        raise StateError(
+            f"state {name!r}: migrate_from is the very type it has now, so that old values cannot "
+            f"be told from new ones; give the state a new name if the meaning of its values "
+            f"changes, or leave migrate_from out if it was only another kind of state"
+        )
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # a builtin that does not tell
+    return True

@@ -1,3 +1,5 @@
+"""What users subclass; PyFlink's names."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
@@ -170,11 +172,11 @@ class KeyedProcessFunction(Function, ABC):
 
 def declared_states(function: Any) -> dict[str, StateDescriptor]:
     """The states a function declares as class attributes, by attribute name."""
-    found: dict[str, StateDescriptor] = {}
+    states: dict[str, StateDescriptor] = {}
     for cls in reversed(type(function).__mro__):
         for name, value in vars(cls).items():
             if isinstance(value, StateDescriptor):
-                found[name] = value
+                states[name] = value
             else:
-                found.pop(name, None)
-    return found
+                states.pop(name, None)
+    return states

@@ -1,7 +1,9 @@
+"""The program as it was written: operators, and who reads from whom."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -74,7 +76,6 @@ class Node:
     function: Any = None
     uid: str | None = None
     parallelism: int | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class StreamGraph:

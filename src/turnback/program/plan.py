@@ -1,4 +1,4 @@
-"""The plan: what the graph becomes, cut into levels. All of it is frozen and picklable."""
+"""The plan: a checked program, cut into levels. All of it is frozen and picklable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
+"""`FileSink`: files that become visible when their checkpoint is complete."""
+
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +22,7 @@ from turnback.sinks.base import (
     name_sink,
 )
 from turnback.sinks.formats import FORMATS, Encoder
+from turnback.sinks.memory import PrintSink
 from turnback.sinks.staging import (
     KIND,
     SUFFIX,
@@ -381,3 +384,27 @@ def _prefix(prefix: str) -> str:
     if len(prefix.encode()) > 100:
         raise ConfigurationError("FileSink: prefix is longer than 100 bytes")
     return prefix
+
+
+def sink_from_description(description: Mapping[str, str]) -> Sink | None:
+    """Return a sink that settles what the one that gave this description has prepared.
+
+    Returns:
+        The sink; None if only the program can make it, or if it ends in the driver's memory.
+
+    Raises:
+        ConfigurationError: The description cannot be used.
+    """
+    kind = description.get("kind")
+    if kind == PrintSink.kind:
+        return PrintSink(description.get("prefix", ""))
+    if kind != KIND:
+        return None
+    if "path" not in description:
+        raise ConfigurationError("the description of a file sink does not say where its files are")
+    return FileSink(
+        description["path"],
+        description.get("format", "parquet"),
+        prefix=description.get("prefix", "part"),
+        header=description.get("header", "true") == "true",
+    )

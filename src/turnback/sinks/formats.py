@@ -1,4 +1,4 @@
-"""Arrow columns as JSON values and as CSV text."""
+"""File formats of `FileSink`: Parquet, JSON lines and CSV."""
 
 from __future__ import annotations
 

@@ -1,3 +1,9 @@
+"""Sinks whose output ends on the driver: collected, counted or printed.
+
+The output of a task rides to the driver inside its transaction. It is kept in the manifest until
+the commit, so it has a limit.
+"""
+
 from __future__ import annotations
 
 import secrets
@@ -36,11 +42,7 @@ from turnback.types.typeinfo import (
 )
 
 MAX_BYTES = 32 * 1024 * 1024
-
-
 _VERSION = 1
-
-
 _REMEMBERED = 100_000
 
 
@@ -112,6 +114,17 @@ class InlineSink(Sink):
         """What this process has committed to the sink."""
         return self._ledger
 
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return _InlineWriter(self, ctx)
+
+    @abstractmethod
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        """Return what is gathered in a task, None at first, with the elements of one more batch."""
+
+    @abstractmethod
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        """Return what `apply` will be given of the elements that were gathered."""
+
     @abstractmethod
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         """Apply the output of one task and epoch. Called with the ledger's lock held."""
@@ -122,6 +135,25 @@ class InlineSink(Sink):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._ledger = OutputLedger.of(self._key)
+
+
+class _InlineWriter(SinkWriter):
+    def __init__(self, sink: InlineSink, ctx: WriterContext) -> None:
+        self._sink, self._ctx = sink, ctx
+        self._gathered: Any = None
+
+    def write(self, batch: Batch) -> None:
+        if len(batch):
+            self._gathered = self._sink.gather(self._gathered, batch)
+
+    def prepare(self) -> bytes | None:
+        if self._gathered is None:
+            return None
+        body = self._sink.encode(self._gathered, self._ctx)
+        return inline_transaction(self._sink.kind, self._ctx, body)
+
+    def abort(self) -> None:
+        self._gathered = None
 
 
 class InlineCommitter:
@@ -206,8 +238,18 @@ class CollectSink(InlineSink):
         with self.ledger.lock:
             return list(self.ledger.value or ())
 
-    def writer(self, ctx: WriterContext) -> SinkWriter:
-        return _CollectWriter(ctx)
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        batches = gathered or []
+        batches.append(batch.arrow)
+        return batches
+
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        target = pa.BufferOutputStream()
+        with pa.ipc.new_stream(target, gathered[0].schema) as writer:
+            for batch in gathered:
+                writer.write_batch(batch)
+        described = msgspec.json.encode(ctx.type.describe())
+        return msgspec.msgpack.encode(_Elements(described, target.getvalue().to_pybytes()))
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         output = msgspec.msgpack.decode(body, type=_Elements)
@@ -250,31 +292,6 @@ class _Elements(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-class _CollectWriter(SinkWriter):
-    def __init__(self, ctx: WriterContext) -> None:
-        self._ctx = ctx
-        self._batches: list[pa.RecordBatch] = []
-
-    def write(self, batch: Batch) -> None:
-        if len(batch):
-            self._batches.append(batch.arrow)
-
-    def prepare(self) -> bytes | None:
-        if not self._batches:
-            return None
-        target = pa.BufferOutputStream()
-        with pa.ipc.new_stream(target, self._batches[0].schema) as writer:
-            for batch in self._batches:
-                writer.write_batch(batch)
-        elements = _Elements(
-            msgspec.json.encode(self._ctx.type.describe()), target.getvalue().to_pybytes()
-        )
-        return inline_transaction(CollectSink.kind, self._ctx, msgspec.msgpack.encode(elements))
-
-    def abort(self) -> None:
-        self._batches = []
-
-
 class DiscardSink(InlineSink):
     """Drops every element and counts them."""
 
@@ -286,31 +303,17 @@ class DiscardSink(InlineSink):
         with self.ledger.lock:
             return self.ledger.value or 0
 
-    def writer(self, ctx: WriterContext) -> SinkWriter:
-        return _DiscardWriter(ctx)
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        return (gathered or 0) + len(batch)
+
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        return msgspec.msgpack.encode(gathered)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         self.ledger.value = self.count + msgspec.msgpack.decode(body, type=int)
 
     def __repr__(self) -> str:
         return "DiscardSink()"
-
-
-class _DiscardWriter(SinkWriter):
-    def __init__(self, ctx: WriterContext) -> None:
-        self._ctx = ctx
-        self._count = 0
-
-    def write(self, batch: Batch) -> None:
-        self._count += len(batch)
-
-    def prepare(self) -> bytes | None:
-        if not self._count:
-            return None
-        return inline_transaction(DiscardSink.kind, self._ctx, msgspec.msgpack.encode(self._count))
-
-    def abort(self) -> None:
-        self._count = 0
 
 
 class PrintSink(InlineSink):
@@ -335,8 +338,15 @@ class PrintSink(InlineSink):
         super().__init__()
         self.prefix = prefix
 
-    def writer(self, ctx: WriterContext) -> SinkWriter:
-        return _PrintWriter(f"{self.prefix}> " if self.prefix else "", ctx)
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        start = f"{self.prefix}> " if self.prefix else ""
+        lines = gathered or []
+        # A lone surrogate cannot be encoded; showing it escaped beats failing the job.
+        lines += [f"{start}{row}".encode(errors="backslashreplace").decode() for row in batch.rows]
+        return lines
+
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        return msgspec.msgpack.encode(gathered)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         lines = msgspec.msgpack.decode(body, type=list[str])
@@ -350,24 +360,3 @@ class PrintSink(InlineSink):
 
     def __repr__(self) -> str:
         return f"PrintSink({self.prefix!r})"
-
-
-class _PrintWriter(SinkWriter):
-    def __init__(self, start: str, ctx: WriterContext) -> None:
-        self._start, self._ctx = start, ctx
-        self._lines: list[str] = []
-
-    def write(self, batch: Batch) -> None:
-        start = self._start
-        # A lone surrogate cannot be encoded; showing it escaped beats failing the job.
-        self._lines += [
-            f"{start}{row}".encode(errors="backslashreplace").decode() for row in batch.rows
-        ]
-
-    def prepare(self) -> bytes | None:
-        if not self._lines:
-            return None
-        return inline_transaction(PrintSink.kind, self._ctx, msgspec.msgpack.encode(self._lines))
-
-    def abort(self) -> None:
-        self._lines = []

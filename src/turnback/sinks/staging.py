@@ -1,4 +1,8 @@
-"""Names of staged files, and the record of one that is ready to be committed."""
+"""What a file sink keeps in its hidden directory: staged files, what was published, the owner.
+
+The owner is recorded in the directory itself, because jobs in different roots do not see each
+other. A job is known by the place of its job directory: names and ids are copied with it.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +148,7 @@ def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
                 yield LeftFile(path, path.stat().st_size, int(directory.name), task[0])
 
 
-_KIND, _FORMAT = "published", 1
+_PUBLISHED, _PUBLISHED_FORMAT = "published", 1
 _NAME = re.compile(r"published-([1-9][0-9]*)")  # no reader of *.json takes it for data
 _ATTEMPTS = 1000
 """How many attempts a record tells of; what it does not tell of is never taken for published."""
@@ -208,7 +212,7 @@ class PublishRecord:
             return
         kept = dict(sorted(joined.items())[-_ATTEMPTS:])
         path = home / f"published-{self._attempt}"
-        data = seal(_KIND, _FORMAT, msgspec.json.encode(_Record(kept)))
+        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(_Record(kept)))
         self._storage.put(str(path), data)
         self._own[home] = kept
         if first:
@@ -218,13 +222,13 @@ class PublishRecord:
 
     def _read(self, home: PurePosixPath) -> Epochs:
         while True:
-            found: Epochs = {}
+            epochs: Epochs = {}
             try:
                 for path in self._paths(home):
                     name = f"{self._storage.uri}/{path}"
-                    _, body = unseal(_KIND, _FORMAT, self._storage.get(path), name)
-                    _join(found, msgspec.json.decode(body, type=_Record).epochs)
-                return found
+                    _, body = unseal(_PUBLISHED, _PUBLISHED_FORMAT, self._storage.get(path), name)
+                    _join(epochs, msgspec.json.decode(body, type=_Record).epochs)
+                return epochs
             except NotFoundError:
                 continue  # it was joined into a newer one meanwhile
 
@@ -241,10 +245,10 @@ def _join(into: Epochs, other: Epochs) -> Epochs:
     return into
 
 
-_KIND, _FORMAT = "sink-owner", 1
+_OWNER, _OWNER_FORMAT = "sink-owner", 1
 
 
-_PATH = f"{HIDDEN}/.owner"
+_OWNER_PATH = f"{HIDDEN}/.owner"
 """No job's directory beside it can have this name, and no reader of `*.json` takes it for data."""
 
 
@@ -297,7 +301,7 @@ class Ownership:
         self.check_claim()
         if self._ctx.take_over and self._other() is not None:
             with self._failures():
-                self._storage.put(_PATH, self._data())
+                self._storage.put(_OWNER_PATH, self._data())
         self.check()
 
     def check(self) -> None:
@@ -312,7 +316,7 @@ class Ownership:
         owner = self._recorded()
         if owner is None:
             with self._failures(), suppress(AlreadyExistsError):
-                claim(self._storage, _PATH, self._data())
+                claim(self._storage, _OWNER_PATH, self._data())
             owner = self._recorded()
         if owner is not None and self._is_other(owner):
             raise self._refused(owner)
@@ -323,19 +327,19 @@ class Ownership:
         return owner if owner is not None and self._is_other(owner) else None
 
     def _is_other(self, owner: Owner) -> bool:
-        return _place(owner.directory) != _place(self._ctx.job_directory or "")
+        return _canonical(owner.directory) != _canonical(self._ctx.job_directory or "")
 
     def _recorded(self) -> Owner | None:
         with self._failures():
             try:
-                return self._decode(self._storage.get(_PATH))
+                return self._decode(self._storage.get(_OWNER_PATH))
             except NotFoundError:
                 return None
 
     def _decode(self, data: bytes) -> Owner:
-        path = self._root / _PATH
+        path = self._root / _OWNER_PATH
         try:
-            _, body = unseal(_KIND, _FORMAT, data, str(path))
+            _, body = unseal(_OWNER, _OWNER_FORMAT, data, str(path))
             return msgspec.json.decode(body, type=Owner)
         except (StorageError, msgspec.MsgspecError) as error:
             raise ConfigurationError(
@@ -344,8 +348,8 @@ class Ownership:
             ) from error
 
     def _data(self) -> bytes:
-        owner = Owner(self._ctx.job, _place(self._ctx.job_directory or ""))
-        return seal(_KIND, _FORMAT, msgspec.json.encode(owner))
+        owner = Owner(self._ctx.job, _canonical(self._ctx.job_directory or ""))
+        return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -377,7 +381,7 @@ class Ownership:
             )
 
 
-def _place(directory: str) -> str:
+def _canonical(directory: str) -> str:
     """A job directory's URI, the same by whatever links it was reached."""
     url = urlsplit(directory)
     if url.scheme != "file":

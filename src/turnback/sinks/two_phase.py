@@ -1,3 +1,5 @@
+"""`TwoPhaseCommitSink`: the template for sinks of users."""
+
 from __future__ import annotations
 
 from abc import abstractmethod

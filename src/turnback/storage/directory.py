@@ -1,4 +1,7 @@
-"""Directories: entered segment by segment without following a link, and there after a power cut."""
+"""Directories: entered without following a link, there after a power cut, and locked.
+
+The one place that syncs directories.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ from typing import Self
 from turnback.core.errors import StorageError
 from turnback.storage.base import TEMPORARY
 
+_PRIVATE = ".private-"
+_LOCK = ".lock"
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 # Directories whose entry in their parent this process knows to be on disk: path and inode.
@@ -241,12 +246,6 @@ def _dead(folder: int, name: str) -> Iterator[int | None]:
             yield file
     finally:
         os.close(file)
-
-
-_PRIVATE = ".private-"
-
-
-_LOCK = ".lock"
 
 
 class DirectoryLock:

@@ -1,4 +1,4 @@
-"""From a URI to the storage behind it."""
+"""From a URI to the storage behind it, and the storage in the memory of one process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ from turnback.storage.base import Storage, split_path, split_prefix
 from turnback.storage.local import LocalStorage
 from turnback.storage.s3 import S3Storage
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _LOCK = threading.Lock()
-
-
 _ROOTS: dict[str, dict[str, bytes]] = {}
 
 
@@ -113,9 +112,6 @@ class MemoryStorage:
 
 def _directory(prefix: str) -> str:
     return "".join(f"{segment}/" for segment in split_prefix(prefix))
-
-
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 
 
 def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:

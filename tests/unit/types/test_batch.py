@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 import pytest
-from core_strategies import typed_values
 from hypothesis import given
 
 from turnback.core.errors import ElementTypeError
@@ -15,6 +14,7 @@ from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from type_strategies import ELEMENTS
 
 POST = as_type("`author` string, `count` bigint, `score` double")
 
@@ -43,7 +43,7 @@ def through_arrow(spec: Any, rows: list[Any]) -> list[Any]:
     return Batch(type_, arrow).rows
 
 
-@given(typed_values(count=0))
+@given(ELEMENTS.typed_values(count=0))
 def test_any_values_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
     type_, values = given_
     if isinstance(type_, RowTypeInfo):

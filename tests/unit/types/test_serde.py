@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from core_strategies import typed_values
 from hypothesis import given
 
 from turnback.core.errors import ElementTypeError
@@ -15,6 +14,7 @@ from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.serializer import Serializer, unpickle
 from turnback.types.typeinfo import TypeInfo
+from type_strategies import ELEMENTS
 
 
 class Post(NamedTuple):
@@ -52,7 +52,7 @@ def round_trip(spec: Any, value: Any) -> Any:
     return serializer.decode(data)
 
 
-@given(typed_values())
+@given(ELEMENTS.typed_values())
 def test_any_value_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
     type_, values = given_
     serializer = Serializer(type_)
