@@ -5,12 +5,12 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from manual_clock import ManualClock
 from turnback.checkpoint.commits import InlineLane
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Fence, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.clock import ManualClock
 from turnback.core.errors import StorageError
 from turnback.job.history import History
 from turnback.state.files import StateFile

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
-from turnback.core.clock import ManualClock
 from turnback.inspect.job import Job
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory

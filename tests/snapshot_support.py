@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import ManualClock
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.directory import SavepointDirectory

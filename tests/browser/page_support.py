@@ -11,8 +11,8 @@ from urllib.parse import quote
 from playwright.sync_api import Page, expect
 
 from driver_support import Driver, dead
+from manual_clock import ManualClock
 from snapshot_support import FakeJob, schema
-from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.history import (
     AttemptStarted,

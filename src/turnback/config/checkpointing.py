@@ -1,3 +1,5 @@
+"""When and how checkpoints are taken."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping

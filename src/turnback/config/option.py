@@ -100,17 +100,17 @@ def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) ->
     Raises:
         ConfigurationError: A value cannot be used, or two spellings of a key disagree.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in options:
         origin = ""
         for key in option.spellings:
             if key not in configuration:
                 continue
             value = option.parse(key, configuration[key])
-            if origin and found[option.field] != value:
+            if origin and values[option.field] != value:
                 raise ConfigurationError(f"{key} and {origin} disagree: keep one of them")
-            found[option.field], origin = value, key
-    return found
+            values[option.field], origin = value, key
+    return values
 
 
 def check_fields(options: Iterable[Option], settings: Any) -> None:
@@ -153,10 +153,10 @@ def size(least: int = 0) -> Parser:
     """Return a parser for sizes in bytes."""
 
     def parse(key: str, value: Any) -> int:
-        found = parse_size(value, key)
-        if found < least:
+        size = parse_size(value, key)
+        if size < least:
             raise ConfigurationError(f"{key} is {value!r}: it must be at least {least} bytes")
-        return found
+        return size
 
     return parse
 

@@ -1,4 +1,4 @@
-"""Keys that are Spark's own."""
+"""Every configuration key: those of object stores, jobs and services are declared here."""
 
 from __future__ import annotations
 

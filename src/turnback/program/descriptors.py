@@ -88,22 +88,18 @@ class StateDescriptor:
     _problem: str | None
     _rules: EvolutionRules
 
-    def __init__(
-        self,
-        name: str,
-        type: Any,
-        *key_type: Any,
-        aliases: Mapping[str, str] | None = None,
-        migrate: Callable[[Any], Any] | None = None,
-        migrate_from: Any = None,
-    ) -> None:
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        self._declare(options, name, type)
+
+    def _declare(self, options: EvolutionOptions, name: str, type: Any, *key_type: Any) -> None:
         check_state_name(name)
         (own, key), problem = _resolve(f"state {name!r}", type, *key_type)
-        old = None
+        migrate_from, old = options.get("migrate_from"), None
         if migrate_from is not None:
             (old, _), unreadable = _resolve(f"state {name!r}: migrate_from", migrate_from)
             problem = problem or unreadable
-        rules = EvolutionRules(_checked_aliases(name, aliases, own), migrate, old)
+        aliases = _checked_aliases(name, options.get("aliases"), own)
+        rules = EvolutionRules(aliases, options.get("migrate"), old)
         _check_migrate(name, rules, migrate_from is not None, own)
         set_ = object.__setattr__
         set_(self, "name", name)
@@ -198,9 +194,6 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     __slots__ = ()
     kind = "value"
 
-    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
-        super().__init__(name, type, **options)
-
 
 class ListStateDescriptor(StateDescriptor, Generic[T]):
     """A list per key, stored per element.
@@ -213,9 +206,6 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 
     __slots__ = ()
     kind = "list"
-
-    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
-        super().__init__(name, type, **options)
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
@@ -234,7 +224,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     def __init__(
         self, name: str, key_type: Any, value_type: Any, **options: Unpack[EvolutionOptions]
     ) -> None:
-        super().__init__(name, value_type, key_type, **options)
+        self._declare(options, name, value_type, key_type)
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):

@@ -18,12 +18,12 @@ from turnback.types.typeinfo import TypeInfo
 
 
 class Routing(Enum):
-    """How the rows of a wire find their partition at the next level."""
+    """How the rows of a channel find their partition at the next level."""
 
     KEY_COLUMNS = "key columns"  # Spark hashes the columns
     KEY_FUNCTION = "key function"  # the upstream task computes the key and hashes it
     REBALANCE = "rebalance"  # round robin
-    TRANSIT = "transit"  # any partition: the wire goes on to a later level
+    TRANSIT = "transit"  # any partition: the channel goes on to a later level
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Channel:
     """A stream that crosses one or more shuffles between its producer and its consumers.
 
     Attributes:
-        id: Number of the wire, which its rows carry.
+        id: Its number, which its rows carry.
         producer: Node id of the operator it comes from.
         consumers: Node ids of the operators that read it.
         type: Type of its elements.
@@ -149,14 +149,14 @@ class Plan:
 
     def uids(self) -> dict[str, tuple[str, NodeKind, int]]:
         """Name, kind and parallelism of all sources and operators, by uid."""
-        found = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
-        return found | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
+        sources = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
+        return sources | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
 
     def operators(self) -> tuple[Operator, ...]:
         return tuple(op for level in self.levels for op in level.operators)
 
 
-def assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
+def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
     """Give every operator a uid; generated ones depend on the topology and earn a warning."""
     uids: dict[int, str] = {}
     warnings: list[str] = []
@@ -192,7 +192,7 @@ def _refuse_duplicates(nodes: Sequence[Node], uids: dict[int, str]) -> None:
         owner[uid] = node
 
 
-def check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+def _check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
     """Refuse keys whose type cannot be a key."""
     for node in nodes:
         if node.key is None:
@@ -203,7 +203,7 @@ def check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
             raise PlanError(f"operator {uids[node.id]!r} ({node.name}): {e}") from None
 
 
-def check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+def _check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
     """Refuse declared states that cannot be stored, are there twice, or have no key."""
     for node in nodes:
         who = f"operator {uids[node.id]!r} ({node.name})"
@@ -223,7 +223,7 @@ def check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
                 raise UnsupportedTypeError(f"{who}: {e}") from None
 
 
-def check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
+def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
     """Refuse a parallelism above the number of key groups."""
     for node in nodes:
         wanted = node.parallelism or default
@@ -241,10 +241,10 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
     if not graph.sinks():
         raise PlanError("the job has no sink; add sink_to(...) or print() to a stream")
     nodes = graph.reachable()
-    uids, warnings = assign_uids(nodes)
-    check_keys(nodes, uids)
-    check_states(nodes, uids)
-    check_parallelism(nodes, parallelism, max_parallelism)
+    uids, warnings = _assign_uids(nodes)
+    _check_keys(nodes, uids)
+    _check_states(nodes, uids)
+    _check_parallelism(nodes, parallelism, max_parallelism)
     return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
 
 
@@ -286,7 +286,7 @@ class _Cut:
         native = self._native(wires)
         levels = self._levels(wires)
         if native:
-            levels = [_lowered(level) for level in levels[1:]]
+            levels = [replace(level, index=level.index - 1) for level in levels[1:]]
             wires = [
                 replace(w, first_level=w.first_level - 1, last_level=w.last_level - 1)
                 for w in wires
@@ -388,17 +388,13 @@ class _Cut:
 
 def _producers(node: Node) -> list[Node]:
     """The operators a node really reads from, looking through unions."""
-    found: list[Node] = []
+    producers: list[Node] = []
     for each in node.inputs:
-        found += _producers(each) if each.kind is NodeKind.UNION else [each]
-    return found
+        producers += _producers(each) if each.kind is NodeKind.UNION else [each]
+    return producers
 
 
 def _typed(node: Node) -> TypeInfo:
     if node.type is None:
         raise PlanError(f"{node.kind.value} {node.name!r} has no output to read from")
     return node.type
-
-
-def _lowered(level: Level) -> Level:
-    return replace(level, index=level.index - 1)

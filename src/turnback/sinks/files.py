@@ -46,6 +46,7 @@ class FileWriter(SinkWriter):
         self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
     ) -> None:
         self._root, self._format, self._header, self._ctx = root, format_name, header, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
         self._final = new_name(prefix, ctx, format_name)
         self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
         self._file: BinaryIO | None = None
@@ -79,11 +80,9 @@ class FileWriter(SinkWriter):
             length = file.tell()
             file.close()
             sync_upwards(self._staged.parent, self._root)
-        ctx = self._ctx
+        epoch, partition = self._ctx.epoch, self._ctx.partition
         staged = self._staged.relative_to(self._root).as_posix()
-        return StagedFile(
-            staged, self._final, length, self._rows, ctx.epoch, ctx.partition
-        ).encode()
+        return StagedFile(staged, self._final, length, self._rows, epoch, partition).encode()
 
     def abort(self) -> None:
         self._closed = True
@@ -99,8 +98,9 @@ class FileWriter(SinkWriter):
 
     def _check_open(self) -> None:
         if self._closed:
-            sink = name_sink(self._ctx.job, self._ctx.uid)
-            raise SinkError(f"{sink}: this writer has failed, or was prepared or aborted already")
+            raise SinkError(
+                f"{self._name}: this writer has failed, or was prepared or aborted already"
+            )
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -110,14 +110,13 @@ class FileWriter(SinkWriter):
         except OSError as error:
             self.abort()
             raise SinkError(
-                f"{name_sink(self._ctx.job, self._ctx.uid)}: cannot write {self._staged}: "
-                f"{error.strerror or error}; the unfinished file was removed"
+                f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
+                f"unfinished file was removed"
             ) from error
         except pa.ArrowException as error:
             self.abort()
             raise SinkError(
-                f"{name_sink(self._ctx.job, self._ctx.uid)}: {self._ctx.type} cannot be written "
-                f"as {self._format}: {error}"
+                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
             ) from error
         except BaseException:
             self.abort()
@@ -155,7 +154,7 @@ class FileCommitter:
         # Also when all were there: the process that renamed them may have died before this.
         with self._failures("sync", self._root):
             sync_directory(self._root)
-        self._remove_losers(files)
+        self._remove_duplicates(files)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for transaction in transactions:
@@ -167,8 +166,8 @@ class FileCommitter:
         self.commit(pending)
         home = sink_directory(self._root, self._ctx)
         with self._failures("list", home):
-            found = [path for path in home.iterdir() if not path.is_symlink()]
-        for path in found:
+            paths = [path for path in home.iterdir() if not path.is_symlink()]
+        for path in paths:
             with self._failures("remove", path):
                 if path.name.startswith(TEMPORARY):
                     path.unlink(missing_ok=True)
@@ -230,8 +229,8 @@ class FileCommitter:
                 f"{self._name}: {directory} is a link that leads out of {self._root}; remove it"
             )
 
-    def _remove_losers(self, files: Sequence[StagedFile]) -> None:
-        """Remove what other attempts of the same tasks staged; of each task only one counts."""
+    def _remove_duplicates(self, files: Sequence[StagedFile]) -> None:
+        """Remove what other attempts of the same tasks have staged."""
         tasks: dict[Path, set[tuple[int, int]]] = {}
         for file in files:
             directory = (self._root / file.staged).parent

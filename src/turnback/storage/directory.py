@@ -192,41 +192,28 @@ def _remember(folder: int, path: str) -> None:
     _durable[path] = os.fstat(folder).st_ino
 
 
-def remove_leftovers(folder: int) -> int:
-    """Delete the temporary files of dead writers below an open directory; return how many."""
-    removed = 0
+def find_leftovers(folder: int, prefix: str = "", *, remove: bool = False) -> dict[str, int]:
+    """Return the temporary files of dead writers below an open directory, with their sizes.
+
+    Args:
+        folder: The directory.
+        prefix: What to put before the names.
+        remove: Whether to delete them; what cannot be deleted is left out.
+    """
+    sizes: dict[str, int] = {}
     for name in os.listdir(folder):
         if name.startswith(TEMPORARY):
-            removed += _remove_if_dead(folder, name)
-        elif stat.S_ISDIR(entry_mode(folder, name)):
-            with subdirectory(folder, name) as child:
-                if child is not None:
-                    removed += remove_leftovers(child)
-    return removed
-
-
-def find_leftovers(folder: int, prefix: str, found: dict[str, int]) -> None:
-    """Add what `remove_leftovers` would delete, with the bytes of each file."""
-    for name in os.listdir(folder):
-        if name.startswith(TEMPORARY):
-            with _dead(folder, name) as file:
+            with _dead(folder, name) as file, suppress(OSError):
                 if file is not None:
-                    found[prefix + name] = os.fstat(file).st_size
+                    size = os.fstat(file).st_size
+                    if remove:
+                        os.unlink(name, dir_fd=folder)
+                    sizes[prefix + name] = size
         elif stat.S_ISDIR(entry_mode(folder, name)):
             with subdirectory(folder, name) as child:
                 if child is not None:
-                    find_leftovers(child, f"{prefix}{name}/", found)
-
-
-def _remove_if_dead(folder: int, name: str) -> bool:
-    with _dead(folder, name) as file:
-        if file is None:
-            return False
-        try:
-            os.unlink(name, dir_fd=folder)
-        except OSError:
-            return False
-    return True
+                    sizes |= find_leftovers(child, f"{prefix}{name}/", remove=remove)
+    return sizes
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Checksums of stored files."""
+"""Sealed files: a header with kind, version and checksum before the content."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from turnback.core.errors import ConfigurationError, CorruptFileError, FormatVer
 
 def digest(data: bytes) -> str:
     """Return the checksum of some bytes: 'xxh3:' and 32 hexadecimal digits."""
-    return _xxh3(data)
+    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def check(data: bytes, length: int, digest: str, name: str) -> None:
+def check(data: bytes, length: int, recorded: str, name: str) -> None:
     """Compare a file's bytes with what was recorded when it was written.
 
     Args:
         data: The bytes that were read.
         length: The recorded length.
-        digest: The recorded checksum.
+        recorded: The recorded checksum.
         name: The file, for the message.
 
     Raises:
@@ -30,9 +30,9 @@ def check(data: bytes, length: int, digest: str, name: str) -> None:
     """
     if len(data) != length:
         raise damaged(name, f"{len(data)} bytes found, {length} recorded")
-    found = _xxh3(data)
-    if found != digest:
-        raise damaged(name, f"checksum {found} found, {digest} recorded")
+    actual = digest(data)
+    if actual != recorded:
+        raise damaged(name, f"checksum {actual} found, {recorded} recorded")
 
 
 def damaged(name: str, what: str) -> CorruptFileError:
@@ -41,10 +41,6 @@ def damaged(name: str, what: str) -> CorruptFileError:
         f"{name} is damaged: {what}; nothing of it was used. Put back an intact copy of the file, "
         "or start from another checkpoint or savepoint"
     )
-
-
-def _xxh3(data: bytes) -> str:
-    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")

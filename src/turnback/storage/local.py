@@ -21,7 +21,6 @@ from turnback.storage.directory import (
     find_leftovers,
     forget,
     link_refused,
-    remove_leftovers,
     subdirectory,
     sync_directory,
 )
@@ -82,8 +81,8 @@ class LocalStorage:
         return sorted(self._files(prefix, lambda entry: 0))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        found = self._files(prefix, lambda entry: entry.stat(follow_symlinks=False).st_size)
-        return dict(sorted(found.items()))
+        sizes = self._files(prefix, lambda entry: entry.stat(follow_symlinks=False).st_size)
+        return dict(sorted(sizes.items()))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         segments = split_prefix(prefix)
@@ -121,23 +120,19 @@ class LocalStorage:
         Files still being written by a live process, here or on another machine that shares the
         lock table, are left alone.
         """
-        with self._failing("clean", "everything"):
-            try:
-                with descend(self._root, ()) as folder:
-                    return remove_leftovers(folder)
-            except FileNotFoundError:
-                return 0
+        return len(self._leftovers("clean", remove=True))
 
     def leftovers(self) -> dict[str, int]:
         """Return what `remove_leftovers` would delete, with the bytes of each file."""
-        found: dict[str, int] = {}
-        with self._failing("list", "everything"):
+        return dict(sorted(self._leftovers("list", remove=False).items()))
+
+    def _leftovers(self, action: str, *, remove: bool) -> dict[str, int]:
+        with self._failing(action, "everything"):
             try:
                 with descend(self._root, ()) as folder:
-                    find_leftovers(folder, "", found)
+                    return find_leftovers(folder, remove=remove)
             except FileNotFoundError:
                 return {}
-        return dict(sorted(found.items()))
 
     def _files(self, prefix: str, measure: Callable[[os.DirEntry[str]], int]) -> dict[str, int]:
         segments = split_prefix(prefix)

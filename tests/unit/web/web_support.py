@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
+from manual_clock import ManualClock
 from snapshot_support import FakeJob, schema
-from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History, JobEnded

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from manual_clock import ManualClock
 from turnback import DiscardSink
-from turnback.core.clock import ManualClock
 from turnback.program.functions import KeyedProcessFunction
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
 from turnback.program.plan import Plan, plan
