@@ -269,8 +269,8 @@ class _Parser:
         return result
 
     def _scan(self) -> None:
-        text, position = self._text, 0
-        while text[position:].strip():
+        text, position, end = self._text, 0, len(self._text.rstrip())
+        while position < end:
             match = _TOKEN.match(text, position)
             if match is None or match.lastgroup is None:
                 position += len(text[position:]) - len(text[position:].lstrip())

@@ -66,9 +66,6 @@ def test_any_value_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
 @pytest.mark.parametrize(
     ("spec", "value"),
     [
-        ("string", "x" * (64 << 20)),
-        ("binary", b"\xff" * (64 << 20)),
-        ("a array<binary>", (([b"\0" * (32 << 20)] * 2),)),
         ("string", ""),
         ("string", "nul\0 Zoe\u0308 Zoë"),
         ("timestamp_ntz", datetime(1, 1, 1)),
@@ -85,7 +82,16 @@ def test_any_value_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
 def test_extremes(spec: Any, value: Any) -> None:
     back = round_trip(spec, value)
     assert back == value
-    assert repr(back)[:100] == repr(value)[:100] or isinstance(back, Row)
+    assert repr(back)[:100] == repr(value)[:100]
+
+
+def test_large_values() -> None:
+    text = "x" * (64 << 20)
+    assert round_trip("string", text) == text
+    data = b"\xff" * (64 << 20)
+    assert round_trip("binary", data) == data
+    (parts,) = round_trip("a array<binary>", ([data[: 32 << 20]] * 2,))
+    assert list(map(len, parts)) == [32 << 20] * 2
 
 
 def test_nan_and_none() -> None:
