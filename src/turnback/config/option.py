@@ -204,10 +204,10 @@ def flag(key: str, value: Any) -> bool:
 
 def text(key: str, value: Any) -> str:
     """Read any text but an empty one."""
-    found = fspath(value) if isinstance(value, PathLike) else written(value)
-    if not isinstance(found, str) or not found.strip():
+    text = fspath(value) if isinstance(value, PathLike) else written(value)
+    if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{key} is empty: give it a value, or leave it out")
-    return found
+    return text
 
 
 def choice(choices: type[Enum]) -> Parser:

@@ -110,12 +110,12 @@ _BY_FIELD = {option.field: option for option in S3_OPTIONS}
 
 def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
     """Options of `S3Storage` for configuration keys; other keys are ignored."""
-    found = {}
+    options = {}
     for option in S3_OPTIONS:
         if option.key in settings:
             value = settings[option.key]
-            found[option.field] = _opposite(value) if option.field == _VIRTUAL_HOSTED else value
-    return found
+            options[option.field] = _opposite(value) if option.field == _VIRTUAL_HOSTED else value
+    return options
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,9 +83,9 @@ class SavepointSchedule:
         assert self.cron is not None
         start = min(max(ms, 0), _LATEST_MS)
         moment = datetime.fromtimestamp(start // 1000, ZoneInfo(self.timezone))
-        for found in CronSim(self.cron, moment):
+        for due in CronSim(self.cron, moment):
             # An hour that a change of the clocks repeats can give a time that has passed.
-            if (at := round(found.timestamp() * 1000)) > start:
+            if (at := round(due.timestamp() * 1000)) > start:
                 return at
         return _NEVER
 

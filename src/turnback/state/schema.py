@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from hashlib import blake2b
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
-from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import Descriptor, TypeInfo, type_from_descriptor
+
+if TYPE_CHECKING:
+    from turnback.types.keys import KeyCodec
 
 KINDS = ("value", "list", "map", "reducing", "aggregating")
 SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
@@ -42,6 +44,8 @@ class KeySchema(msgspec.Struct, frozen=True):
         return tuple(map(type_from_descriptor, self.types))
 
     def codec(self) -> KeyCodec:
+        from turnback.types.keys import KeyCodec  # not needed to list states, which is to be quick
+
         return KeyCodec(self.type_infos(), self.columns)
 
     def __str__(self) -> str:

@@ -78,15 +78,15 @@ def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[i
     header = _HEADER.match(data)
     if header is None:
         raise damaged(name, "its header is missing or incomplete")
-    found, version = header[1].decode(), int(header[2])
+    actual, version = header[1].decode(), int(header[2])
     body = data[header.end() :]
     if len(body) != int(header[3]):
         raise damaged(name, f"{len(body)} bytes follow the header, {int(header[3])} recorded")
-    expected = _sum(found, version, body)
+    expected = _sum(actual, version, body)
     if expected != header[4].decode():
         raise damaged(name, f"checksum {expected} found, {header[4].decode()} recorded")
-    if found != kind:
-        raise damaged(name, f"it is a {found} file where a {kind} file belongs")
+    if actual != kind:
+        raise damaged(name, f"it is a {actual} file where a {kind} file belongs")
     readable = range(1, supported + 1) if isinstance(supported, int) else supported
     if version not in readable:
         raise FormatVersionError(

@@ -136,14 +136,14 @@ class LocalStorage:
 
     def _files(self, prefix: str, measure: Callable[[os.DirEntry[str]], int]) -> dict[str, int]:
         segments = split_prefix(prefix)
-        found: dict[str, int] = {}
+        files: dict[str, int] = {}
         with self._failing("list", prefix or "everything"), ExitStack() as stack:
             try:
                 folder = stack.enter_context(descend(self._root, segments))
             except (FileNotFoundError, NotADirectoryError):
-                return found
-            _collect(folder, "".join(f"{segment}/" for segment in segments), found, measure)
-        return found
+                return files
+            _collect(folder, "".join(f"{segment}/" for segment in segments), files, measure)
+        return files
 
     def _write(self, path: str, data: bytes, *, replace: bool) -> None:
         *parents, name = split_path(path)
@@ -233,7 +233,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _collect(
-    folder: int, prefix: str, found: dict[str, int], measure: Callable[[os.DirEntry[str]], int]
+    folder: int, prefix: str, files: dict[str, int], measure: Callable[[os.DirEntry[str]], int]
 ) -> None:
     directories = []
     with os.scandir(folder) as entries:
@@ -244,8 +244,8 @@ def _collect(
                 directories.append(entry.name)
             elif entry.is_file(follow_symlinks=False) and not entry.name.startswith(TEMPORARY):
                 with suppress(FileNotFoundError):  # deleted a moment ago
-                    found[prefix + entry.name] = measure(entry)
+                    files[prefix + entry.name] = measure(entry)
     for name in directories:
         with subdirectory(folder, name) as child:
             if child is not None:
-                _collect(child, f"{prefix}{name}/", found, measure)
+                _collect(child, f"{prefix}{name}/", files, measure)

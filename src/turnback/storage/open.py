@@ -78,8 +78,8 @@ class MemoryStorage:
         start = self._prefix + _directory(prefix)
         cut = len(self._prefix)
         with _LOCK:
-            found = [(p[cut:], len(data)) for p, data in self._files.items() if p.startswith(start)]
-        return dict(sorted(found))
+            sizes = [(p[cut:], len(data)) for p, data in self._files.items() if p.startswith(start)]
+        return dict(sorted(sizes))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         below = _directory(prefix)

@@ -113,14 +113,14 @@ class S3Storage:
     def sizes(self, prefix: str = "") -> dict[str, int]:
         below = "/".join(split_prefix(prefix)) or None
         with self._request("list", prefix) as store:
-            found = [(e["path"], e["size"]) for chunk in store.list(below) for e in chunk]
-        return dict(sorted(found))
+            sizes = [(e["path"], e["size"]) for chunk in store.list(below) for e in chunk]
+        return dict(sorted(sizes))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         below = "/".join(split_prefix(prefix)) or None
         with self._request("list", prefix) as store:
-            found = store.list_with_delimiter(below)["common_prefixes"]
-        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+            prefixes = store.list_with_delimiter(below)["common_prefixes"]
+        names = (path.rstrip("/").rpartition("/")[2] for path in prefixes)
         return sorted(name for name in names if name)
 
     def delete(self, path: str) -> None:
