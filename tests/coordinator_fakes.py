@@ -5,17 +5,17 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from manual_clock import ManualClock
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Fence, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.clock import ManualClock
 from turnback.core.errors import StorageError
 from turnback.job.history import History
 from turnback.state.files import StateFile
 from turnback.storage.base import Storage
 from turnback.storage.envelope import digest
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 _NAMES = itertools.count()
 

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import ManualClock
 from turnback.inspect.job import Job
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
@@ -32,7 +32,7 @@ from turnback.snapshot.table import ROWS, StateTable, write_parts
 from turnback.state.backend import sub_codec
 from turnback.state.delta import DeltaBuilder
 from turnback.state.files import StateFile, StorageRef
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import digest
 from turnback.storage.open import open_storage
 from turnback.types.factory import Types
@@ -62,7 +62,7 @@ def schema(
         uid=uid,
         name=name,
         kind=kind,
-        key={"types": [t.describe() for t in keys or [Types.STRING()]], "columns": columns},
+        key=KeySchema(tuple(t.describe() for t in keys or [Types.STRING()]), columns),
         value=(value or Types.LONG()).describe(),
         sub=None if sub is None else sub.describe(),
     )
@@ -70,9 +70,7 @@ def schema(
 
 def entries(state: StateSchema, held: Mapping[Any, Any], groups: int, epoch: int = 1) -> Any:
     """Groups, keys, subs and values of what a state holds, encoded as the engine does."""
-    codec = KeyCodec(
-        tuple(map(type_from_descriptor, state.key["types"])), bool(state.key["columns"])
-    )
+    codec = KeyCodec(state.key.type_infos(), state.key.columns)
     encode = Serializer(type_from_descriptor(state.value)).encode
     found = []
     for key, value in held.items():

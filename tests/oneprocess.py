@@ -18,11 +18,10 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
-from turnback.program.planner import plan
+from turnback.program.plan import plan
 from turnback.sinks.base import CommitterContext
 from turnback.spark.merger import MergeTask
-from turnback.state.compaction import plan_merges
-from turnback.state.files import StorageRef
+from turnback.state.files import StorageRef, plan_merges
 from turnback.storage.local import LocalStorage
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type

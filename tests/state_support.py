@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.compaction import Merge
-from turnback.state.delta import DeltaBuilder
-from turnback.state.files import StateFile
+from turnback.state.delta import BuiltDelta, DeltaBuilder
+from turnback.state.files import StateFile, merged_lineage
+from turnback.state.merging import merge
 from turnback.state.replica import Replica, open_replica
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec, group_range
+
+
+def merged_file(path: str, built: BuiltDelta, files: Sequence[StateFile], final: bool) -> StateFile:
+    """What a manifest says of a file that takes the place of others."""
+    return msgspec.structs.replace(
+        built.file(path, files[-1].last_epoch),
+        first_epoch=min(file.first_epoch for file in files),
+        complete=final,
+        lineage=merged_lineage(files, complete=final),
+    )
+
 
 Step = Callable[[dict[str, Any]], Any]
 
@@ -50,7 +63,7 @@ class FakeJob:
         files = [f for f in self.files if f.overlaps(*groups)]
         directory = self.root / f"{partition}-of-{self.parallelism}"
         home = open_replica(self.kind, directory, files, self.read, backend.schemas(), groups)
-        self.found.append(home.found)
+        self.found.append(home.opening)
         return home
 
     def run(self, steps: Iterable[tuple[Any, Step]], *, confirm: bool = True) -> list[Any]:
@@ -66,7 +79,7 @@ class FakeJob:
                 backend.begin(home.store, self.epoch)
                 for i, (key, step) in enumerate(steps):
                     if first <= self.codec.group(key, self.max_parallelism) <= last:
-                        backend.key = self.codec.form.one(key)
+                        backend.key = self.codec.normalizer.normalize(key)
                         results[i] = step(handles)
                 builder = DeltaBuilder(self.epoch)
                 backend.drain(builder)
@@ -93,9 +106,8 @@ class FakeJob:
         return self.blobs[file.path]
 
     def merge(self, chosen: list[StateFile], final: bool) -> StateFile:
-        plan = Merge(tuple(chosen), final)
-        built = plan.run(self.read)
-        file = plan.file(self.store(built.data), built)
+        built = merge(chosen, self.read, final=final)
+        file = merged_file(self.store(built.data), built, chosen, final)
         self.files = [f for f in self.files if f not in chosen] + [file]
         return file
 

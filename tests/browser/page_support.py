@@ -11,7 +11,7 @@ from urllib.parse import quote
 from playwright.sync_api import Page, expect
 
 from fake_job import Driver, FakeJob, dead, schema
-from turnback.core.clock import ManualClock
+from manual_clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.history import (
     AttemptStarted,

@@ -21,8 +21,7 @@ from turnback.program.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from turnback.state.compaction import plan_merges
-from turnback.state.files import in_order
+from turnback.state.files import in_order, plan_merges
 from turnback.types.factory import Types
 
 

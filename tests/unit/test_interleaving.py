@@ -4,7 +4,7 @@ import pytest
 
 from interleaving import SEED, InterleavedStorage, Interleaving, replayable, seeds
 from turnback.core.errors import AlreadyExistsError
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 
 def count_up(storage: InterleavedStorage) -> None:

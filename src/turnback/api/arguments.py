@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError
 from turnback.program.descriptors import StateDescriptor
-from turnback.state.schema import MAX_GROUPS, StateSchema
+from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 
@@ -46,7 +46,7 @@ def snapshot_text(given: str | int | PathLike[str] | datetime | None) -> str | i
     )
 
 
-def state_schema(uid: str, descriptor: StateDescriptor, key: Any) -> StateSchema:
+def state_schema(uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
     """What a state is, by its descriptor and how its stream is keyed."""
     sub = descriptor.key_type
     return StateSchema(
@@ -61,7 +61,7 @@ def state_schema(uid: str, descriptor: StateDescriptor, key: Any) -> StateSchema
 
 def given_key(
     state: StateSchema, df: DataFrame, columns: tuple[str, ...] | None, key_type: Any
-) -> dict[str, Any] | None:
+) -> KeySchema | None:
     """How the stream of a state is keyed, in the form of `StateSchema.key`; None if not said.
 
     Args:
@@ -84,7 +84,7 @@ def given_key(
     else:
         return None
     codec = KeyCodec(types, by_columns=columns is not None)
-    return {"types": [t.describe() for t in codec.types], "columns": codec.by_columns}
+    return KeySchema.of(codec)
 
 
 def check_frame(who: str, frame: Any) -> None:

@@ -23,8 +23,7 @@ from turnback.config.configuration import (
     state_backend,
     storage_options,
 )
-from turnback.config.object_store import from_storage_options
-from turnback.config.options import MAX_PARALLELISM, backend_name
+from turnback.config.options import MAX_PARALLELISM, backend_name, from_storage_options
 from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError, PlanError
@@ -32,8 +31,7 @@ from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
-from turnback.program.plan import Plan
-from turnback.program.planner import plan
+from turnback.program.plan import Plan, plan
 from turnback.snapshot.claims import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type
@@ -346,7 +344,7 @@ def job_spec(
         name=start.name,
         root="memory://jobs" if inline else job_root(configuration),
         settings=settings,
-        restart=choose_restart(None, configuration.raw, settings.enabled),
+        restart=choose_restart(configuration.raw, settings.enabled),
         backend=backend,
         inline=inline,
         bounded=bounded,

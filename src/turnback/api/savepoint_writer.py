@@ -26,6 +26,7 @@ from turnback.snapshot.draft import Draft
 from turnback.snapshot.metadata import SavedState, SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
+from turnback.state.schema import KeySchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -139,7 +140,7 @@ class SavepointWriter:
             )
         check_frame("with_state", df)
         columns = (key_by,) if isinstance(key_by, str) else None if key_by is None else (*key_by,)
-        key = given_key(state_schema(uid, descriptor, {}), df, columns, key_type)
+        key = given_key(state_schema(uid, descriptor, KeySchema((), False)), df, columns, key_type)
         key = key or self._draft.key_of(uid)
         if key is None:
             raise ConfigurationError(

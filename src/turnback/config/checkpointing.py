@@ -1,3 +1,5 @@
+"""When and how checkpoints are taken."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,16 +9,14 @@ from typing import Any
 
 from turnback.config.option import (
     Option,
+    check_fields,
     choice,
     count,
-    duration,
+    duration_option,
     flag,
     read_options,
-    spellings,
     text,
 )
-from turnback.core.errors import ConfigurationError
-from turnback.core.units import duration_setting
 
 _MINIMUM_MS = 10
 
@@ -75,19 +75,12 @@ class CheckpointSettings:
     directory: str | None = None
 
     def __post_init__(self) -> None:
-        if self.interval_ms is not None:
-            _at_least("interval", self.interval_ms, _MINIMUM_MS, " ms; leave it out for none")
-        _at_least("timeout", self.timeout_ms, _MINIMUM_MS, " ms")
-        _at_least("min-pause", self.min_pause_ms, 0, " ms")
-        _at_least("max-concurrent-checkpoints", self.max_concurrent, 1)
-        _at_least("tolerable-failed-checkpoints", self.tolerable_failures, 0)
-        _at_least("num-retained", self.num_retained, 1)
+        check_fields(CHECKPOINT_OPTIONS, self)
         if self.min_pause_ms > 0:
             object.__setattr__(self, "max_concurrent", 1)
 
     @property
     def enabled(self) -> bool:
-        """Whether checkpoints are taken at all."""
         return self.interval_ms is not None
 
     @property
@@ -105,67 +98,58 @@ class CheckpointSettings:
         return cls(**read_options(CHECKPOINT_OPTIONS, configuration))
 
 
-def _at_least(option: str, value: int, least: int, unit: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(
-            f"execution.checkpointing.{option} is {value!r}: it must be at least {least}{unit}"
-        )
-
-
 _CHECKPOINTING = "execution.checkpointing"
 
 CHECKPOINT_OPTIONS = (
-    Option(
+    duration_option(
         f"{_CHECKPOINTING}.interval",
-        duration(_MINIMUM_MS, "; leave it out for none"),
         "Time between the starts of two checkpoints; none are taken when it is not set.",
-        field="interval_ms",
-        write=duration_setting,
+        None,
+        "interval_ms",
+        _MINIMUM_MS,
+        "; leave it out for none",
     ),
     Option(
         f"{_CHECKPOINTING}.mode",
         choice(CheckpointingMode),
         "`exactly-once`, or `at-least-once` for lower latency and duplicates after a failure.",
-        default="exactly-once",
-        field="mode",
+        "exactly-once",
+        "mode",
     ),
-    Option(
+    duration_option(
         f"{_CHECKPOINTING}.timeout",
-        duration(_MINIMUM_MS),
         "A checkpoint that takes longer is discarded.",
-        default="10 min",
-        field="timeout_ms",
-        write=duration_setting,
+        "10 min",
+        "timeout_ms",
+        _MINIMUM_MS,
     ),
-    Option(
+    duration_option(
         f"{_CHECKPOINTING}.min-pause",
-        duration(),
         "Least time from the end of one checkpoint to the start of the next; when it is above 0, "
         "only one is under way at a time.",
-        default="0 ms",
-        field="min_pause_ms",
-        write=duration_setting,
+        "0 ms",
+        "min_pause_ms",
     ),
     Option(
         f"{_CHECKPOINTING}.max-concurrent-checkpoints",
         count(1),
         "How many checkpoints may be under way at once.",
-        default="1",
-        field="max_concurrent",
+        "1",
+        "max_concurrent",
     ),
     Option(
         f"{_CHECKPOINTING}.tolerable-failed-checkpoints",
         count(0),
         "How many checkpoints may fail in a row before the job fails.",
-        default="0",
-        field="tolerable_failures",
+        "0",
+        "tolerable_failures",
     ),
     Option(
         f"{_CHECKPOINTING}.num-retained",
         count(1),
         "How many complete checkpoints are kept.",
-        default="1",
-        field="num_retained",
+        "1",
+        "num_retained",
         aliases=("state.checkpoints.num-retained",),
     ),
     Option(
@@ -173,15 +157,15 @@ CHECKPOINT_OPTIONS = (
         choice(ExternalizedCheckpointRetention),
         "What becomes of the checkpoints when the job is cancelled: `retain-on-cancellation` or "
         "`delete-on-cancellation`.",
-        default="retain-on-cancellation",
-        field="retention",
+        "retain-on-cancellation",
+        "retention",
     ),
     Option(
         f"{_CHECKPOINTING}.incremental",
         flag,
         "Accepted for programs that set it: checkpoints always are incremental.",
-        default="true",
-        field="incremental",
+        "true",
+        "incremental",
         aliases=("state.backend.incremental",),
     ),
     Option(
@@ -197,12 +181,8 @@ CHECKPOINT_OPTIONS = (
         text,
         "Where job directories are, with their checkpoints: a path, or a URI such as "
         "`s3://bucket/jobs`.",
-        default="~/.turnback/jobs",
-        field="directory",
+        "~/.turnback/jobs",
+        "directory",
         aliases=(f"{_CHECKPOINTING}.dir",),
     ),
 )
-"""Every configuration key that is read here."""
-
-CHECKPOINT_KEYS = spellings(CHECKPOINT_OPTIONS)
-"""All their names."""

@@ -1,4 +1,4 @@
-"""What other parts want to know of a configuration."""
+"""The configuration of a job: what counts for every key, and where it comes from."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 from turnback.config.checkpointing import CheckpointStorage
 from turnback.config.layers import (
-    Given,
     Layer,
-    Rank,
+    Precedence,
+    RawSetting,
     Setting,
     file_layer,
     read_layer,
@@ -21,9 +21,8 @@ from turnback.config.layers import (
     root_layer,
     variable_layer,
 )
-from turnback.config.object_store import as_storage_options
 from turnback.config.option import Option
-from turnback.config.options import BACKENDS, OPTIONS, SPARK_PREFIX, option_of
+from turnback.config.options import BACKENDS, OPTIONS, SPARK_PREFIX, as_storage_options, option_of
 from turnback.core.errors import ConfigurationError
 
 CODE = "code"
@@ -64,10 +63,10 @@ class Configuration:
 
     __slots__ = ("_layers", "_settings")
 
-    def __init__(self, layers: Mapping[Rank, Layer] | None = None) -> None:
-        self._layers: dict[Rank, Layer] = dict(layers or {})
+    def __init__(self, layers: Mapping[Precedence, Layer] | None = None) -> None:
+        self._layers: dict[Precedence, Layer] = dict(layers or {})
         self._settings: dict[str, Setting] = resolve(
-            [self._layers[rank] for rank in sorted(self._layers)]
+            [self._layers[precedence] for precedence in sorted(self._layers)]
         )
 
     @classmethod
@@ -92,15 +91,18 @@ class Configuration:
                 used.
         """
         environ = os.environ if environ is None else environ
-        code = _given(in_code, CODE, "the configuration in code")
-        options = _given(command_line, COMMAND_LINE, COMMAND_LINE)
+        in_code_name = "the configuration in code"
+        code = _raw_settings(in_code, CODE, in_code_name)
+        options = _raw_settings(command_line, COMMAND_LINE, COMMAND_LINE)
         return cls(
             {
-                Rank.ROOT: root_layer(environ),
-                Rank.FILE: file_layer(environ, Path(directory or ".")),
-                Rank.ENVIRONMENT: variable_layer(environ),
-                Rank.IN_CODE: read_layer(Rank.IN_CODE, code, "the configuration in code"),
-                Rank.COMMAND_LINE: read_layer(Rank.COMMAND_LINE, options),
+                Precedence.ROOT: root_layer(environ),
+                Precedence.FILE: file_layer(environ, Path(directory or ".")),
+                Precedence.ENVIRONMENT: variable_layer(environ),
+                Precedence.IN_CODE: read_layer(
+                    Precedence.IN_CODE, code, "the configuration in code"
+                ),
+                Precedence.COMMAND_LINE: read_layer(Precedence.COMMAND_LINE, options),
             }
         )
 
@@ -110,12 +112,12 @@ class Configuration:
         Raises:
             ConfigurationError: The key is not known, or the value cannot be used.
         """
-        made = read_layer(Rank.SETTERS, [Given(key, value, CODE)])
-        return self._with_setters({**self._layers.get(Rank.SETTERS, {}), **made})
+        made = read_layer(Precedence.SETTERS, [RawSetting(key, value, CODE)])
+        return self._with_setters({**self._layers.get(Precedence.SETTERS, {}), **made})
 
     def without_code(self, unwanted: Callable[[str], bool]) -> Configuration:
         """Return a configuration without the keys that `with_code` had set and that match."""
-        setters = self._layers.get(Rank.SETTERS, {})
+        setters = self._layers.get(Precedence.SETTERS, {})
         return self._with_setters({k: s for k, s in setters.items() if not unwanted(k)})
 
     @property
@@ -143,14 +145,14 @@ class Configuration:
         setting = self._settings.get(option_of(key).key)
         return DEFAULT if setting is None else setting.origin
 
-    def rank(self, key: str) -> Rank:
+    def precedence(self, key: str) -> Precedence:
         """The layer the value of a key comes from.
 
         Raises:
             ConfigurationError: The key is not known.
         """
         setting = self._settings.get(option_of(key).key)
-        return Rank.DEFAULT if setting is None else setting.rank
+        return Precedence.DEFAULT if setting is None else setting.precedence
 
     def entries(self) -> list[ConfigEntry]:
         """Every known key, and Spark's that are set, in the order of their names."""
@@ -169,7 +171,7 @@ class Configuration:
         return hash(frozenset(self._settings.items()))
 
     def _with_setters(self, setters: Layer) -> Configuration:
-        return Configuration({**self._layers, Rank.SETTERS: setters})
+        return Configuration({**self._layers, Precedence.SETTERS: setters})
 
     def _entry(self, option: Option) -> ConfigEntry:
         setting = self._settings.get(option.key)
@@ -185,7 +187,7 @@ class Configuration:
         )
 
 
-def _given(settings: Mapping[str, Any] | None, origin: str, where: str) -> list[Given]:
+def _raw_settings(settings: Mapping[str, Any] | None, origin: str, where: str) -> list[RawSetting]:
     if settings is None:
         return []
     if not isinstance(settings, Mapping):
@@ -193,7 +195,7 @@ def _given(settings: Mapping[str, Any] | None, origin: str, where: str) -> list[
             f"{where} must be keys and values, such as {{'parallelism.default': 4}}, "
             f"got {type(settings).__name__}"
         )
-    return [Given(key, value, origin) for key, value in settings.items()]
+    return [RawSetting(key, value, origin) for key, value in settings.items()]
 
 
 class ConfigurationEditor:
@@ -242,7 +244,7 @@ def state_backend(configuration: Configuration) -> tuple[str, CheckpointStorage]
     """
     backend, paired = BACKENDS[configuration.value(_BACKEND)]
     storage: CheckpointStorage | None = configuration.value(_STORAGE)
-    later = configuration.rank(_BACKEND) > configuration.rank(_STORAGE)
+    later = configuration.precedence(_BACKEND) > configuration.precedence(_STORAGE)
     if paired is not None and (storage is None or later):
         return backend, paired
     return backend, storage or CheckpointStorage.FILESYSTEM

@@ -1,4 +1,4 @@
-"""One place where settings come from."""
+"""The places settings come from: environment variables, a file, code and the command line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from turnback.config.options import SPELLINGS, option_of, suggestion
-from turnback.config.restart_options import RESTART_TYPE, restart_kind
+from turnback.config.restart import RESTART_TYPE, restart_kind
 from turnback.core.errors import ConfigurationError
 
 
-class Rank(IntEnum):
+class Precedence(IntEnum):
     """Which layer wins: the higher one."""
 
     DEFAULT = 0
@@ -36,12 +36,12 @@ class Setting:
     Attributes:
         text: The value, checked and as people write it.
         origin: Where it was given.
-        rank: The layer it is in.
+        precedence: The layer it is in.
     """
 
     text: str
     origin: str
-    rank: Rank
+    precedence: Precedence
 
 
 Layer = Mapping[str, Setting]
@@ -49,7 +49,7 @@ Layer = Mapping[str, Setting]
 
 
 @dataclass(frozen=True)
-class Given:
+class RawSetting:
     """A key and a value as somebody wrote them, and where."""
 
     key: str
@@ -57,12 +57,14 @@ class Given:
     origin: str
 
 
-def read_layer(rank: Rank, given: Iterable[Given], where: str | None = None) -> dict[str, Setting]:
+def read_layer(
+    precedence: Precedence, settings: Iterable[RawSetting], where: str | None = None
+) -> dict[str, Setting]:
     """Check what one place says.
 
     Args:
-        rank: The layer.
-        given: Keys, by any of their names, and values.
+        precedence: The layer.
+        settings: Keys, by any of their names, and values.
         where: What error messages call the place; by default the origin.
 
     Raises:
@@ -71,19 +73,19 @@ def read_layer(rank: Rank, given: Iterable[Given], where: str | None = None) -> 
     """
     layer: dict[str, Setting] = {}
     names: dict[str, str] = {}
-    for one in given:
+    for raw in settings:
         try:
-            option = option_of(one.key)
-            text = option.text(one.key, one.value)
+            option = option_of(raw.key)
+            text = option.text(raw.key, raw.value)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{where or one.origin}: {error}") from None
+            raise ConfigurationError(f"{where or raw.origin}: {error}") from None
         before = layer.get(option.key)
         if before is not None and before.text != text:
-            both = f"{one.key} and {names[option.key]}"
-            if one.key == names[option.key]:
-                both = f"two values of {one.key}"
-            raise ConfigurationError(f"{where or one.origin}: {both} disagree: keep one of them")
-        layer[option.key], names[option.key] = Setting(text, one.origin, rank), one.key
+            both = f"{raw.key} and {names[option.key]}"
+            if raw.key == names[option.key]:
+                both = f"two values of {raw.key}"
+            raise ConfigurationError(f"{where or raw.origin}: {both} disagree: keep one of them")
+        layer[option.key], names[option.key] = Setting(text, raw.origin, precedence), raw.key
     return layer
 
 
@@ -96,7 +98,7 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
     Raises:
         ConfigurationError: One has another form, or a key comes twice with different values.
     """
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         key, value = key.strip(), value.strip()
@@ -105,10 +107,10 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
             raise ConfigurationError(
                 f"-D {shown}: write key=value, for example -D parallelism.default=4"
             )
-        if found.get(key, value) != value:
+        if settings.get(key, value) != value:
             raise ConfigurationError(f"-D {key} is given twice with different values: keep one")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings
 
 
 VARIABLE_PREFIX = "TURNBACK_CONF_"
@@ -140,15 +142,15 @@ def variable_layer(environ: Mapping[str, str]) -> Layer:
             raise ConfigurationError(
                 f"{name} stands for no configuration key{suggestion(name, tuple(_KEYS))}"
             )
-    given = (Given(_KEYS[name], environ[name], name) for name in names)
-    return read_layer(Rank.ENVIRONMENT, given)
+    given = (RawSetting(_KEYS[name], environ[name], name) for name in names)
+    return read_layer(Precedence.ENVIRONMENT, given)
 
 
 def root_layer(environ: Mapping[str, str]) -> Layer:
     """What TURNBACK_ROOT says, which counts where nothing else names the directory."""
     root = environ.get(ROOT_VARIABLE)
-    given = [Given("state.checkpoints.dir", root, ROOT_VARIABLE)] if root else []
-    return read_layer(Rank.ROOT, given)
+    given = [RawSetting("state.checkpoints.dir", root, ROOT_VARIABLE)] if root else []
+    return read_layer(Precedence.ROOT, given)
 
 
 FILE_VARIABLE = "TURNBACK_CONF"
@@ -168,10 +170,10 @@ def file_layer(environ: Mapping[str, str], directory: Path) -> Layer:
         if named:
             raise ConfigurationError(f"{FILE_VARIABLE} names {named!r}, which is no file")
         return {}
-    return read_layer(Rank.FILE, _read(path, name))
+    return read_layer(Precedence.FILE, _read(path, name))
 
 
-def _read(path: Path, name: str) -> list[Given]:
+def _read(path: Path, name: str) -> list[RawSetting]:
     import yaml
 
     try:
@@ -193,7 +195,7 @@ def _read(path: Path, name: str) -> list[Given]:
         raise ConfigurationError(
             f"{name} must hold keys and values, such as 'state.backend.type: x'"
         )
-    return [Given(key, value, name) for key, value in _flat(document)]
+    return [RawSetting(key, value, name) for key, value in _flat(document)]
 
 
 def _flat(document: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from os import PathLike, fspath
 from typing import Any
 
 from turnback.core.errors import ConfigurationError
-from turnback.core.units import parse_duration, parse_size
+from turnback.core.units import duration_setting, parse_duration, parse_size
 
 Parser = Callable[[str, Any], Any]
 """Takes the key as it was written and its value; raises ConfigurationError naming the key."""
@@ -82,17 +82,29 @@ def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) ->
     Raises:
         ConfigurationError: A value cannot be used, or two spellings of a key disagree.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in options:
         origin = ""
         for key in option.spellings:
             if key not in configuration:
                 continue
             value = option.parse(key, configuration[key])
-            if origin and found[option.field] != value:
+            if origin and values[option.field] != value:
                 raise ConfigurationError(f"{key} and {origin} disagree: keep one of them")
-            found[option.field], origin = value, key
-    return found
+            values[option.field], origin = value, key
+    return values
+
+
+def check_fields(options: Iterable[Option], settings: Any) -> None:
+    """Raise `ConfigurationError` unless each field of a data class holds what its option allows."""
+    optional = {field.name for field in fields(settings) if field.default is None}
+    for option in options:
+        value = getattr(settings, option.field)
+        if value is None and option.field in optional:
+            continue
+        parsed = option.parse(option.key, value)
+        if parsed != value:
+            raise ConfigurationError(f"{option.key} is {value!r}: it must be {parsed!r}")
 
 
 def duration(least: int = 0, hint: str = "") -> Parser:
@@ -107,14 +119,26 @@ def duration(least: int = 0, hint: str = "") -> Parser:
     return parse
 
 
+def duration_option(
+    key: str,
+    doc: str,
+    default: str | None,
+    field: str,
+    least: int = 0,
+    hint: str = "",
+) -> Option:
+    """Return the option for a duration in milliseconds."""
+    return Option(key, duration(least, hint), doc, default, field, write=duration_setting)
+
+
 def size(least: int = 0) -> Parser:
     """Return a parser for sizes in bytes."""
 
     def parse(key: str, value: Any) -> int:
-        found = parse_size(value, key)
-        if found < least:
+        size = parse_size(value, key)
+        if size < least:
             raise ConfigurationError(f"{key} is {value!r}: it must be at least {least} bytes")
-        return found
+        return size
 
     return parse
 
@@ -162,10 +186,10 @@ def flag(key: str, value: Any) -> bool:
 
 def text(key: str, value: Any) -> str:
     """Read any text but an empty one."""
-    found = fspath(value) if isinstance(value, PathLike) else written(value)
-    if not isinstance(found, str) or not found.strip():
+    text = fspath(value) if isinstance(value, PathLike) else written(value)
+    if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{key} is empty: give it a value, or leave it out")
-    return found
+    return text
 
 
 def choice(choices: type[Enum]) -> Parser:

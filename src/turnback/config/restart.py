@@ -10,14 +10,122 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from turnback.config.option import Option, read_options
-from turnback.config.restart_options import (
-    RESTART_OPTIONS,
-    RESTART_TYPE,
-    restart_kind,
+from turnback.config.option import (
+    Option,
+    check_fields,
+    count,
+    duration_option,
+    factor,
+    read_options,
 )
 from turnback.core.errors import ConfigurationError
 from turnback.core.units import parse_duration
+
+RESTART_TYPE = "restart-strategy.type"
+RESTART_KINDS = ("fixed-delay", "failure-rate", "exponential-delay")
+"""The strategies that have keys of their own, below ``restart-strategy.<kind>.``"""
+_UNLIMITED = "unlimited"
+_NONE = ("none", "off", "disable")
+_JOINED = {kind.replace("-", ""): kind for kind in RESTART_KINDS}
+
+
+def restart_kind(key: str) -> str | None:
+    """The strategy a key is about, `None` for keys that are about none or all of them."""
+    group, _, rest = key.partition(".")
+    kind = rest.partition(".")[0]
+    return kind if group == "restart-strategy" and kind in RESTART_KINDS else None
+
+
+def _type(key: str, value: Any) -> str:
+    name = str(value).strip().lower().replace("_", "-").replace("delayed", "delay")
+    if name in _NONE:
+        return "none"
+    kind = _JOINED.get(name, name)
+    if kind not in RESTART_KINDS:
+        allowed = ", ".join(("none", *RESTART_KINDS))
+        raise ConfigurationError(f"{key} is {value!r}: it must be one of {allowed}")
+    return kind
+
+
+def _attempts(key: str, value: Any) -> int | None:
+    if value is None or str(value).strip().lower() == _UNLIMITED:
+        return None
+    try:
+        return int(count(0)(key, value))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}, or {_UNLIMITED}") from None
+
+
+def _attempts_text(attempts: int | None) -> str:
+    return _UNLIMITED if attempts is None else str(attempts)
+
+
+_FIXED, _RATE, _EXPONENTIAL = (f"restart-strategy.{kind}" for kind in RESTART_KINDS)
+
+RESTART_OPTIONS = (
+    Option(
+        RESTART_TYPE,
+        _type,
+        "What follows a failure: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`. "
+        "When nothing is set, a job with checkpoints restarts every second without limit, one "
+        "without them does not restart.",
+        field="kind",
+        aliases=("restart-strategy",),
+    ),
+    Option(
+        f"{_FIXED}.attempts",
+        _attempts,
+        f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
+        "1",
+        "attempts",
+        write=_attempts_text,
+    ),
+    duration_option(f"{_FIXED}.delay", "Time before each restart.", "1 s", "delay_ms"),
+    Option(
+        f"{_RATE}.max-failures-per-interval",
+        count(1),
+        "How many failures one interval may see; one more, and the job fails for good.",
+        "1",
+        "max_failures",
+    ),
+    duration_option(
+        f"{_RATE}.failure-rate-interval",
+        "The interval in which failures are counted.",
+        "1 min",
+        "interval_ms",
+        1,
+    ),
+    duration_option(f"{_RATE}.delay", "Time before each restart.", "1 s", "delay_ms"),
+    duration_option(
+        f"{_EXPONENTIAL}.initial-backoff", "Time before the first restart.", "1 s", "initial_ms", 1
+    ),
+    duration_option(
+        f"{_EXPONENTIAL}.max-backoff", "Most time before a restart.", "1 min", "max_ms", 1
+    ),
+    Option(
+        f"{_EXPONENTIAL}.backoff-multiplier",
+        factor(1),
+        "By how much the time grows from one restart to the next.",
+        "1.5",
+        "multiplier",
+    ),
+    duration_option(
+        f"{_EXPONENTIAL}.reset-backoff-threshold",
+        "A job that ran well for so long starts with the initial time again.",
+        "1 h",
+        "reset_threshold_ms",
+        1,
+    ),
+    Option(
+        f"{_EXPONENTIAL}.jitter-factor",
+        factor(0, 1),
+        "How much of each time is left to chance, so that jobs do not restart in step.",
+        "0.1",
+        "jitter",
+    ),
+)
+"""Every configuration key of the restart strategies."""
+
 
 Duration = int | str | timedelta
 
@@ -39,6 +147,9 @@ class RestartStrategyConfiguration(ABC):
 
     kind: ClassVar[str | None] = None
     """Its name in ``restart-strategy.type``."""
+
+    def __post_init__(self) -> None:
+        check_fields(_options(self.kind), self)
 
     @abstractmethod
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
@@ -67,7 +178,6 @@ class NoRestart(RestartStrategyConfiguration):
     kind = "none"
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _FixedDelay(0, 0)
 
 
@@ -80,12 +190,7 @@ class FixedDelayRestart(RestartStrategyConfiguration):
     attempts: int | None = 1
     delay_ms: int = 1_000
 
-    def __post_init__(self) -> None:
-        if self.attempts is not None:
-            _at_least("restart-strategy.fixed-delay.attempts", self.attempts, 0)
-
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _FixedDelay(self.attempts, self.delay_ms)
 
 
@@ -99,13 +204,7 @@ class FailureRateRestart(RestartStrategyConfiguration):
     interval_ms: int = 60_000
     delay_ms: int = 1_000
 
-    def __post_init__(self) -> None:
-        name = "restart-strategy.failure-rate"
-        _at_least(f"{name}.max-failures-per-interval", self.max_failures, 1)
-        _at_least(f"{name}.failure-rate-interval", self.interval_ms, 1)
-
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _FailureRate(self)
 
 
@@ -122,19 +221,14 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        name = "restart-strategy.exponential-delay"
-        _at_least(f"{name}.initial-backoff", self.initial_ms, 1)
-        _at_least(f"{name}.max-backoff", self.max_ms, self.initial_ms)
-        _at_least(f"{name}.backoff-multiplier", self.multiplier, 1, whole=False)
-        _at_least(f"{name}.reset-backoff-threshold", self.reset_threshold_ms, 1)
-        _at_least(f"{name}.jitter-factor", self.jitter, 0, whole=False)
-        if self.jitter > 1:
+        super().__post_init__()
+        if self.max_ms < self.initial_ms:
             raise ConfigurationError(
-                f"{name}.jitter-factor is {self.jitter}: from 0 to 1 is allowed"
+                f"restart-strategy.exponential-delay.max-backoff is {self.max_ms} ms: it must be "
+                f"at least the initial backoff, {self.initial_ms} ms"
             )
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         return _ExponentialDelay(self, jitter)
 
 
@@ -143,11 +237,9 @@ class FallBackRestart(RestartStrategyConfiguration):
     """Whatever the configuration file says."""
 
     def to_configuration(self) -> dict[str, str]:
-        """Return nothing: what is configured elsewhere counts."""
         return {}
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """See the base class."""
         raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
 
 
@@ -199,20 +291,15 @@ class RestartStrategies:
 
 
 def choose_restart(
-    in_code: RestartStrategyConfiguration | None,
-    configuration: Mapping[str, Any],
-    checkpointing: bool,
+    configuration: Mapping[str, Any], checkpointing: bool
 ) -> RestartStrategyConfiguration:
-    """Return the strategy of a job: code wins over configuration, which wins over the default.
+    """Return the strategy of a job, as configured.
 
-    Without checkpoints the default is no restart, with them a restart every second without limit.
+    When nothing is, a job without checkpoints is not restarted, one with them every second without
+    limit.
     """
-    if in_code is not None and not isinstance(in_code, FallBackRestart):
-        return in_code
-    configured = restart_from_configuration(configuration)
-    if configured is not None:
-        return configured
-    return FixedDelayRestart(None, 1_000) if checkpointing else NoRestart()
+    default = FixedDelayRestart(None, 1_000) if checkpointing else NoRestart()
+    return restart_from_configuration(configuration) or default
 
 
 def restart_from_configuration(
@@ -226,28 +313,19 @@ def restart_from_configuration(
     kind = read_options(RESTART_OPTIONS[:1], configuration).get("kind")
     if kind is None:
         return None
-    return _MAKE[kind](**read_options(_options(kind), configuration))
+    return _CONFIGURATIONS[kind](**read_options(_options(kind), configuration))
 
 
-def _options(kind: str) -> list[Option]:
-    return [option for option in RESTART_OPTIONS if restart_kind(option.key) == kind]
+def _options(kind: str | None) -> list[Option]:
+    return [option for option in RESTART_OPTIONS if kind and restart_kind(option.key) == kind]
 
 
-_MAKE: dict[str, Callable[..., RestartStrategyConfiguration]] = {
+_CONFIGURATIONS: dict[str, Callable[..., RestartStrategyConfiguration]] = {
     "none": NoRestart,
     "fixed-delay": FixedDelayRestart,
     "failure-rate": FailureRateRestart,
     "exponential-delay": ExponentialDelayRestart,
 }
-
-
-def _at_least(option: str, value: float, least: float, whole: bool = True) -> None:
-    kinds: tuple[type, ...] = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or value == float("inf"):
-        what = "a whole number" if whole else "a number"
-        raise ConfigurationError(f"{option} is {value!r}: it must be {what}")
-    if not value >= least:
-        raise ConfigurationError(f"{option} is {value}: it must be at least {least}")
 
 
 class _FixedDelay(RestartStrategy):
@@ -292,7 +370,7 @@ class _ExponentialDelay(RestartStrategy):
         else:
             grown = self._backoff * configuration.multiplier
             self._backoff = min(grown, configuration.max_ms)
-        spread = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
-        delay = max(0, round(min(self._backoff + spread, configuration.max_ms)))
+        offset = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
+        delay = max(0, round(min(self._backoff + offset, configuration.max_ms)))
         self._restarted = now + delay
         return delay

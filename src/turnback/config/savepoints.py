@@ -13,16 +13,15 @@ from cronsim import CronSim, CronSimError
 
 from turnback.config.option import (
     Option,
+    check_fields,
     choice,
     count,
-    duration,
+    duration_option,
     flag,
     read_options,
-    spellings,
     text,
 )
 from turnback.core.errors import ConfigurationError
-from turnback.core.units import duration_setting
 
 MINIMUM_MS = 1_000
 _NEVER = 2**63 - 1
@@ -84,9 +83,9 @@ class SavepointSchedule:
         assert self.cron is not None
         start = min(max(ms, 0), _LATEST_MS)
         moment = datetime.fromtimestamp(start // 1000, ZoneInfo(self.timezone))
-        for found in CronSim(self.cron, moment):
+        for due in CronSim(self.cron, moment):
             # An hour that a change of the clocks repeats can give a time that has passed.
-            if (at := round(found.timestamp() * 1000)) > start:
+            if (at := round(due.timestamp() * 1000)) > start:
                 return at
         return _NEVER
 
@@ -151,12 +150,7 @@ class SavepointSettings:
     format: SavepointFormat = SavepointFormat.CANONICAL
 
     def __post_init__(self) -> None:
-        if isinstance(self.keep, bool) or not isinstance(self.keep, int) or self.keep < 1:
-            raise ConfigurationError(
-                f"savepoints.schedule.keep is {self.keep!r}: it must be at least 1"
-            )
-        if self.directory is not None and not self.directory.strip():
-            raise ConfigurationError("state.savepoints.dir is empty: name a directory")
+        check_fields(SAVEPOINT_OPTIONS, self)
         if self.interval_ms is not None and self.cron is not None:
             raise ConfigurationError(
                 "savepoints.schedule.interval and savepoints.schedule.cron are both set: keep one "
@@ -190,9 +184,8 @@ def _cron(key: str, value: Any) -> str:
 
 
 def _timezone(key: str, value: Any) -> str:
-    name = text(key, value)
-    check_timezone(name)
-    return name
+    check_timezone(str(value))
+    return str(value)
 
 
 SAVEPOINT_OPTIONS = (
@@ -203,12 +196,13 @@ SAVEPOINT_OPTIONS = (
         field="directory",
         aliases=("execution.checkpointing.savepoint-dir",),
     ),
-    Option(
+    duration_option(
         "savepoints.schedule.interval",
-        duration(MINIMUM_MS, "; leave it out for none"),
         "Time between two savepoints that are taken by themselves.",
-        field="interval_ms",
-        write=duration_setting,
+        None,
+        "interval_ms",
+        MINIMUM_MS,
+        "; leave it out for none",
     ),
     Option(
         "savepoints.schedule.cron",
@@ -221,33 +215,29 @@ SAVEPOINT_OPTIONS = (
         "savepoints.schedule.timezone",
         _timezone,
         "Time zone of the cron expression.",
-        default="UTC",
-        field="timezone",
+        "UTC",
+        "timezone",
     ),
     Option(
         "savepoints.schedule.keep",
         count(1),
         "How many scheduled savepoints are kept; those that people asked for always are.",
-        default="3",
-        field="keep",
+        "3",
+        "keep",
     ),
     Option(
         "savepoints.on-stop",
         flag,
         "Whether stopping a job takes a savepoint unless told otherwise.",
-        default="true",
-        field="on_stop",
+        "true",
+        "on_stop",
     ),
     Option(
         "savepoints.format",
         choice(SavepointFormat),
         "How savepoints are written: `canonical` for any backend and for people, `native` for "
         "speed.",
-        default="canonical",
-        field="format",
+        "canonical",
+        "format",
     ),
 )
-"""Every configuration key that is read here."""
-
-SAVEPOINT_KEYS = spellings(SAVEPOINT_OPTIONS)
-"""All their names."""

@@ -80,7 +80,7 @@ class StateRows:
         self.stored = snapshot.rows(schema)
         self.groups = snapshot.max_parallelism
         self.codec = StateTable(schema)
-        self.key_types = tuple(type_from_descriptor(t) for t in schema.key["types"])
+        self.key_types = schema.key.type_infos()
         self.columns = tuple(self.codec.arrow_schema.names[1:])
 
     def shown(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
@@ -337,9 +337,7 @@ def _look_up(rows: StateRows, text: str, start: RowPosition, found: _Found) -> R
 
 def _encoded(rows: StateRows, text: str) -> tuple[int, bytes]:
     """Key group and bytes of a key, as the engine computes them."""
-    from turnback.types.keys import KeyCodec
-
-    codec = KeyCodec(rows.key_types, bool(rows.schema.key["columns"]))
+    codec = rows.schema.key.codec()
     key: Any = parse_key(text, rows.key_types)
     try:
         return codec.group(key, rows.groups), codec.encode(key)

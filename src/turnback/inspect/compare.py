@@ -237,7 +237,7 @@ def _check_comparable(old: StateRows, new: StateRows) -> None:
         )
     if old.groups != new.groups:
         problem = f"one snapshot has {old.groups} key groups, the other {new.groups}"
-    elif old.schema.key["columns"] != new.schema.key["columns"]:
+    elif old.schema.key.columns != new.schema.key.columns:
         problem = "the stream was keyed by columns in one snapshot and by a function in the other"
     if problem is not None:
         raise IncompatibleStateError(

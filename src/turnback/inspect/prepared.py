@@ -123,7 +123,7 @@ def kind_of(transaction: bytes) -> str | None:
 def _promised(
     ctx: CommitterContext, transaction: bytes, record: SinkRecord | None
 ) -> TransactionRow:
-    from turnback.sinks.inline import inline_output
+    from turnback.sinks.memory import inline_output
     from turnback.sinks.staging import KIND
 
     kind = kind_of(transaction)

@@ -339,7 +339,7 @@ def _state(state: StoredState) -> StateRow:
         uid=schema.uid,
         name=schema.name,
         kind=schema.kind,
-        key_type=", ".join(map(type_name, schema.key["types"])),
+        key_type=", ".join(map(type_name, schema.key.types)),
         map_key_type=None if schema.sub is None else type_name(schema.sub),
         value_type=type_name(schema.value),
         rows=state.rows,

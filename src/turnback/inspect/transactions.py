@@ -197,7 +197,7 @@ def _usable_sinks(
     given: dict[str, Sink],
 ) -> dict[str, Sink]:
     """The sinks that are to be asked; all that have promised something are among them."""
-    from turnback.sinks.rebuild import rebuilt
+    from turnback.sinks.files import sink_from_description
 
     found = dict(given)
     for uid, record in records.items():
@@ -206,7 +206,7 @@ def _usable_sinks(
         path = record.description.get("path")
         if path is not None and not Path(path).is_dir() and uid not in pending:
             continue  # it is somewhere else, or nothing was ever written
-        sink = rebuilt(record.description)
+        sink = sink_from_description(record.description)
         if sink is not None:
             found[uid] = sink
     missing = [

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Generic, Self, TypeVar, Unpack, overload
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack, overload
 
 from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.core.ids import check_state_name
-from turnback.program.rules import EvolutionOptions, EvolutionRules, check_migrate, checked_aliases
 from turnback.types.hints import as_type
-from turnback.types.serializer import serializer_for
-from turnback.types.typeinfo import MapTypeInfo, TypeInfo
+from turnback.types.serializer import Serializer
+from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
+
+_Rows = dict[str, list[tuple[str, RowTypeInfo]]]
+
+
+class EvolutionOptions(TypedDict, total=False):
+    """Options of every descriptor for state stored with another type; see `StateDescriptor`."""
+
+    aliases: Mapping[str, str] | None
+    migrate: Callable[[Any], Any] | None
+    migrate_from: Any
+
+
+@dataclass(frozen=True, slots=True)
+class EvolutionRules:
+    """How stored values become values of the type declared now.
+
+    Attributes:
+        aliases: Pairs of the path of a field in the new type and its old name.
+        migrate: Makes a new value from an old one; None when the built-in rules apply.
+        migrate_from: The type whose values `migrate` takes; None for the stored one.
+    """
+
+    aliases: tuple[tuple[str, str], ...] = ()
+    migrate: Callable[[Any], Any] | None = None
+    migrate_from: TypeInfo | None = None
+
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -31,7 +59,7 @@ class StateDescriptor:
 
     When a job starts from state that was stored with another type, fields are matched by name: new
     ones get the default of their class or None, others are dropped, numbers may become wider. What
-    else has to happen is told by options, which are no part of the stored state:
+    else has to happen is said by options, which are no part of the stored state:
 
     - ``aliases``: old names of renamed fields, ``{"clicks": "click_count"}``. A field inside of
       another is written as a path, ``{"user.clicks": "click_count"}``, where lists and maps on the
@@ -60,28 +88,24 @@ class StateDescriptor:
     _problem: str | None
     _rules: EvolutionRules
 
-    def __init__(
-        self,
-        name: str,
-        type: Any,
-        *key_type: Any,
-        aliases: Mapping[str, str] | None = None,
-        migrate: Callable[[Any], Any] | None = None,
-        migrate_from: Any = None,
-    ) -> None:
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        self._declare(options, name, type)
+
+    def _declare(self, options: EvolutionOptions, name: str, type: Any, *key_type: Any) -> None:
         check_state_name(name)
-        found, problem = _resolve(f"state {name!r}", type, *key_type)
-        old = None
+        (own, key), problem = _resolve(f"state {name!r}", type, *key_type)
+        migrate_from, old = options.get("migrate_from"), None
         if migrate_from is not None:
             (old, _), unreadable = _resolve(f"state {name!r}: migrate_from", migrate_from)
             problem = problem or unreadable
-        rules = EvolutionRules(checked_aliases(name, aliases, found[0]), migrate, old)
-        check_migrate(name, rules, migrate_from is not None, found[0])
+        aliases = _checked_aliases(name, options.get("aliases"), own)
+        rules = EvolutionRules(aliases, options.get("migrate"), old)
+        _check_migrate(name, rules, migrate_from is not None, own)
         set_ = object.__setattr__
         set_(self, "name", name)
         set_(self, "attribute", None)
-        set_(self, "_type", found[0])
-        set_(self, "_key_type", found[1])
+        set_(self, "_type", own)
+        set_(self, "_key_type", key)
         set_(self, "_problem", problem)
         set_(self, "_rules", rules)
 
@@ -170,9 +194,6 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
     __slots__ = ()
     kind = "value"
 
-    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
-        super().__init__(name, type, **options)
-
 
 class ListStateDescriptor(StateDescriptor, Generic[T]):
     """A list per key, stored per element.
@@ -185,9 +206,6 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
 
     __slots__ = ()
     kind = "list"
-
-    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
-        super().__init__(name, type, **options)
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
@@ -206,7 +224,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     def __init__(
         self, name: str, key_type: Any, value_type: Any, **options: Unpack[EvolutionOptions]
     ) -> None:
-        super().__init__(name, value_type, key_type, **options)
+        self._declare(options, name, value_type, key_type)
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):
@@ -277,7 +295,102 @@ def _resolve(
     try:
         value_type, key_type = as_type(value), as_type(key[0]) if key else None
         whole = value_type if key_type is None else MapTypeInfo(key_type, value_type)
-        serializer_for(whole)
+        Serializer(whole)
     except UnsupportedTypeError as e:
         return (None, None), f"{what}: {e}"
     return (value_type, key_type), None
+
+
+def _checked_aliases(
+    name: str, aliases: Mapping[str, str] | None, type_: TypeInfo | None
+) -> tuple[tuple[str, str], ...]:
+    """The aliases, if each gives one field of the type one name that no other field has."""
+    if not isinstance(aliases, Mapping | None):
+        raise StateError(
+            f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
+        )
+    # Without a type there is nothing to check against, and check() tells why there is none.
+    pairs = tuple((aliases or {}).items())
+    rows = {} if type_ is None else _rows_by_path(type_)
+    taken: set[tuple[str, str]] = set()
+    for path, old in pairs if type_ is not None else ():
+        prefix, row = _row_of(name, path, rows)
+        if not isinstance(old, str) or not old:
+            raise StateError(f"state {name!r}: the old name of {path!r} must be text, got {old!r}")
+        if old in row.names:
+            raise StateError(
+                f"state {name!r}: {path!r} cannot be read from {old!r}, which is itself a field "
+                f"beside it; take the alias out, or use migrate="
+            )
+        if (prefix, old) in taken:
+            raise StateError(f"state {name!r}: two fields have the alias {old!r}; keep one of them")
+        taken.add((prefix, old))
+    return pairs
+
+
+def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
+    """The row a field is in, and the path to that row."""
+    places = rows.get(path, [])
+    if len(places) == 1:
+        return places[0]
+    if places:
+        raise StateError(
+            f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
+            f"a dot in its name; use migrate="
+        )
+    near = get_close_matches(str(path), rows, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"its fields: {', '.join(rows) or 'none'}"
+    raise StateError(
+        f"state {name!r}: aliases={{new name: old name}} names {path!r}, which is no field of its "
+        f"type; {hint}"
+    )
+
+
+def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
+    """Where each field path leads; more than one place where names have dots in them."""
+    if isinstance(type_, ListTypeInfo):
+        return _rows_by_path(type_.element, prefix)
+    if isinstance(type_, MapTypeInfo):
+        return _rows_by_path(type_.value, prefix)
+    by_path: _Rows = {}
+    if isinstance(type_, RowTypeInfo):
+        for name, inner in zip(type_.names, type_.types, strict=True):
+            by_path.setdefault(prefix + name, []).append((prefix, type_))
+            for path, rows in _rows_by_path(inner, f"{prefix}{name}.").items():
+                by_path.setdefault(path, []).extend(rows)
+    return by_path
+
+
+def _check_migrate(
+    name: str, rules: EvolutionRules, has_old_type: bool, type_: TypeInfo | None
+) -> None:
+    """Refuse a migration that could not be carried out."""
+    migrate = rules.migrate
+    if migrate is None:
+        if has_old_type:
+            raise StateError(f"state {name!r}: migrate_from= says what migrate= takes; give both")
+        return
+    if not callable(migrate) or not _takes_one(migrate):
+        raise StateError(
+            f"state {name!r}: migrate must be a callable of one value, got {migrate!r}"
+        )
+    if rules.aliases:
+        raise StateError(
+            f"state {name!r}: migrate= replaces all other rules, aliases= too; drop one of them"
+        )
+    if rules.migrate_from is not None and rules.migrate_from == type_:
+        raise StateError(
+            f"state {name!r}: migrate_from is the very type it has now, so that old values cannot "
+            f"be told from new ones; give the state a new name if the meaning of its values "
+            f"changes, or leave migrate_from out if it was only another kind of state"
+        )
+
+
+def _takes_one(function: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError:
+        return False
+    except ValueError:
+        pass  # a builtin that does not tell
+    return True

@@ -1,19 +1,19 @@
+"""What users subclass; PyFlink's names."""
+
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from turnback.program.descriptors import StateDescriptor
-
-if TYPE_CHECKING:
-    from turnback.program.descriptors import (
-        AggregatingStateDescriptor,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        ValueStateDescriptor,
-    )
+from turnback.program.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
 
 
 class RuntimeContext(Protocol):
@@ -170,11 +170,11 @@ class KeyedProcessFunction(Function, ABC):
 
 def declared_states(function: Any) -> dict[str, StateDescriptor]:
     """The states a function declares as class attributes, by attribute name."""
-    found: dict[str, StateDescriptor] = {}
+    states: dict[str, StateDescriptor] = {}
     for cls in reversed(type(function).__mro__):
         for name, value in vars(cls).items():
             if isinstance(value, StateDescriptor):
-                found[name] = value
+                states[name] = value
             else:
-                found.pop(name, None)
-    return found
+                states.pop(name, None)
+    return states

@@ -1,7 +1,9 @@
+"""The program as it was written: operators, and who reads from whom."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -74,7 +76,6 @@ class Node:
     function: Any = None
     uid: str | None = None
     parallelism: int | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class StreamGraph:
@@ -94,17 +95,14 @@ class StreamGraph:
         function: Any = None,
         uid: str | None = None,
     ) -> Node:
-        """Record an operator."""
         node = Node(len(self.nodes), kind, name, type, inputs, key, function, uid)
         self.nodes.append(node)
         return node
 
     def sources(self) -> list[Node]:
-        """All sources, in the order they were added."""
         return [n for n in self.nodes if n.kind is NodeKind.SOURCE]
 
     def sinks(self) -> list[Node]:
-        """All sinks, in the order they were added."""
         return [n for n in self.nodes if n.kind is NodeKind.SINK]
 
     def reachable(self) -> list[Node]:

@@ -1,22 +1,29 @@
-"""The plan: what the graph becomes, cut into levels. All of it is frozen and picklable."""
+"""The plan: a checked program, cut into levels. All of it is frozen and picklable."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
-from turnback.program.graph import KeySpec, NodeKind
+import xxhash
+
+from turnback.core.errors import PlanError, UnsupportedTypeError
+from turnback.core.ids import check_uid
+from turnback.program.functions import declared_states
+from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
 from turnback.types.typeinfo import TypeInfo
 
 
 class Routing(Enum):
-    """How the rows of a wire find their partition at the next level."""
+    """How the rows of a channel find their partition at the next level."""
 
     KEY_COLUMNS = "key columns"  # Spark hashes the columns
     KEY_FUNCTION = "key function"  # the upstream task computes the key and hashes it
     REBALANCE = "rebalance"  # round robin
-    TRANSIT = "transit"  # any partition: the wire goes on to a later level
+    TRANSIT = "transit"  # any partition: the channel goes on to a later level
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class Channel:
     """A stream that crosses one or more shuffles between its producer and its consumers.
 
     Attributes:
-        id: Number of the wire, which its rows carry.
+        id: Its number, which its rows carry.
         producer: Node id of the operator it comes from.
         consumers: Node ids of the operators that read it.
         type: Type of its elements.
@@ -46,7 +53,6 @@ class Channel:
     reader: str = ""
 
     def routing(self, into_level: int) -> Routing:
-        """How its rows are routed on the hop into a level."""
         if into_level < self.last_level:
             return Routing.TRANSIT
         if self.key is None:
@@ -143,9 +149,252 @@ class Plan:
 
     def uids(self) -> dict[str, tuple[str, NodeKind, int]]:
         """Name, kind and parallelism of all sources and operators, by uid."""
-        found = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
-        return found | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
+        sources = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
+        return sources | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
 
     def operators(self) -> tuple[Operator, ...]:
-        """All operators, in the order data flows."""
         return tuple(op for level in self.levels for op in level.operators)
+
+
+def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
+    """Give every operator a uid; generated ones depend on the topology and earn a warning."""
+    uids: dict[int, str] = {}
+    warnings: list[str] = []
+    for node in nodes:
+        if node.uid is not None:
+            uids[node.id] = check_uid(node.uid)
+            continue
+        ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
+        twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
+        uids[node.id] = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
+        if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
+            warnings.append(
+                f"{node.kind.value} {node.name!r} has no uid; its generated one changes when the "
+                f"program does, and its state is then not found. Add .uid(...)."
+            )
+    _refuse_duplicates(nodes, uids)
+    return uids, warnings
+
+
+def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:
+    return node.kind, tuple(i.id for i in node.inputs)
+
+
+def _refuse_duplicates(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+    owner: dict[str, Node] = {}
+    for node in nodes:
+        uid = uids[node.id]
+        if uid in owner:
+            raise PlanError(
+                f"two operators have the uid {uid!r}: {owner[uid].kind.value} "
+                f"{owner[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
+            )
+        owner[uid] = node
+
+
+def _check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+    """Refuse keys whose type cannot be a key."""
+    for node in nodes:
+        if node.key is None:
+            continue
+        try:
+            node.key.codec()
+        except PlanError as e:
+            raise PlanError(f"operator {uids[node.id]!r} ({node.name}): {e}") from None
+
+
+def _check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+    """Refuse declared states that cannot be stored, are there twice, or have no key."""
+    for node in nodes:
+        who = f"operator {uids[node.id]!r} ({node.name})"
+        seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
+        for descriptor in declared_states(node.function).values():
+            if node.kind not in KEYED_KINDS:
+                raise PlanError(
+                    f"{who} declares the state {descriptor.name!r}, but its stream has no key; put "
+                    f"key_by(...) before it"
+                )
+            if descriptor.name in seen:
+                raise PlanError(f"{who} declares the state {descriptor.name!r} twice; rename one")
+            seen.add(descriptor.name)
+            try:
+                descriptor.check()
+            except UnsupportedTypeError as e:
+                raise UnsupportedTypeError(f"{who}: {e}") from None
+
+
+def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
+    """Refuse a parallelism above the number of key groups."""
+    for node in nodes:
+        wanted = node.parallelism or default
+        if wanted > maximum:
+            raise PlanError(
+                f"{node.name!r} has parallelism {wanted}, above the maximum of {maximum}; "
+                f"lower it or call set_max_parallelism"
+            )
+
+
+def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
+    """Check a program and cut it into levels. Runs nothing."""
+    if not graph.sources():
+        raise PlanError("the job has no source; add one with from_dataframe, from_files, ...")
+    if not graph.sinks():
+        raise PlanError("the job has no sink; add sink_to(...) or print() to a stream")
+    nodes = graph.reachable()
+    uids, warnings = _assign_uids(nodes)
+    _check_keys(nodes, uids)
+    _check_states(nodes, uids)
+    _check_parallelism(nodes, parallelism, max_parallelism)
+    return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
+
+
+class _Edge(NamedTuple):
+    producer: Node
+    consumer: Node
+    exchange: bool
+
+
+@dataclass(frozen=True)
+class _WireShape:
+    """Edges of one shape share a wire: their rows are sent once, however many read them."""
+
+    producer: int
+    key: KeySpec | None
+    parallelism: int
+    last_level: int
+
+
+class _Cut:
+    """Cuts the graph. An operator's level is the greatest of its inputs', plus one per exchange."""
+
+    def __init__(
+        self, nodes: list[Node], uids: dict[int, str], parallelism: int, max_parallelism: int
+    ) -> None:
+        # A union is no work: its consumers read its inputs.
+        self.nodes = [n for n in nodes if n.kind is not NodeKind.UNION]
+        self.uids = uids
+        self.default = parallelism
+        self.max_parallelism = max_parallelism
+        self.level: dict[int, int] = {}
+        self.parallelism: dict[int, int | None] = {}
+        self.edges: list[_Edge] = []
+        for node in self.nodes:
+            self._place(node)
+
+    def plan(self, warnings: tuple[str, ...]) -> Plan:
+        wires = self._wires()
+        native = self._native(wires)
+        levels = self._levels(wires)
+        if native:
+            levels = [replace(level, index=level.index - 1) for level in levels[1:]]
+            wires = [
+                replace(w, first_level=w.first_level - 1, last_level=w.last_level - 1)
+                for w in wires
+            ]
+        sources = tuple(
+            SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), n.function)
+            for n in self.nodes
+            if n.kind is NodeKind.SOURCE
+        )
+        return Plan(sources, tuple(levels), tuple(wires), native, self.max_parallelism, warnings)
+
+    def _place(self, node: Node) -> None:
+        if node.kind is NodeKind.SOURCE:
+            self.level[node.id], self.parallelism[node.id] = 0, None
+            return
+        producers = _producers(node)
+        inherited = [self.parallelism[p.id] for p in producers]
+        level = 0
+        for producer in producers:
+            exchange = node.key is not None or (
+                node.parallelism is not None and node.parallelism != self.parallelism[producer.id]
+            )
+            self.edges.append(_Edge(producer, node, exchange))
+            level = max(level, self.level[producer.id] + exchange)
+        self.level[node.id] = level
+        if node.key is not None or node.parallelism is not None:
+            self.parallelism[node.id] = node.parallelism or self.default
+        else:
+            known = [p for p in inherited if p is not None]
+            self.parallelism[node.id] = max(known) if known else (self.default if level else None)
+
+    def _wires(self) -> list[Channel]:
+        shapes: dict[_WireShape, list[int]] = defaultdict(list)
+        for producer, consumer, _ in self.edges:
+            into = self.level[consumer.id]
+            if self.level[producer.id] < into:
+                parallelism = self.parallelism[consumer.id] or self.default
+                shape = _WireShape(producer.id, consumer.key, parallelism, into)
+                shapes[shape].append(consumer.id)
+        by_id = {n.id: n for n in self.nodes}
+        return [
+            Channel(
+                i,
+                shape.producer,
+                tuple(consumers),
+                _typed(by_id[shape.producer]),
+                shape.key,
+                shape.parallelism,
+                self.level[shape.producer],
+                shape.last_level,
+                self.uids[consumers[0]],
+            )
+            for i, (shape, consumers) in enumerate(shapes.items())
+        ]
+
+    def _native(self, wires: list[Channel]) -> bool:
+        """Whether the first level would only pass rows on, which Spark does by itself."""
+        first = [n for n in self.nodes if self.level[n.id] == 0]
+        out = [w for w in wires if w.first_level == 0]
+        return (
+            all(n.kind is NodeKind.SOURCE for n in first)
+            and len(out) == len(first)
+            and len({w.producer for w in out}) == len(first)
+            and all(w.routing(1) is Routing.KEY_COLUMNS for w in out)
+        )
+
+    def _levels(self, wires: list[Channel]) -> list[Level]:
+        levels = []
+        for index in range(max(self.level.values()) + 1):
+            members = [n for n in self.nodes if self.level[n.id] == index]
+            operators = tuple(self._operator(n, wires) for n in members)
+            parallelism = max(op.parallelism for op in operators) if index else None
+            inputs = tuple(w.id for w in wires if w.first_level < index <= w.last_level)
+            outputs = tuple(w.id for w in wires if w.first_level <= index < w.last_level)
+            levels.append(Level(index, parallelism, operators, inputs, outputs))
+        return levels
+
+    def _operator(self, node: Node, wires: list[Channel]) -> Operator:
+        here = self.level[node.id]
+        consumers = tuple(
+            e.consumer.id
+            for e in self.edges
+            if e.producer is node and self.level[e.consumer.id] == here
+        )
+        return Operator(
+            node.id,
+            self.uids[node.id],
+            node.name,
+            node.kind,
+            None if node.kind is NodeKind.SOURCE else node.function,
+            node.type,
+            _typed(node.inputs[0]) if node.inputs else None,
+            node.key,
+            self.parallelism[node.id] or self.default,
+            consumers,
+            tuple(w.id for w in wires if w.producer == node.id),
+        )
+
+
+def _producers(node: Node) -> list[Node]:
+    """The operators a node really reads from, looking through unions."""
+    producers: list[Node] = []
+    for each in node.inputs:
+        producers += _producers(each) if each.kind is NodeKind.UNION else [each]
+    return producers
+
+
+def _typed(node: Node) -> TypeInfo:
+    if node.type is None:
+        raise PlanError(f"{node.kind.value} {node.name!r} has no output to read from")
+    return node.type

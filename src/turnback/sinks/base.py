@@ -1,8 +1,4 @@
-"""Transactions as bytes: the sink's kind, a format version and a body.
-
-They are kept in manifests, so a later version of Turnback, or another sink that took over the
-uid, may be the one to read them.
-"""
+"""What a sink is: writers in tasks, a committer on the driver, and transactions between them."""
 
 from __future__ import annotations
 
@@ -190,12 +186,18 @@ class Sink(ABC):
 
         Called on the driver, once at the start of each attempt; it is kept in the job directory,
         where anybody can read it: never put a password into it. The entry `kind` tells which sink
-        it is. `turnback.sinks.rebuild` makes built-in sinks anew from it; for others it is shown.
+        it is. `sink_from_description` makes built-in sinks anew from it; for others it is shown.
         """
         return {"kind": type(self).__name__}
 
 
 class _Handle(msgspec.Struct, frozen=True, array_like=True):
+    """A transaction as bytes.
+
+    It is kept in manifests, so a later version of Turnback, or another sink that took over the uid,
+    may be the one to read it.
+    """
+
     kind: str
     version: int
     body: bytes

@@ -1,14 +1,13 @@
+"""`FileSink`: files that become visible when their checkpoint is complete."""
+
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, SinkError, StorageError
 from turnback.sinks.base import (
@@ -19,109 +18,19 @@ from turnback.sinks.base import (
     WriterContext,
     name_sink,
 )
-from turnback.sinks.formats import FORMATS, Encoder
-from turnback.sinks.owner import Ownership
+from turnback.sinks.formats import FORMATS, FileWriter
+from turnback.sinks.memory import PrintSink
 from turnback.sinks.staging import (
     KIND,
-    SUFFIX,
+    Ownership,
     PublishRecord,
     StagedFile,
     attempt_directory,
-    new_name,
     sink_directory,
     task_of,
 )
 from turnback.storage.base import TEMPORARY
-from turnback.storage.directory import make_directories, sync_directory, sync_upwards
-from turnback.types.columns import Batch
-
-
-class FileWriter(SinkWriter):
-    """Writes one hidden file, created with the first element."""
-
-    def __init__(
-        self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
-    ) -> None:
-        self._root, self._format, self._header, self._ctx = root, format_name, header, ctx
-        self._final = new_name(prefix, ctx, format_name)
-        self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
-        self._file: BinaryIO | None = None
-        self._encoder: Encoder | None = None
-        self._rows = 0
-        self._closed = False
-
-    def write(self, batch: Batch) -> None:
-        """Add elements to the file."""
-        self._check_open()
-        if not len(batch):
-            return
-        with self._failures():
-            arrow = batch.arrow
-            if self._encoder is None:
-                make_directories(self._staged.parent)
-                self._file = self._staged.open("xb")
-                self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
-            self._encoder.write(arrow)
-        self._rows += len(batch)
-
-    def prepare(self) -> bytes | None:
-        """Sync the file and its name."""
-        self._check_open()
-        self._closed = True
-        file, encoder = self._file, self._encoder
-        if file is None or encoder is None:
-            return None
-        with self._failures():
-            encoder.finish()
-            file.flush()
-            os.fsync(file.fileno())
-            length = file.tell()
-            file.close()
-            sync_upwards(self._staged.parent, self._root)
-        ctx = self._ctx
-        staged = self._staged.relative_to(self._root).as_posix()
-        return StagedFile(
-            staged, self._final, length, self._rows, ctx.epoch, ctx.partition
-        ).encode()
-
-    def abort(self) -> None:
-        """Remove the file."""
-        self._closed = True
-        if self._encoder is not None:
-            self._encoder.abandon()
-        if self._file is None:
-            return
-        # Closing flushes, which fails again when the disk is full; the file goes anyway.
-        with suppress(OSError):
-            self._file.close()
-        with suppress(OSError):
-            self._staged.unlink(missing_ok=True)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            sink = name_sink(self._ctx.job, self._ctx.uid)
-            raise SinkError(f"{sink}: this writer has failed, or was prepared or aborted already")
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        """Abandon the file on any failure, and say which one and why on those of the system."""
-        try:
-            yield
-        except OSError as error:
-            self.abort()
-            raise SinkError(
-                f"{name_sink(self._ctx.job, self._ctx.uid)}: cannot write {self._staged}: "
-                f"{error.strerror or error}; the unfinished file was removed"
-            ) from error
-        except pa.ArrowException as error:
-            self.abort()
-            raise SinkError(
-                f"{name_sink(self._ctx.job, self._ctx.uid)}: {self._ctx.type} cannot be written "
-                f"as {self._format}: {error}"
-            ) from error
-        except BaseException:
-            self.abort()
-            raise
+from turnback.storage.directory import make_directories, sync_directory
 
 
 class FileCommitter:
@@ -155,22 +64,20 @@ class FileCommitter:
         # Also when all were there: the process that renamed them may have died before this.
         with self._failures("sync", self._root):
             sync_directory(self._root)
-        self._remove_losers(files)
+        self._remove_duplicates(files)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
-        """Remove staged files."""
         for transaction in transactions:
             staged = self._locate(StagedFile.decode(transaction, self._ctx))
             with self._failures("remove", staged):
                 staged.unlink(missing_ok=True)
 
     def recover(self, pending: Sequence[bytes]) -> None:
-        """Commit `pending`, then remove whatever older attempts have left."""
         self.commit(pending)
         home = sink_directory(self._root, self._ctx)
         with self._failures("list", home):
-            found = [path for path in home.iterdir() if not path.is_symlink()]
-        for path in found:
+            paths = [path for path in home.iterdir() if not path.is_symlink()]
+        for path in paths:
             with self._failures("remove", path):
                 if path.name.startswith(TEMPORARY):
                     path.unlink(missing_ok=True)
@@ -178,7 +85,6 @@ class FileCommitter:
                     _remove_directory(path)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        """Remove the files of this attempt that are in none of the transactions."""
         kept = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
         home = attempt_directory(self._root, self._ctx)
         with self._failures("clean", home):
@@ -233,8 +139,8 @@ class FileCommitter:
                 f"{self._name}: {directory} is a link that leads out of {self._root}; remove it"
             )
 
-    def _remove_losers(self, files: Sequence[StagedFile]) -> None:
-        """Remove what other attempts of the same tasks staged; of each task only one counts."""
+    def _remove_duplicates(self, files: Sequence[StagedFile]) -> None:
+        """Remove what other attempts of the same tasks have staged."""
         tasks: dict[Path, set[tuple[int, int]]] = {}
         for file in files:
             directory = (self._root / file.staged).parent
@@ -320,16 +226,13 @@ class FileSink(Sink):
         self.header = header
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Write one hidden file."""
         return FileWriter(self.path, self.format, self.prefix, self.header, ctx)
 
     def check_claim(self, ctx: CommitterContext) -> None:
-        """Refuse a directory that is another job's."""
         _check_directory(self.path)
         Ownership(self.path, ctx).check_claim()
 
     def claim(self, ctx: CommitterContext) -> None:
-        """Record the job as the owner of the directory, or refuse another job's directory."""
         _check_directory(self.path)
         Ownership(self.path, ctx).claim()
 
@@ -339,7 +242,6 @@ class FileSink(Sink):
         return FileCommitter(self.path, ctx)
 
     def describe(self) -> dict[str, str]:
-        """Say where files go."""
         return {
             "kind": KIND,
             "path": str(self.path),
@@ -391,3 +293,27 @@ def _prefix(prefix: str) -> str:
     if len(prefix.encode()) > 100:
         raise ConfigurationError("FileSink: prefix is longer than 100 bytes")
     return prefix
+
+
+def sink_from_description(description: Mapping[str, str]) -> Sink | None:
+    """Return a sink that settles what the one that gave this description has prepared.
+
+    Returns:
+        The sink; None if only the program can make it, or if it ends in the driver's memory.
+
+    Raises:
+        ConfigurationError: The description cannot be used.
+    """
+    kind = description.get("kind")
+    if kind == PrintSink.kind:
+        return PrintSink(description.get("prefix", ""))
+    if kind != KIND:
+        return None
+    if "path" not in description:
+        raise ConfigurationError("the description of a file sink does not say where its files are")
+    return FileSink(
+        description["path"],
+        description.get("format", "parquet"),
+        prefix=description.get("prefix", "part"),
+        header=description.get("header", "true") == "true",
+    )

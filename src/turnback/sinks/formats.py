@@ -1,9 +1,12 @@
-"""Arrow columns as JSON values and as CSV text."""
+"""What tasks write for a `FileSink`: a hidden file each, as Parquet, JSON lines or CSV."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import msgspec
@@ -12,6 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+
+from turnback.core.errors import SinkError
+from turnback.sinks.base import SinkWriter, WriterContext, name_sink
+from turnback.sinks.staging import SUFFIX, StagedFile, attempt_directory, new_name
+from turnback.storage.directory import make_directories, sync_upwards
+from turnback.types.columns import Batch
 
 Convert = Callable[[Any], Any]
 
@@ -145,7 +154,6 @@ class ParquetEncoder:
         self._bytes = self._rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         self._held.append(batch)
         self._bytes += batch.nbytes
         self._rows += batch.num_rows
@@ -153,7 +161,6 @@ class ParquetEncoder:
             self._flush()
 
     def finish(self) -> None:
-        """Write the last row group and the footer."""
         self._flush()
         self._writer.close()
 
@@ -177,7 +184,6 @@ class JsonEncoder:
         self._encode = msgspec.json.Encoder().encode_lines
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         names = batch.schema.names
         columns = [json_column(c) for c in batch.columns]
         rows = [dict(zip(names, r, strict=True)) for r in zip(*columns, strict=True)]
@@ -199,12 +205,10 @@ class CsvEncoder:
         self._writer = pacsv.CSVWriter(file, self._schema, write_options=options)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows."""
         columns = [text_column(c) for c in batch.columns]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
     def finish(self) -> None:
-        """Write what is buffered."""
         self._writer.close()
 
     def abandon(self) -> None:
@@ -216,3 +220,87 @@ FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
     "json": JsonEncoder,
     "csv": CsvEncoder,
 }
+
+
+class FileWriter(SinkWriter):
+    """Writes one hidden file, created with the first element."""
+
+    def __init__(
+        self, root: Path, format_name: str, prefix: str, header: bool, ctx: WriterContext
+    ) -> None:
+        self._root, self._format, self._header, self._ctx = root, format_name, header, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._final = new_name(prefix, ctx, format_name)
+        self._staged = attempt_directory(root, ctx) / (self._final + SUFFIX)
+        self._file: BinaryIO | None = None
+        self._encoder: Encoder | None = None
+        self._rows = 0
+        self._closed = False
+
+    def write(self, batch: Batch) -> None:
+        self._check_open()
+        if not len(batch):
+            return
+        with self._failures():
+            arrow = batch.arrow
+            if self._encoder is None:
+                make_directories(self._staged.parent)
+                self._file = self._staged.open("xb")
+                self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
+            self._encoder.write(arrow)
+        self._rows += len(batch)
+
+    def prepare(self) -> bytes | None:
+        self._check_open()
+        self._closed = True
+        file, encoder = self._file, self._encoder
+        if file is None or encoder is None:
+            return None
+        with self._failures():
+            encoder.finish()
+            file.flush()
+            os.fsync(file.fileno())
+            length = file.tell()
+            file.close()
+            sync_upwards(self._staged.parent, self._root)
+        epoch, partition = self._ctx.epoch, self._ctx.partition
+        staged = self._staged.relative_to(self._root).as_posix()
+        return StagedFile(staged, self._final, length, self._rows, epoch, partition).encode()
+
+    def abort(self) -> None:
+        self._closed = True
+        if self._encoder is not None:
+            self._encoder.abandon()
+        if self._file is None:
+            return
+        # Closing flushes, which fails again when the disk is full; the file goes anyway.
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._staged.unlink(missing_ok=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SinkError(
+                f"{self._name}: this writer has failed, or was prepared or aborted already"
+            )
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Abandon the file on any failure, and say which one and why on those of the system."""
+        try:
+            yield
+        except OSError as error:
+            self.abort()
+            raise SinkError(
+                f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
+                f"unfinished file was removed"
+            ) from error
+        except pa.ArrowException as error:
+            self.abort()
+            raise SinkError(
+                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
+            ) from error
+        except BaseException:
+            self.abort()
+            raise

@@ -1,14 +1,36 @@
+"""Sinks whose output ends on the driver: collected, counted or printed.
+
+The output of a task rides to the driver inside its transaction. It is kept in the manifest until
+the commit, so it has a limit.
+"""
+
 from __future__ import annotations
 
+import secrets
 import sys
-from typing import Any
+import threading
+import uuid
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 import msgspec
 import pyarrow as pa
 
-from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.base import CommitterContext, SinkWriter, WriterContext, name_sink
-from turnback.sinks.inline import InlineSink, inline_transaction
+from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+    name_sink,
+    open_handle,
+    seal_handle,
+)
 from turnback.types.columns import Batch
 from turnback.types.factory import Types
 from turnback.types.typeinfo import (
@@ -18,6 +40,185 @@ from turnback.types.typeinfo import (
     TypeInfo,
     type_from_descriptor,
 )
+
+MAX_BYTES = 32 * 1024 * 1024
+_VERSION = 1
+_REMEMBERED = 100_000
+
+
+class InlineOutput(msgspec.Struct, frozen=True, array_like=True):
+    """The output of one task and epoch."""
+
+    token: str
+    epoch: int
+    partition: int
+    body: bytes
+
+
+class OutputLedger:
+    """What this process has been told to commit so far; one per sink, whatever copies exist.
+
+    Attributes:
+        lock: Held while `apply` runs; hold it to read what `apply` writes.
+        value: What the sink gathers.
+    """
+
+    _all: ClassVar[WeakValueDictionary[str, OutputLedger]] = WeakValueDictionary()
+    _guard = threading.Lock()
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.value: Any = None
+        self._seen: OrderedDict[str, None] = OrderedDict()
+
+    @classmethod
+    def of(cls, key: str) -> OutputLedger:
+        """The ledger of this key in this process."""
+        with cls._guard:
+            ledger = cls._all.get(key)
+            if ledger is None:
+                ledger = cls._all[key] = OutputLedger()
+            return ledger
+
+    def once(self, token: str, apply: Callable[[], None]) -> None:
+        """Apply an output unless that has been done."""
+        with self.lock:
+            if token in self._seen:
+                return
+            apply()
+            self._seen[token] = None
+            if len(self._seen) > _REMEMBERED:
+                self._seen.popitem(last=False)
+
+
+class InlineSink(Sink):
+    """A sink whose output rides in its transactions, and is applied on the driver.
+
+    Every copy of it in one process, however it got there, shares one ledger.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._key = uuid.uuid4().hex
+        self._ledger = OutputLedger.of(self._key)
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        return InlineCommitter(self, ctx)
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": self.kind}
+
+    @property
+    def ledger(self) -> OutputLedger:
+        """What this process has committed to the sink."""
+        return self._ledger
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return _InlineWriter(self, ctx)
+
+    @abstractmethod
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        """Return what is gathered in a task, None at first, with the elements of one more batch."""
+
+    @abstractmethod
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        """Return what `apply` will be given of the elements that were gathered."""
+
+    @abstractmethod
+    def apply(self, body: bytes, ctx: CommitterContext) -> None:
+        """Apply the output of one task and epoch. Called with the ledger's lock held."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_ledger"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._ledger = OutputLedger.of(self._key)
+
+
+class _InlineWriter(SinkWriter):
+    def __init__(self, sink: InlineSink, ctx: WriterContext) -> None:
+        self._sink, self._ctx = sink, ctx
+        self._gathered: Any = None
+
+    def write(self, batch: Batch) -> None:
+        if len(batch):
+            self._gathered = self._sink.gather(self._gathered, batch)
+
+    def prepare(self) -> bytes | None:
+        if self._gathered is None:
+            return None
+        body = self._sink.encode(self._gathered, self._ctx)
+        return inline_transaction(self._sink.kind, self._ctx, body)
+
+    def abort(self) -> None:
+        self._gathered = None
+
+
+class InlineCommitter:
+    """Applies outputs on the driver, in order of epoch and partition, each once per process."""
+
+    def __init__(self, sink: InlineSink, ctx: CommitterContext) -> None:
+        self._sink, self._ctx = sink, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        outputs = sorted(
+            (self._decode(t) for t in transactions), key=lambda o: (o.epoch, o.partition)
+        )
+        for output in outputs:
+            apply = partial(self._sink.apply, output.body, self._ctx)
+            try:
+                self._sink.ledger.once(output.token, apply)
+            except TurnbackError:
+                raise
+            except Exception as error:
+                raise SinkError(
+                    f"{self._name}: the {self._sink.kind} sink failed in epoch {output.epoch}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        """Nothing to undo: what was not committed exists nowhere."""
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        """Commit `pending`; dead attempts leave nothing else."""
+        self.commit(pending)
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Nothing to undo."""
+
+    def _decode(self, transaction: bytes) -> InlineOutput:
+        return inline_output(self._sink.kind, transaction, self._name)
+
+
+def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
+    """Read a transaction; `sink` is what messages call the sink.
+
+    Raises:
+        SinkError: It cannot be read, or is none of this kind.
+    """
+    body = open_handle(kind, _VERSION, transaction, sink)
+    try:
+        return msgspec.msgpack.decode(body, type=InlineOutput)
+    except msgspec.MsgspecError as error:
+        raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
+
+
+def inline_transaction(kind: str, ctx: WriterContext, body: bytes) -> bytes:
+    """Put the output of a task into a transaction.
+
+    Raises:
+        SinkError: It is too large to be kept in a checkpoint.
+    """
+    if len(body) > MAX_BYTES:
+        raise SinkError(
+            f"{name_sink(ctx.job, ctx.uid)}: {len(body)} bytes in epoch {ctx.epoch} of task "
+            f"{ctx.partition} are too much for a {kind} sink (limit {MAX_BYTES}); use a FileSink"
+        )
+    output = InlineOutput(secrets.token_hex(16), ctx.epoch, ctx.partition, body)
+    return seal_handle(kind, _VERSION, msgspec.msgpack.encode(output))
 
 
 class CollectSink(InlineSink):
@@ -37,12 +238,20 @@ class CollectSink(InlineSink):
         with self.ledger.lock:
             return list(self.ledger.value or ())
 
-    def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Hold the elements."""
-        return _CollectWriter(ctx)
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        batches = gathered or []
+        batches.append(batch.arrow)
+        return batches
+
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        target = pa.BufferOutputStream()
+        with pa.ipc.new_stream(target, gathered[0].schema) as writer:
+            for batch in gathered:
+                writer.write_batch(batch)
+        described = msgspec.json.encode(ctx.type.describe())
+        return msgspec.msgpack.encode(_Elements(described, target.getvalue().to_pybytes()))
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
-        """Add the elements of one task."""
         output = msgspec.msgpack.decode(body, type=_Elements)
         kind = _stored_type(output.type, ctx)
         with pa.ipc.open_stream(output.data) as reader:
@@ -83,31 +292,6 @@ class _Elements(msgspec.Struct, frozen=True, array_like=True):
     data: bytes
 
 
-class _CollectWriter(SinkWriter):
-    def __init__(self, ctx: WriterContext) -> None:
-        self._ctx = ctx
-        self._batches: list[pa.RecordBatch] = []
-
-    def write(self, batch: Batch) -> None:
-        if len(batch):
-            self._batches.append(batch.arrow)
-
-    def prepare(self) -> bytes | None:
-        if not self._batches:
-            return None
-        target = pa.BufferOutputStream()
-        with pa.ipc.new_stream(target, self._batches[0].schema) as writer:
-            for batch in self._batches:
-                writer.write_batch(batch)
-        elements = _Elements(
-            msgspec.json.encode(self._ctx.type.describe()), target.getvalue().to_pybytes()
-        )
-        return inline_transaction(CollectSink.kind, self._ctx, msgspec.msgpack.encode(elements))
-
-    def abort(self) -> None:
-        self._batches = []
-
-
 class DiscardSink(InlineSink):
     """Drops every element and counts them."""
 
@@ -119,33 +303,17 @@ class DiscardSink(InlineSink):
         with self.ledger.lock:
             return self.ledger.value or 0
 
-    def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Count elements."""
-        return _DiscardWriter(ctx)
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        return (gathered or 0) + len(batch)
+
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        return msgspec.msgpack.encode(gathered)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
-        """Add the count of one task."""
         self.ledger.value = self.count + msgspec.msgpack.decode(body, type=int)
 
     def __repr__(self) -> str:
         return "DiscardSink()"
-
-
-class _DiscardWriter(SinkWriter):
-    def __init__(self, ctx: WriterContext) -> None:
-        self._ctx = ctx
-        self._count = 0
-
-    def write(self, batch: Batch) -> None:
-        self._count += len(batch)
-
-    def prepare(self) -> bytes | None:
-        if not self._count:
-            return None
-        return inline_transaction(DiscardSink.kind, self._ctx, msgspec.msgpack.encode(self._count))
-
-    def abort(self) -> None:
-        self._count = 0
 
 
 class PrintSink(InlineSink):
@@ -170,12 +338,17 @@ class PrintSink(InlineSink):
         super().__init__()
         self.prefix = prefix
 
-    def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Turn elements into lines."""
-        return _PrintWriter(f"{self.prefix}> " if self.prefix else "", ctx)
+    def gather(self, gathered: Any, batch: Batch) -> Any:
+        start = f"{self.prefix}> " if self.prefix else ""
+        lines = gathered or []
+        # A lone surrogate cannot be encoded; showing it escaped beats failing the job.
+        lines += [f"{start}{row}".encode(errors="backslashreplace").decode() for row in batch.rows]
+        return lines
+
+    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
+        return msgspec.msgpack.encode(gathered)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
-        """Print the lines of one task."""
         lines = msgspec.msgpack.decode(body, type=list[str])
         text = "".join(f"{line}\n" for line in lines)
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -183,29 +356,7 @@ class PrintSink(InlineSink):
         sys.stdout.flush()
 
     def describe(self) -> dict[str, str]:
-        """Say what lines begin with."""
         return {"kind": self.kind, "prefix": self.prefix}
 
     def __repr__(self) -> str:
         return f"PrintSink({self.prefix!r})"
-
-
-class _PrintWriter(SinkWriter):
-    def __init__(self, start: str, ctx: WriterContext) -> None:
-        self._start, self._ctx = start, ctx
-        self._lines: list[str] = []
-
-    def write(self, batch: Batch) -> None:
-        start = self._start
-        # A lone surrogate cannot be encoded; showing it escaped beats failing the job.
-        self._lines += [
-            f"{start}{row}".encode(errors="backslashreplace").decode() for row in batch.rows
-        ]
-
-    def prepare(self) -> bytes | None:
-        if not self._lines:
-            return None
-        return inline_transaction(PrintSink.kind, self._ctx, msgspec.msgpack.encode(self._lines))
-
-    def abort(self) -> None:
-        self._lines = []

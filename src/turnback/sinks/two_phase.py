@@ -1,3 +1,5 @@
+"""`TwoPhaseCommitSink`: the template for sinks of users."""
+
 from __future__ import annotations
 
 from abc import abstractmethod
@@ -140,39 +142,30 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return ()
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
-        """Write one transaction."""
         return _TwoPhaseWriter(self, ctx)
 
     def committer(self, ctx: CommitterContext) -> Committer:
-        """Settle transactions through this sink's methods."""
         _decoder(self)
         return _TwoPhaseCommitter(self, ctx)
 
 
-class _Steps(Generic[T]):
-    """Calls into the user's sink, with errors that name the step."""
-
-    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
-        self.sink = sink
-        self.name = name_sink(ctx.job, ctx.uid)
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except TurnbackError:
-            raise
-        except Exception as error:
-            raise SinkError(
-                f"{self.name}: {type(self.sink).__name__}.{what} failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+@contextmanager
+def _step(name: str, sink: object, step: str) -> Iterator[None]:
+    """Call a method of the user's sink, with an error that names both."""
+    try:
+        yield
+    except TurnbackError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"{name}: {type(sink).__name__}.{step} failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 class _TwoPhaseWriter(SinkWriter, Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
-        self._steps = _Steps(sink, ctx)
         self._sink, self._ctx = sink, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
         self._decoder = _decoder(sink)
         self._txn: list[T] = []  # at most one; T may be anything, None included
         self._done = False
@@ -183,9 +176,9 @@ class _TwoPhaseWriter(SinkWriter, Generic[T]):
             return
         with self._abort_on_failure():
             if not self._txn:
-                with self._steps.step("begin"):
+                with _step(self._name, self._sink, "begin"):
                     self._txn.append(self._sink.begin(self._ctx))
-            with self._steps.step("write"):
+            with _step(self._name, self._sink, "write"):
                 self._sink.write_batch(self._txn[0], batch)
 
     def prepare(self) -> bytes | None:
@@ -193,22 +186,22 @@ class _TwoPhaseWriter(SinkWriter, Generic[T]):
         self._done = True
         if not self._txn:
             return None
-        with self._abort_on_failure(), self._steps.step("pre_commit"):
+        with self._abort_on_failure(), _step(self._name, self._sink, "pre_commit"):
             self._txn[0] = self._sink.pre_commit(self._txn[0])
         with self._abort_on_failure():
-            return _encode(self._txn[0], self._decoder, self._steps.name)
+            return _encode(self._txn[0], self._decoder, self._name)
 
     def abort(self) -> None:
         self._done = True
         if self._txn:
             txn = self._txn.pop()
-            with self._steps.step("abort"):
+            with _step(self._name, self._sink, "abort"):
                 self._sink.abort(txn)
 
     def _check_open(self) -> None:
         if self._done:
             raise SinkError(
-                f"{self._steps.name}: this writer has failed, or was prepared or aborted already"
+                f"{self._name}: this writer has failed, or was prepared or aborted already"
             )
 
     @contextmanager
@@ -225,45 +218,45 @@ class _TwoPhaseWriter(SinkWriter, Generic[T]):
 
 class _TwoPhaseCommitter(Generic[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: CommitterContext) -> None:
-        self._steps = _Steps(sink, ctx)
         self._sink, self._ctx = sink, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
         self._decoder = _decoder(sink)
         self._last_commit: Sequence[bytes] = ()
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         self._last_commit = transactions
         for txn in self._decode(transactions):
-            with self._steps.step("commit"):
+            with _step(self._name, self._sink, "commit"):
                 self._sink.commit(txn)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for txn in self._decode(transactions):
-            with self._steps.step("abort"):
+            with _step(self._name, self._sink, "abort"):
                 self._sink.abort(txn)
 
     def recover(self, pending: Sequence[bytes]) -> None:
         self._last_commit = pending
         committed = self._decode(pending)
         for txn in committed:
-            with self._steps.step("recover_and_commit"):
+            with _step(self._name, self._sink, "recover_and_commit"):
                 self._sink.recover_and_commit(txn)
-        with self._steps.step("dangling"):
+        with _step(self._name, self._sink, "dangling"):
             dangling = self._dangling()
         for txn in dangling:
             if txn not in committed:
-                with self._steps.step("recover_and_abort"):
+                with _step(self._name, self._sink, "recover_and_abort"):
                     self._sink.recover_and_abort(txn)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        with self._steps.step("dangling"):
-            listed = {_encode(t, self._decoder, self._steps.name): t for t in self._dangling()}
+        with _step(self._name, self._sink, "dangling"):
+            listed = {_encode(t, self._decoder, self._name): t for t in self._dangling()}
         if not listed.keys() >= set(known):
             # It lists only what older attempts left, or not as pre_commit returned it: what waits
             # for its commit could not be told from what does not.
             return
         # A system may go on listing for a while what was just committed.
         for txn in listed.keys() - set(known) - set(self._last_commit):
-            with self._steps.step("recover_and_abort"):
+            with _step(self._name, self._sink, "recover_and_abort"):
                 self._sink.recover_and_abort(listed[txn])
 
     def _dangling(self) -> list[T]:
@@ -272,12 +265,12 @@ class _TwoPhaseCommitter(Generic[T]):
     def _decode(self, transactions: Sequence[bytes]) -> list[T]:
         decoded = []
         for data in transactions:
-            body = open_handle(_KIND, _VERSION, data, self._steps.name)
+            body = open_handle(_KIND, _VERSION, data, self._name)
             try:
                 decoded.append(self._decoder.decode(body))
             except msgspec.MsgspecError as error:
                 raise SinkError(
-                    f"{self._steps.name}: a prepared transaction does not fit "
+                    f"{self._name}: a prepared transaction does not fit "
                     f"{type(self._sink).__name__}.transaction_type any more: {error}"
                 ) from error
         return decoded

@@ -21,9 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import ElementTypeError
-from turnback.types.coerce import decimal_quantizer, misfit
+from turnback.types.coerce import decimal_quantizer, type_mismatch
 from turnback.types.columns import from_column, to_column
 from turnback.types.factory import Types
+from turnback.types.serializer import int_to_bytes
 from turnback.types.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -32,7 +33,6 @@ from turnback.types.typeinfo import (
     RowTypeInfo,
     TypeInfo,
 )
-from turnback.types.wire import int_to_bytes
 
 Values = list[Any]
 
@@ -196,7 +196,7 @@ def _check_range(numbers: pa.Array, low: int, high: int, type_: TypeInfo) -> Non
     found = pc.min_max(numbers)
     for value in (found["min"].as_py(), found["max"].as_py()):
         if value is not None and not low <= value <= high:
-            raise misfit(value, type_, f"it is outside of {low} to {high}")
+            raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
 
 
 def _time(type_: TypeInfo) -> Column:
@@ -209,7 +209,9 @@ def _time(type_: TypeInfo) -> Column:
         wrong = column.filter(pc.invert(fits))
         if len(wrong):
             text = wrong[0].as_py()
-            raise misfit(text, type_, "expected HH:MM:SS, or HH:MM:SS.ffffff if it has a fraction")
+            raise type_mismatch(
+                text, type_, "expected HH:MM:SS, or HH:MM:SS.ffffff if it has a fraction"
+            )
         return plain.to_values(column)
 
     return Column(pa.string(), str, plain.to_arrow, to_values)
@@ -234,7 +236,7 @@ def _digits(stored: int | bytes) -> str:
 
 def _number(text: str, type_: TypeInfo) -> int | bytes:
     if not _INTEGER.fullmatch(text):
-        raise misfit(text, type_, "expected the digits of an integer")
+        raise type_mismatch(text, type_, "expected the digits of an integer")
     number = int(text) if len(text) < _MOST_DIGITS else int(Decimal(text))
     return number if -(1 << 63) <= number < 1 << 63 else int_to_bytes(number)
 
@@ -306,11 +308,11 @@ def _map(type_: MapTypeInfo) -> Column:
         bounds, start, length = _bounds(column)
         keys = key.to_values(column.keys.slice(start, length))
         if None in keys:
-            raise misfit(None, type_, "null cannot be the key of a map")
+            raise type_mismatch(None, type_, "null cannot be the key of a map")
         entries = list(zip(keys, item.to_values(column.items.slice(start, length)), strict=True))
         maps = [dict(entries[a:b]) for a, b in pairwise(bounds)]
         if sum(map(len, maps)) != length:
-            raise misfit(None, type_, "a map has two values for one key")
+            raise type_mismatch(None, type_, "a map has two values for one key")
         return _with_nulls(maps, column)
 
     return Column(arrow, _DICT[key.hint, item.hint | None], to_arrow, to_values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -14,7 +14,7 @@ from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_state_name, check_uid
 from turnback.snapshot.claims import StateId, source_uid
 from turnback.snapshot.metadata import check_operator, check_state
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 
 
 def pieces(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
@@ -98,7 +98,7 @@ class Draft(Generic[S, P]):
         """
         return self.states[check_state(self._name, self.states, uid, state)]
 
-    def key_of(self, uid: str) -> dict[str, Any] | None:
+    def key_of(self, uid: str) -> KeySchema | None:
         """How the stream of an operator is keyed, as its states say; None if it has none."""
         return next((s.key for s, _ in self.states.values() if s.uid == uid), None)
 
@@ -112,7 +112,7 @@ class Draft(Generic[S, P]):
             if other.uid == schema.uid and other.id != schema.id and other.key != schema.key:
                 raise StateError(
                     f"state {schema.name!r} of operator {schema.uid!r} would have the keys "
-                    f"{_keys(schema)}, its state {other.name!r} has {_keys(other)}: all states of "
+                    f"{schema.key}, its state {other.name!r} has {other.key}: all states of "
                     f"an operator have the keys of its stream. Give both the same ones, or remove "
                     f"{other.name!r} first"
                 )
@@ -208,8 +208,3 @@ class Draft(Generic[S, P]):
             uid, name = moves.get(id, id)
             moved[uid, name] = (msgspec.structs.replace(schema, uid=uid, name=name), content)
         self.states = moved
-
-
-def _keys(schema: StateSchema) -> str:
-    how = "columns" if schema.key["columns"] else "a function"
-    return f"{schema.key['types']} by {how}"

@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 
 from turnback.core.errors import ElementTypeError, UnsupportedTypeError
-from turnback.program.descriptors import StateDescriptor
-from turnback.program.rules import EvolutionRules
-from turnback.state.schema import SINGLE_KINDS, StateSchema
-from turnback.types.coerce import cut
-from turnback.types.serializer import serializer_for
+from turnback.program.descriptors import EvolutionRules, StateDescriptor
+from turnback.state.schema import SINGLE_KINDS, KeySchema, StateSchema
+from turnback.types.coerce import short_repr
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -67,7 +66,7 @@ class Incompatible:
 Outcome = Same | Migration | Incompatible
 
 
-def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: Any) -> Outcome:
+def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
     """Tell what has to be done to read a stored state as the one a program declares.
 
     Args:
@@ -134,7 +133,7 @@ def _by_user(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules) -> Migra
     return Migration(why, _or_none(_through(old, rules.migrate)))
 
 
-def _other_key(stored: Any, wanted: Any) -> str | None:
+def _other_key(stored: KeySchema, wanted: KeySchema) -> str | None:
     if stored == wanted:
         return None
     was, now = _how_keyed(stored), _how_keyed(wanted)
@@ -145,9 +144,9 @@ def _other_key(stored: Any, wanted: Any) -> str | None:
     )
 
 
-def _how_keyed(key: Any) -> str:
-    how = "columns" if key["columns"] else "a function"
-    return f"{how} of type {', '.join(map(_short_descriptor, key['types']))}"
+def _how_keyed(key: KeySchema) -> str:
+    how = "columns" if key.columns else "a function"
+    return f"{how} of type {', '.join(map(_short_descriptor, key.types))}"
 
 
 def _other_kind(stored: str, wanted: str, rules: EvolutionRules) -> str | None:
@@ -259,13 +258,13 @@ class _Search:
         default = _default(row.python_class, name)
         try:
             shown = default(None)
-            serializer_for(type_).encode(shown)
+            Serializer(type_).encode(shown)
         except ElementTypeError as error:
             self.problems.append(f"{at.label} is new, and its default does not fit: {error}")
         except Exception as error:  # noqa: BLE001 (the user's factory may raise anything)
             self.problems.append(f"{at.label} is new, and making its default failed: {error!r}")
         else:
-            how = "as None" if shown is None else f"with default {cut(shown)}"
+            how = "as None" if shown is None else f"with default {short_repr(shown)}"
             self.notes.append(f"field {at.label} added {how}")
         return default
 
@@ -342,7 +341,7 @@ def _entries(step: Convert) -> Convert:
 
 def _through(old: TypeInfo, migrate: Convert) -> Convert:
     """The user's function, given values of the class it expects, made at any depth."""
-    serializer = serializer_for(old)
+    serializer = Serializer(old)
     encode, decode = serializer.encode, serializer.decode
     return lambda value: migrate(decode(encode(value)))
 

@@ -25,6 +25,7 @@ from turnback.snapshot.claims import (
     spell,
 )
 from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+from turnback.state.schema import KeySchema
 
 
 def refuse_losses(snapshot: SnapshotInfo, claims: Claims) -> None:
@@ -267,8 +268,7 @@ def _states(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
     for op in plan.operators():
         if op.key is None:
             continue
-        columns = op.key.function is None
-        key = {"types": [t.describe() for t in op.key.types], "columns": columns}
+        key = KeySchema.of(op.key.codec())
         for name, descriptor in known_states(op).items():
             stored = claims.states.get((op.uid, name))
             if stored is None:
@@ -277,9 +277,7 @@ def _states(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
                 yield _known(op.uid, stored, descriptor, key)
 
 
-def _known(
-    uid: str, stored: StoredState, descriptor: StateDescriptor, key: Mapping[str, Any]
-) -> CheckRow:
+def _known(uid: str, stored: StoredState, descriptor: StateDescriptor, key: KeySchema) -> CheckRow:
     outcome = evolve_state(stored.schema, descriptor, key)
     id = (uid, descriptor.name)
     if isinstance(outcome, Incompatible):

@@ -140,7 +140,7 @@ def incomparable(old: StateSchema, new: StateSchema) -> str | None:
     """
     for what, was, now in (
         ("kind of state", _shape(old), _shape(new)),
-        ("key type", old.key["types"], new.key["types"]),
+        ("key type", list(old.key.types), list(new.key.types)),
         ("map key type", old.sub, new.sub),
         ("value type", old.value, new.value),
     ):

@@ -246,8 +246,7 @@ class StateTable:
         if schema.kind not in KINDS:
             raise self._unusable(f"its kind {schema.kind!r} is none of {', '.join(KINDS)}")
         try:
-            types = tuple(type_from_descriptor(t) for t in schema.key["types"])
-            KeyCodec(types, bool(schema.key["columns"]))
+            types = schema.key.codec().types
             sub = type_from_descriptor(schema.sub) if schema.kind == "map" else None
             value = type_from_descriptor(schema.value)
         except (TurnbackError, TypeError, KeyError) as error:

@@ -22,8 +22,6 @@ from turnback.state.files import StateFile, StorageRef, read_state, share, stora
 from turnback.state.merging import live_rows
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import check
-from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import type_from_descriptor
 
 PARTS = pa.schema([pa.field("part", pa.binary())])
 
@@ -66,8 +64,7 @@ class RowEncoder:
             yield from rows.to_batches()
 
     def _group(self) -> Callable[[bytes], int]:
-        key, maximum = self.state.key, self.max_parallelism
-        codec = KeyCodec(tuple(map(type_from_descriptor, key["types"])), bool(key["columns"]))
+        codec, maximum = self.state.key.codec(), self.max_parallelism
         return lambda data: codec.group(codec.decode(data), maximum)
 
     def _check(self, typed: pa.Table, last_epoch: int) -> None:

@@ -1,3 +1,5 @@
+"""Streaming DataFrames over a directory of files and over a list."""
+
 from __future__ import annotations
 
 import base64
@@ -10,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.types.columns import Batch
+from turnback.types.columns import Batch, stream_ddl
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
@@ -34,9 +36,7 @@ def file_frame(
     if "://" not in path and not Path(path).is_dir():
         what = "is a file, not a directory" if Path(path).is_file() else "does not exist"
         raise PlanError(f"from_files: {path} {what}; name the directory the files arrive in")
-    columns = zip(type.names, type.types, strict=True)
-    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
-    reader = spark.readStream.format(format).schema(ddl).options(**dict(options))
+    reader = spark.readStream.format(format).schema(stream_ddl(type)).options(**dict(options))
     if max_files is not None:
         reader = reader.option("maxFilesPerTrigger", max_files)
     return reader.load(path)
@@ -60,13 +60,7 @@ def collection_frame(
     except ElementTypeError as e:
         raise ElementTypeError(f"from_collection: {e}") from None
     spark.dataSource.register(CollectionSource)
-    columns = (
-        zip(type.names, type.types, strict=True)
-        if isinstance(type, RowTypeInfo)
-        else [("value", type)]
-    )
-    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
-    reader = spark.readStream.format(_NAME).schema(ddl).option("data", data)
+    reader = spark.readStream.format(_NAME).schema(stream_ddl(type)).option("data", data)
     return reader.load(), type
 
 
@@ -76,21 +70,13 @@ def _type_of(elements: Sequence[Any]) -> TypeInfo:
     first = elements[0]
     if isinstance(first, dict):
         names, values = list(first), list(first.values())
-    elif isinstance(first, Row) and hasattr(first, "as_dict") and _named(first):
-        names, values = list(first.as_dict()), list(first)
+    elif isinstance(first, Row) and Row.get_field_names(first):
+        names, values = list(Row.get_field_names(first)), list(first)
     elif type(first) is tuple or isinstance(first, Row):
         names, values = [f"f{i}" for i in range(len(first))], list(first)
     else:
         return as_type(type(first))
     return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))
-
-
-def _named(row: Row) -> bool:
-    try:
-        row.as_dict()
-    except (TypeError, ValueError, AttributeError):
-        return False
-    return True
 
 
 def _encoded(batch: pa.RecordBatch) -> str:
@@ -111,11 +97,9 @@ class CollectionSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return _NAME
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The reader of one query."""
         return CollectionReader(self.options["data"])
 
 
@@ -126,15 +110,12 @@ class CollectionReader(DataSourceStreamReader):
         self._data = data
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The beginning of the list."""
         return {"index": 0}
 
     def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """The end of the list."""
         return {"index": self._table().num_rows}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One partition with everything between two positions."""
         if end["index"] < start["index"]:
             raise PlanError(
                 f"from_collection: {start['index']} elements were read before, and now the list is "
@@ -143,7 +124,6 @@ class CollectionReader(DataSourceStreamReader):
         return [InputPartition((start["index"], end["index"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The elements of a partition."""
         start, end = partition.value
         yield from self._table().slice(start, end - start).to_batches()
 

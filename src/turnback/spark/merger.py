@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from turnback.spark.worker import run_tasks
-from turnback.state.compaction import plan_merges
-from turnback.state.files import StateFile, StorageRef, joined_lineage, read_state, storage_of
+from turnback.state.files import (
+    StateFile,
+    StorageRef,
+    merged_lineage,
+    plan_merges,
+    read_state,
+    storage_of,
+)
 from turnback.state.merging import merge
 from turnback.storage.envelope import digest
 from turnback.worker.program import Chains, LevelProgram, ReplicaPlace
@@ -61,7 +67,7 @@ class MergeTask:
             operators=self.operators if self.final else merged.operators,
             complete=self.final,
             inline=merged.data if self.storage.inline else None,
-            lineage=joined_lineage(self.files, complete=self.final),
+            lineage=merged_lineage(self.files, complete=self.final),
         )
 
 

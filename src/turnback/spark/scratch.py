@@ -19,8 +19,8 @@ from pathlib import Path
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.errors import CheckpointError
 from turnback.storage.base import Storage
+from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.storage.envelope import check, digest
-from turnback.storage.lock import DirectoryLock, locked_directory
 
 _LOG = logging.getLogger(__name__)
 _BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'

@@ -26,7 +26,7 @@ from turnback.snapshot.table import StateTable
 from turnback.state.schema import StateSchema
 from turnback.types.factory import Types
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name, type_from_descriptor
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.message import marked, unmarked
 
 _AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
@@ -170,7 +170,7 @@ def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
 
 
 def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...]) -> Column:
-    types = [type_from_descriptor(t) for t in schema.key["types"]]
+    types = schema.key.type_infos()
     for name, type_ in zip(columns, types, strict=True):
         if column_type(frame, name, schema) != type_ or not _is_native(type_):
             raise StateError(
@@ -189,8 +189,8 @@ def grouped(frame: DataFrame, schema: StateSchema, max_parallelism: int) -> tupl
         The columns of the state, and whether the key group is right; if not, it has to be
         computed in tasks, row by row.
     """
-    types = [type_from_descriptor(t) for t in schema.key["types"]]
-    by_spark = bool(schema.key["columns"]) and all(map(_is_native, types))
+    types = schema.key.type_infos()
+    by_spark = schema.key.columns and all(map(_is_native, types))
     keys = [f"key.f{i}" for i in range(len(types))] if len(types) > 1 else ["key"]
     group = f"pmod(xxhash64({', '.join(keys)}), {max_parallelism})" if by_spark else "0"
     return frame.select(F.expr(f"CAST({group} AS INT)").alias("key_group"), "*"), by_spark

@@ -1,3 +1,5 @@
+"""The keyed state of one operator: its handles, and what they have changed in an epoch."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -6,18 +8,18 @@ from turnback.core.errors import PlanError, StateError
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.collections import ListState, MapState
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import MAX_GROUPS, StateSchema
+from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
 from turnback.state.stores import LocalStore
 from turnback.state.values import (
     AggregatingState,
-    CachedForm,
-    ChangeableValueState,
+    CacheFormat,
     KeyContext,
+    MutableValueState,
     ReducingState,
     ValueState,
 )
 from turnback.types.keys import KeyCodec
-from turnback.types.serializer import Serializer, serializer_for
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo
 
 Handle = (
@@ -41,7 +43,7 @@ class KeyedStateBackend(KeyContext):
         max_parallelism: Number of key groups.
 
     Attributes:
-        key: The current key, set before each element, in the form that `KeyCodec.form` gives it.
+        key: The current key, set before each element, normalized as `KeyCodec.normalizer` says.
     """
 
     __slots__ = ("_descriptors", "_handles", "_running")
@@ -78,7 +80,6 @@ class KeyedStateBackend(KeyContext):
         return handle
 
     def schemas(self) -> list[StateSchema]:
-        """The states registered so far."""
         return [handle.schema for handle in self._handles.values()]
 
     def descriptors(self) -> list[StateDescriptor]:
@@ -103,18 +104,18 @@ class KeyedStateBackend(KeyContext):
             uid=self.uid,
             name=descriptor.name,
             kind=descriptor.kind,
-            key={"types": [t.describe() for t in codec.types], "columns": codec.by_columns},
+            key=KeySchema.of(codec),
             value=descriptor.type.describe(),
             sub=None if sub is None else sub.describe(),
         )
 
     def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
         descriptor.check()
-        serializer = serializer_for(descriptor.type)
+        serializer = Serializer(descriptor.type)
         match descriptor.kind:
             case "value":
-                encoded = CachedForm(serializer).show is not None
-                return (ChangeableValueState if encoded else ValueState)(self, schema, serializer)
+                encoded = CacheFormat(serializer).from_cache is not None
+                return (MutableValueState if encoded else ValueState)(self, schema, serializer)
             case "list":
                 return ListState(self, schema, serializer)
             case "map":
@@ -131,4 +132,4 @@ def sub_codec(type_: TypeInfo) -> Serializer | KeyCodec:
     try:
         return KeyCodec((type_,), by_columns=False)
     except PlanError:
-        return serializer_for(type_)
+        return Serializer(type_)

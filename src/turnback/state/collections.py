@@ -1,3 +1,5 @@
+"""Keyed state of many entries per key: lists and maps."""
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,8 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import StateSchema, component, split_sub, state_prefix, wrapped_size
-from turnback.state.values import CachedForm, KeyContext, encode_all, misfit
+from turnback.state.schema import StateSchema, component, split_sub, wrapped_size
+from turnback.state.values import KeyContext, KeyedState
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 
@@ -16,7 +18,7 @@ T = TypeVar("T")
 _POSITION = Struct(">QI")
 
 
-class ListState(Generic[T]):
+class ListState(KeyedState, Generic[T]):
     """A list per key, stored per element; an append reads and rewrites nothing.
 
     An element's position is the epoch and the number within it, so that positions sort in the
@@ -24,23 +26,10 @@ class ListState(Generic[T]):
     Elements count as they were when they were added, and those handed out are the caller's own.
     """
 
-    __slots__ = (
-        "_added",
-        "_cleared",
-        "_context",
-        "_kept",
-        "_plain",
-        "_prefix",
-        "_stored",
-        "schema",
-    )
+    __slots__ = ("_added", "_cleared", "_stored")
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
-        self.schema = schema
-        self._context = context
-        self._prefix = state_prefix(*schema.id)
-        self._kept = CachedForm(serializer)
-        self._plain = self._kept.plain
+        super().__init__(context, schema, serializer)
         self._added: dict[Any, list[Any]] = {}
         self._stored: dict[Any, list[Any]] = {}
         self._cleared: dict[Any, None] = {}
@@ -51,9 +40,9 @@ class ListState(Generic[T]):
         stored = self._stored.get(key)
         if stored is None:
             stored = self._read()
-        kept = stored + self._added.get(key, [])
-        show = self._kept.show
-        return kept if show is None else list(map(show, kept))
+        cached = stored + self._added.get(key, [])
+        from_cache = self._format.from_cache
+        return cached if from_cache is None else list(map(from_cache, cached))
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.get())
@@ -63,21 +52,21 @@ class ListState(Generic[T]):
         if value is None:
             raise self._no_null()
         key = self._context.key
-        kept = value if type(value) is self._plain else self._keep(value)
+        cached = value if type(value) is self._plain else self._to_cache(value)
         try:
-            self._added[key].append(kept)
+            self._added[key].append(cached)
         except KeyError:
-            self._added[key] = [kept]
+            self._added[key] = [cached]
 
     def add_all(self, values: Iterable[T]) -> None:
         """Append elements."""
-        new = self._keep_all(values)
+        new = self._all_to_cache(values)
         if new:
             self._added.setdefault(self._context.key, []).extend(new)
 
     def update(self, values: Iterable[T] | None) -> None:
         """Replace the list; None or nothing clears it."""
-        new = [] if values is None else self._keep_all(values)
+        new = [] if values is None else self._all_to_cache(values)
         self.clear()
         if new:
             self._added[self._context.key] = new
@@ -98,41 +87,35 @@ class ListState(Generic[T]):
     def drain(self, builder: DeltaBuilder) -> None:
         """Write what was cleared, then what was added, in this epoch."""
         cleared = self._context.locate_all(self._cleared)
-        groups = [place[0] for place in cleared]
-        keys = [place[1] for place in cleared]
+        groups = [location[0] for location in cleared]
+        keys = [location[1] for location in cleared]
         nothing: list[bytes | None] = [None] * len(cleared)
         subs, values = nothing, nothing[:]
         epoch, position = self._context.epoch, _POSITION.pack
-        places = self._context.locate_all(self._added)
-        for (group, encoded, _, _), added in zip(places, self._added.values(), strict=True):
+        locations = self._context.locate_all(self._added)
+        for (group, encoded, _, _), added in zip(locations, self._added.values(), strict=True):
             size = len(added)
             groups += [group] * size
             keys += [encoded] * size
             subs += [position(epoch, i) for i in range(size)]
         owners = [key for key, added in self._added.items() for _ in added]
         elements = [element for added in self._added.values() for element in added]
-        values += encode_all(self.schema, self._kept.encode_all, owners, elements)
+        values += self._all_to_bytes(owners, elements)
         builder.add(self.schema, groups, keys, subs, values)
 
-    def _keep_all(self, values: Iterable[T]) -> list[Any]:
+    def _all_to_cache(self, values: Iterable[T]) -> list[Any]:
         new = list(values)
         if any(value is None for value in new):
             raise self._no_null()
-        plain, keep = self._plain, self._keep
-        return [value if type(value) is plain else keep(value) for value in new]
-
-    def _keep(self, value: T) -> Any:
-        try:
-            return self._kept.keep(value)
-        except Exception as e:
-            raise misfit(self.schema, self._context.key, value, e) from e
+        plain, to_cache = self._plain, self._to_cache
+        return [value if type(value) is plain else to_cache(value) for value in new]
 
     def _read(self) -> list[Any]:
         context = self._context
         key = context.key
-        _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
-        load = self._kept.load
-        stored = [load(data[wrapped:]) for _, data in context.scan(self._prefix + suffix)]
+        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
+        from_bytes = self._format.from_bytes
+        stored = [from_bytes(data[wrapped:]) for _, data in context.scan(self._prefix + suffix)]
         self._stored[key] = stored
         return stored
 
@@ -176,22 +159,13 @@ class _Entries:
         self.cleared = False
 
 
-class MapState(Generic[K, V]):
+class MapState(KeyedState, Generic[K, V]):
     """A map per key, stored per entry; a put reads and rewrites no other entry.
 
     Values count as they were when they were put, and those handed out are the caller's own.
     """
 
-    __slots__ = (
-        "_context",
-        "_decode_sub",
-        "_encode_sub",
-        "_kept",
-        "_maps",
-        "_plain",
-        "_prefix",
-        "schema",
-    )
+    __slots__ = ("_decode_sub", "_encode_sub", "_maps")
 
     def __init__(
         self,
@@ -200,31 +174,27 @@ class MapState(Generic[K, V]):
         serializer: Serializer,
         sub_codec: Serializer | KeyCodec,
     ) -> None:
-        self.schema = schema
-        self._context = context
-        self._prefix = state_prefix(*schema.id)
-        self._kept = CachedForm(serializer)
-        self._plain = self._kept.plain
+        super().__init__(context, schema, serializer)
         self._encode_sub = sub_codec.encode
         self._decode_sub = sub_codec.decode
         self._maps: dict[Any, _Entries] = {}
 
     def get(self, key: K) -> V | None:
         """The value of an entry, None when there is none."""
-        kept = self._find(key)
-        return None if kept is _ABSENT else self._shown(kept)
+        cached = self._find(key)
+        return None if cached is _ABSENT else self._value(cached)
 
     def put(self, key: K, value: V) -> None:
         """Set an entry."""
-        self._set(key, value if type(value) is self._plain else self._keep(value))
+        self._set(key, value if type(value) is self._plain else self._cached(value))
 
-    def _set(self, key: K, kept: Any) -> None:
+    def _set(self, key: K, cached: Any) -> None:
         sub = self._encode_sub(key)
         try:
             entries = self._maps[self._context.key]
         except KeyError:
             entries = self._new()
-        entries.known[sub] = kept
+        entries.known[sub] = cached
         entries.dirty[sub] = None
 
     def put_all(self, values: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
@@ -242,8 +212,8 @@ class MapState(Generic[K, V]):
 
     def items(self) -> list[tuple[K, V]]:
         """All entries: stored ones in stored order, then new ones in the order of their puts."""
-        decode, shown = self._decode_sub, self._shown
-        return [(decode(sub), shown(kept)) for sub, kept in self._all()]
+        decode, value = self._decode_sub, self._value
+        return [(decode(sub), value(cached)) for sub, cached in self._all()]
 
     def keys(self) -> list[K]:
         """The keys of all entries, in the order of `items`."""
@@ -252,7 +222,7 @@ class MapState(Generic[K, V]):
 
     def values(self) -> list[V]:
         """The values of all entries, in the order of `items`."""
-        return [self._shown(kept) for _, kept in self._all()]
+        return [self._value(cached) for _, cached in self._all()]
 
     def is_empty(self) -> bool:
         """Whether there is no entry; reads no more than it needs to."""
@@ -268,10 +238,10 @@ class MapState(Generic[K, V]):
         entries.whole = entries.cleared = True
 
     def __getitem__(self, key: K) -> V:
-        kept = self._find(key)
-        if kept is _ABSENT:
+        cached = self._find(key)
+        if cached is _ABSENT:
             raise KeyError(key)
-        return self._shown(kept)  # type: ignore[no-any-return]
+        return self._value(cached)  # type: ignore[no-any-return]
 
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
@@ -297,13 +267,13 @@ class MapState(Generic[K, V]):
         keys: list[bytes] = []
         subs: list[bytes | None] = []
         values: list[bytes | None] = []
-        located = self._context.located
+        locations = self._context.locations
         for key, entries in self._maps.items():
             dirty, known = entries.dirty, entries.known
             size = len(dirty) + entries.cleared
             if not size:
                 continue
-            group, encoded, _, _ = located.get(key) or self._context.locate(key)
+            group, encoded, _, _ = locations.get(key) or self._context.locate(key)
             groups += [group] * size
             keys += [encoded] * size
             if entries.cleared:
@@ -333,11 +303,11 @@ class MapState(Generic[K, V]):
         if not entries.whole:
             context = self._context
             key = context.key
-            _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
+            _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
             data = context.get(self._prefix + suffix + component(sub))
             if data is not None:
                 wrapped += wrapped_size(sub)
-                value = self._kept.load(data[wrapped:] if wrapped else data)
+                value = self._format.from_bytes(data[wrapped:] if wrapped else data)
         entries.known[sub] = value
         return value
 
@@ -345,7 +315,7 @@ class MapState(Generic[K, V]):
         """The stored entries of the current key, still encoded."""
         context = self._context
         key = context.key
-        _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
+        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
         prefix = self._prefix + suffix
         size = len(prefix)
         for where, data in context.scan(prefix):
@@ -354,30 +324,29 @@ class MapState(Generic[K, V]):
     def _all(self) -> list[tuple[bytes, Any]]:
         entries = self._maps.get(self._context.key) or self._new()
         if not entries.whole:
-            load, known = self._kept.load, entries.known
-            stored = {sub: known[sub] if sub in known else load(data) for sub, data in self._scan()}
+            from_bytes, known = self._format.from_bytes, entries.known
+            stored = {
+                sub: known[sub] if sub in known else from_bytes(data) for sub, data in self._scan()
+            }
             for sub, value in known.items():
                 stored.setdefault(sub, value)
             entries.known = stored
             entries.whole = True
         return [(sub, value) for sub, value in entries.known.items() if value is not _ABSENT]
 
-    def _keep(self, value: Any) -> Any:
-        if value is None and self._kept.show is None:
+    def _cached(self, value: Any) -> Any:
+        if value is None and self._format.from_cache is None:
+            return None
+        return self._to_cache(value)
+
+    def _value(self, cached: Any) -> Any:
+        from_cache = self._format.from_cache
+        return cached if from_cache is None else from_cache(cached)
+
+    def _encoded(self, key: Any, cached: Any) -> bytes | None:
+        if cached is _ABSENT:
             return None
         try:
-            return self._kept.keep(value)
+            return self._format.to_bytes(cached)
         except Exception as e:
-            raise misfit(self.schema, self._context.key, value, e) from e
-
-    def _shown(self, kept: Any) -> Any:
-        show = self._kept.show
-        return kept if show is None else show(kept)
-
-    def _encoded(self, key: Any, kept: Any) -> bytes | None:
-        if kept is _ABSENT:
-            return None
-        try:
-            return self._kept.encode(kept)
-        except Exception as e:
-            raise misfit(self.schema, key, kept, e) from e
+            raise self._mismatch(key, cached, e) from e

@@ -1,10 +1,4 @@
-"""Where a row of state is in a local store.
-
-Store key: 8 bytes of state id, 2 bytes of key group, component of the key, and for lists and maps
-component of the list position or map key. A component is prefix-free, so everything of one key
-lies together under one prefix. Long components are replaced by their hash, and the value is
-wrapped in the full bytes.
-"""
+"""State files: what one epoch has changed, sorted by key group, as compressed Arrow batches."""
 
 from __future__ import annotations
 

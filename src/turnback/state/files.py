@@ -1,9 +1,13 @@
+"""State files as manifests refer to them: what counts of them, where they are, when they merge."""
+
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
@@ -75,7 +79,7 @@ def in_order(files: Iterable[StateFile]) -> list[StateFile]:
     return sorted(files, key=lambda f: (f.last_epoch, f.first_epoch))
 
 
-def joined_lineage(
+def merged_lineage(
     files: Iterable[StateFile], *, complete: bool = False
 ) -> tuple[tuple[str, int], ...]:
     """The lineage of files merged into one.
@@ -111,7 +115,7 @@ def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[State
         Clipped files, in the order in which they are applied.
     """
     open_spans = {uid: [span] for uid, span in wanted.items()}
-    found: list[StateFile] = []
+    shared: list[StateFile] = []
     for file in reversed(in_order(files)):
         parts: dict[Span, list[str]] = defaultdict(list)
         for uid in file.operators:
@@ -122,8 +126,8 @@ def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[State
             if file.complete and uid in open_spans:
                 covered = (file.first_group, file.last_group)
                 open_spans[uid] = [r for s in open_spans[uid] for r in _without(s, covered)]
-        found += [_part(file, span, uids) for span, uids in parts.items()]
-    return tuple(in_order(found))
+        shared += [_part(file, span, uids) for span, uids in parts.items()]
+    return tuple(in_order(shared))
 
 
 def _part(file: StateFile, span: Span, uids: list[str]) -> StateFile:
@@ -165,3 +169,75 @@ def storage_of(ref: StorageRef) -> Storage:
 def read_state(ref: StorageRef, file: StateFile) -> bytes:
     """The bytes of a state file, wherever they are."""
     return file.inline if file.inline is not None else storage_of(ref).get(file.path)
+
+
+FAN_IN = 8
+FOLD_RATIO = 0.5
+SMALLEST = 64 << 10
+MOST = 4 * FAN_IN
+
+
+class Merge(NamedTuple):
+    """Files to be replaced by one.
+
+    Attributes:
+        files: Neighbours, in order.
+        final: They are all there is of the partition's past, so the result is complete.
+    """
+
+    files: tuple[StateFile, ...]
+    final: bool
+
+
+class _Unit(NamedTuple):
+    """Files with one last epoch; never torn apart, so that the order of files stays clear."""
+
+    files: tuple[StateFile, ...]
+    size: int
+    tier: int
+
+
+def plan_merges(files: Sequence[StateFile]) -> list[Merge]:
+    """Which files of a partition to merge now; usually none.
+
+    Everything is folded into a new base when the changes since have outgrown half of it. Until
+    then runs of neighbours of about one size are merged, so that a row is rewritten a number of
+    times that is logarithmic in the size of the state.
+    """
+    ordered = in_order(files)
+    bases = 0
+    while bases < len(ordered) and ordered[bases].complete:
+        bases += 1
+    units = [_unit(tuple(g)) for _, g in groupby(ordered[bases:], key=lambda f: f.last_epoch)]
+    if len(units) < FAN_IN:
+        return []
+    base = sum(file.length for file in ordered[:bases])
+    if sum(unit.size for unit in units) >= FOLD_RATIO * base:
+        return [Merge(tuple(ordered), True)]
+    for tier in sorted({unit.tier for unit in units}):
+        run = _run(units, tier)
+        if run:
+            return [Merge(run, False)]
+    if len(units) > MOST:
+        return [Merge(tuple(ordered[bases:]), False)]
+    return []
+
+
+def _run(units: Sequence[_Unit], tier: int) -> tuple[StateFile, ...]:
+    """The first run of enough units, none above the tier, that no single one dominates."""
+    for low, members in groupby(units, key=lambda unit: unit.tier <= tier):
+        run = list(members)
+        if not low or len(run) < FAN_IN:
+            continue
+        largest = max(unit.size for unit in run)
+        if sum(unit.size for unit in run) >= 2 * largest:
+            return tuple(file for unit in run for file in unit.files)
+    return ()
+
+
+def _unit(files: tuple[StateFile, ...]) -> _Unit:
+    size = sum(file.length for file in files)
+    tier, bound = 0, SMALLEST
+    while size > bound:
+        tier, bound = tier + 1, bound * FAN_IN
+    return _Unit(files, size, tier)

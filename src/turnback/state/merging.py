@@ -1,4 +1,8 @@
-"""Which rows of a piece still count: the last write of each entry, after the last clear."""
+"""Merges state files: the last write of each entry counts, after the last clear.
+
+Files are read a batch at a time, in pieces of some key groups each, so that a merge needs little
+memory however large the files are.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,267 @@ _MOST_IDS = 1 << 62
 Mask = npt.NDArray[np.bool_]
 
 
-def fold(piece: Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
+Read = Callable[[StateFile], bytes]
+
+
+def merge(files: Sequence[StateFile], read: Read, *, final: bool) -> BuiltDelta:
+    """Fold files into one: the last write of each entry wins, and clears are honoured.
+
+    Of each file only the key groups and operators that count are taken. In memory at once are the
+    compressed files, the compressed result and some of their rows; of a key group that is too
+    large, the keys of all rows.
+
+    Args:
+        files: Neighbours among the files of a partition.
+        read: Gives the bytes of a file that does not carry them inline.
+        final: Nothing older is left, so tombstones are dropped.
+
+    Raises:
+        CorruptFileError: A file is not what its `StateFile` says.
+    """
+    states = _States()
+    kept = _Kept(_folded(files, read, states, final=final))
+    data = write_delta(states.schemas, kept.batches())
+    first, last = kept.groups or (
+        min(file.first_group for file in files),
+        max(file.last_group for file in files),
+    )
+    operators = tuple(sorted({states.schemas[i].uid for i in kept.states}))
+    return BuiltDelta(data, kept.rows, first, last, operators)
+
+
+def live_rows(files: Sequence[StateFile], read: Read) -> Iterator[tuple[StateSchema, pa.Table]]:
+    """What is there after all these files, without tombstones, in ascending key groups.
+
+    In memory at once is what `merge` needs. Every table holds rows of one state, with the columns
+    group, key, sub and value; the tables of a state follow each other in the order of groups.
+
+    Args:
+        files: As `share` gives them.
+        read: Gives the bytes of a file that does not carry them inline.
+
+    Raises:
+        CorruptFileError: A file is not what its `StateFile` says.
+    """
+    states = _States()
+    for rows in _folded(files, read, states, final=True):
+        for number in pc.unique(rows["state"]).to_pylist():
+            for batch in bounded_batches(rows.filter(pc.field("state") == number)):
+                table = pa.Table.from_batches([batch]).drop_columns(["state"])
+                yield states.schemas[number], table
+
+
+def _folded(
+    files: Sequence[StateFile], read: Read, states: _States, *, final: bool
+) -> Iterable[pa.Table]:
+    """The rows that count; all states are numbered before the first of them comes."""
+    sources = [_Source(file, _checked(file, read), states) for file in in_order(files)]
+    single = states.single()
+    return (rows for piece in _pieces(sources) for rows in _fold(piece, single, final=final))
+
+
+class _Kept:
+    """The rows of the merged file, counted as they pass."""
+
+    def __init__(self, pieces: Iterable[pa.Table]) -> None:
+        self._pieces = pieces
+        self.rows = 0
+        self.groups: tuple[int, int] | None = None
+        self.states: set[int] = set()
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        for piece in self._pieces:
+            if not len(piece):
+                continue
+            groups = piece["group"]
+            first, last = int(groups[0].as_py()), int(groups[-1].as_py())
+            self.groups = (self.groups[0] if self.groups else first, last)
+            self.rows += len(piece)
+            self.states.update(pc.unique(piece["state"]).to_pylist())
+            yield from bounded_batches(piece)
+
+
+def _checked(file: StateFile, read: Read) -> Delta:
+    data = file.inline if file.inline is not None else read(file)
+    check(data, file.length, file.digest, file.path)
+    return read_delta(data, file.path)
+
+
+HELD_BYTES = 128 << 20
+"""A piece with more bytes than this is cut; a key group with more is never held as a whole."""
+
+
+class _Part(NamedTuple):
+    """Some rows of a piece, read when they are asked for.
+
+    Attributes:
+        rows: Gives the rows, with the columns of a state file.
+        keys: Gives the same rows without their values.
+    """
+
+    rows: Callable[[], pa.Table]
+    keys: Callable[[], pa.Table]
+
+
+class _Piece(NamedTuple):
+    """Some key groups of all files.
+
+    Attributes:
+        parts: Their rows, in the order of the files.
+        large: They are rows of one key group, and more than fit into memory.
+    """
+
+    parts: Sequence[_Part]
+    large: bool
+
+
+class _States:
+    """The states of all files, numbered anew."""
+
+    def __init__(self) -> None:
+        self.schemas: list[StateSchema] = []
+        self._numbers: dict[tuple[str, str], int] = {}
+
+    def number(self, schema: StateSchema) -> int:
+        """The number of a state; refuses one that was stored in two ways."""
+        number = self._numbers.setdefault(schema.id, len(self.schemas))
+        if number == len(self.schemas):
+            self.schemas.append(schema)
+        else:
+            check_compatible(self.schemas[number], schema)
+        return number
+
+    def single(self) -> npt.NDArray[np.bool_]:
+        """By number, whether a state has one value per key."""
+        return np.array([s.kind in SINGLE_KINDS for s in self.schemas], np.bool_)
+
+
+class _Source:
+    """The rows of one file that count, handed out group by group in ascending order."""
+
+    def __init__(self, file: StateFile, delta: Delta, states: _States) -> None:
+        counts = [schema.uid in file.operators for schema in delta.schemas]
+        self._numbers = np.array(
+            [states.number(s) if c else -1 for s, c in zip(delta.schemas, counts, strict=True)],
+            np.int16,
+        )
+        self._all_count = all(counts)
+        self._delta = delta
+        self._first, self._last = file.first_group, file.last_group
+        self._held: list[pa.Table] = []
+        self._batches: Iterator[DeltaBatch] = iter(())
+        self._exhausted = False
+        self._begin(self._first)
+
+    @property
+    def held_bytes(self) -> int:
+        """How much is held."""
+        return sum(table.nbytes for table in self._held)
+
+    def load(self) -> None:
+        """Hold one more batch."""
+        for read in self._batches:
+            table = self._read(read, self._first, self._last)
+            if len(table):
+                self._held.append(table)
+                return
+        self._exhausted = True
+
+    def safe(self) -> int | None:
+        """The last group of which every row is held; None when nothing bounds it."""
+        return None if self._exhausted else int(self._held[-1]["group"][-1].as_py()) - 1
+
+    def take(self, last: int | None) -> list[pa.Table]:
+        """Hand out the rows of all groups up to the last."""
+        if last is None:
+            taken, self._held = self._held, []
+            return taken
+        taken, self._held = _split(self._held, last)
+        return taken
+
+    def leave_out(self, group: int) -> list[_Part]:
+        """Go on after a group, the next one; returns where its rows can be read."""
+        if not self._first <= group <= self._last:
+            return []
+        parts = [
+            _Part(*(partial(self._read, read, group, group) for read in both))
+            for both in zip(
+                self._delta.batches(group, group),
+                self._delta.batches(group, group, values=False),
+                strict=True,
+            )
+        ]
+        self._begin(group + 1)
+        return parts
+
+    def _begin(self, group: int) -> None:
+        self._first = group
+        self._held, self._exhausted = [], False
+        self._batches = iter(self._delta.batches(group, self._last) if group <= self._last else ())
+        self.load()
+
+    def _read(self, read: DeltaBatch, first: int, last: int) -> pa.Table:
+        batch = select(read(), first, last)
+        states = self._numbers[batch["state"].to_numpy()]
+        names = batch.schema.names
+        table = pa.Table.from_arrays([pa.array(states), *batch.columns[1:]], names=names)
+        if not self._all_count:
+            table = table.filter(pc.field("state") >= 0)
+        return table.cast(pa.schema([WIDE_COLUMNS.field(name) for name in names]))
+
+
+def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
+    """All rows of the sources, in ascending key groups.
+
+    In memory at once are a batch of each source, what the piece holds, and no more than
+    `HELD_BYTES` beyond.
+    """
+    while True:
+        bounds = [bound for s in sources if (bound := s.safe()) is not None]
+        last = min(bounds, default=None)
+        taken = [table for source in sources for table in source.take(last)]
+        yield from _cut(taken)
+        if last is None:
+            return
+        if not taken and sum(s.held_bytes for s in sources) > HELD_BYTES:
+            yield _Piece([part for s in sources for part in s.leave_out(last + 1)], True)
+            continue
+        for source in sources:
+            if source.safe() == last:
+                source.load()
+
+
+def _cut(tables: list[pa.Table]) -> Iterator[_Piece]:
+    """Halve the range of key groups until a half is small enough, or of one group."""
+    if not tables:
+        return
+    first = min(int(table["group"][0].as_py()) for table in tables)
+    last = max(int(table["group"][-1].as_py()) for table in tables)
+    large = sum(table.nbytes for table in tables) > HELD_BYTES
+    if large and first < last:
+        for half in _split(tables, (first + last) // 2):
+            yield from _cut(half)
+    else:
+        yield _Piece([_held_part(table) for table in tables], large)
+
+
+def _held_part(table: pa.Table) -> _Part:
+    return _Part(lambda: table, lambda: table.drop_columns(["value"]))
+
+
+def _split(tables: list[pa.Table], last: int) -> tuple[list[pa.Table], list[pa.Table]]:
+    """The rows of the groups up to the last, and the others."""
+    before, after = [], []
+    for table in tables:
+        cut = int(np.searchsorted(table["group"].to_numpy(), last, side="right"))
+        if cut:
+            before.append(table.slice(0, cut))
+        if cut < len(table):
+            after.append(table.slice(cut))
+    return before, after
+
+
+def _fold(piece: _Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
     """The rows of a piece that still count, sorted by group, clears first.
 
     Args:
@@ -53,7 +317,7 @@ def fold(piece: Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
     yield rows.take(pa.array(index[order]))
 
 
-def _fold_large(piece: Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
+def _fold_large(piece: _Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
     """Decide by the keys of one group alone, then read its values a part at a time."""
     keys = [_shortened(part.keys()) for part in piece.parts]
     sizes = [len(table) for table in keys]
@@ -122,263 +386,3 @@ def _identify(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:
 
 def _renumber(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.unique(ids, return_inverse=True)[1].astype(np.int64)
-
-
-HELD_BYTES = 128 << 20
-"""A piece with more bytes than this is cut; a key group with more is never held as a whole."""
-
-
-class Part(NamedTuple):
-    """Some rows of a piece, read when they are asked for.
-
-    Attributes:
-        rows: Gives the rows, with the columns of a state file.
-        keys: Gives the same rows without their values.
-    """
-
-    rows: Callable[[], pa.Table]
-    keys: Callable[[], pa.Table]
-
-
-class Piece(NamedTuple):
-    """Some key groups of all files.
-
-    Attributes:
-        parts: Their rows, in the order of the files.
-        large: They are rows of one key group, and more than fit into memory.
-    """
-
-    parts: Sequence[Part]
-    large: bool
-
-
-class States:
-    """The states of all files, numbered anew."""
-
-    def __init__(self) -> None:
-        self.schemas: list[StateSchema] = []
-        self._numbers: dict[tuple[str, str], int] = {}
-
-    def number(self, schema: StateSchema) -> int:
-        """The number of a state; refuses one that was stored in two ways."""
-        number = self._numbers.setdefault(schema.id, len(self.schemas))
-        if number == len(self.schemas):
-            self.schemas.append(schema)
-        else:
-            check_compatible(self.schemas[number], schema)
-        return number
-
-    def single(self) -> npt.NDArray[np.bool_]:
-        """By number, whether a state has one value per key."""
-        return np.array([s.kind in SINGLE_KINDS for s in self.schemas], np.bool_)
-
-
-class Source:
-    """The rows of one file that count, handed out group by group in ascending order."""
-
-    def __init__(self, file: StateFile, delta: Delta, states: States) -> None:
-        counts = [schema.uid in file.operators for schema in delta.schemas]
-        self._numbers = np.array(
-            [states.number(s) if c else -1 for s, c in zip(delta.schemas, counts, strict=True)],
-            np.int16,
-        )
-        self._all_count = all(counts)
-        self._delta = delta
-        self._first, self._last = file.first_group, file.last_group
-        self._held: list[pa.Table] = []
-        self._batches: Iterator[DeltaBatch] = iter(())
-        self._exhausted = False
-        self._begin(self._first)
-
-    @property
-    def held_bytes(self) -> int:
-        """How much is held."""
-        return sum(table.nbytes for table in self._held)
-
-    def load(self) -> None:
-        """Hold one more batch."""
-        for read in self._batches:
-            table = self._read(read, self._first, self._last)
-            if len(table):
-                self._held.append(table)
-                return
-        self._exhausted = True
-
-    def safe(self) -> int | None:
-        """The last group of which every row is held; None when nothing bounds it."""
-        return None if self._exhausted else int(self._held[-1]["group"][-1].as_py()) - 1
-
-    def take(self, last: int | None) -> list[pa.Table]:
-        """Hand out the rows of all groups up to the last."""
-        if last is None:
-            taken, self._held = self._held, []
-            return taken
-        taken, self._held = _split(self._held, last)
-        return taken
-
-    def leave_out(self, group: int) -> list[Part]:
-        """Go on after a group, the next one; returns where its rows can be read."""
-        if not self._first <= group <= self._last:
-            return []
-        parts = [
-            Part(*(partial(self._read, read, group, group) for read in both))
-            for both in zip(
-                self._delta.batches(group, group),
-                self._delta.batches(group, group, values=False),
-                strict=True,
-            )
-        ]
-        self._begin(group + 1)
-        return parts
-
-    def _begin(self, group: int) -> None:
-        self._first = group
-        self._held, self._exhausted = [], False
-        self._batches = iter(self._delta.batches(group, self._last) if group <= self._last else ())
-        self.load()
-
-    def _read(self, read: DeltaBatch, first: int, last: int) -> pa.Table:
-        batch = select(read(), first, last)
-        states = self._numbers[batch["state"].to_numpy()]
-        names = batch.schema.names
-        table = pa.Table.from_arrays([pa.array(states), *batch.columns[1:]], names=names)
-        if not self._all_count:
-            table = table.filter(pc.field("state") >= 0)
-        return table.cast(pa.schema([WIDE_COLUMNS.field(name) for name in names]))
-
-
-def cut_pieces(sources: Sequence[Source]) -> Iterator[Piece]:
-    """All rows of the sources, in ascending key groups.
-
-    In memory at once are a batch of each source, what the piece holds, and no more than
-    `HELD_BYTES` beyond.
-    """
-    while True:
-        bounds = [bound for s in sources if (bound := s.safe()) is not None]
-        last = min(bounds, default=None)
-        taken = [table for source in sources for table in source.take(last)]
-        yield from _cut(taken)
-        if last is None:
-            return
-        if not taken and sum(s.held_bytes for s in sources) > HELD_BYTES:
-            yield Piece([part for s in sources for part in s.leave_out(last + 1)], True)
-            continue
-        for source in sources:
-            if source.safe() == last:
-                source.load()
-
-
-def _cut(tables: list[pa.Table]) -> Iterator[Piece]:
-    """Halve the range of key groups until a half is small enough, or of one group."""
-    if not tables:
-        return
-    first = min(int(table["group"][0].as_py()) for table in tables)
-    last = max(int(table["group"][-1].as_py()) for table in tables)
-    large = sum(table.nbytes for table in tables) > HELD_BYTES
-    if large and first < last:
-        for half in _split(tables, (first + last) // 2):
-            yield from _cut(half)
-    else:
-        yield Piece([_held_part(table) for table in tables], large)
-
-
-def _held_part(table: pa.Table) -> Part:
-    return Part(lambda: table, lambda: table.drop_columns(["value"]))
-
-
-def _split(tables: list[pa.Table], last: int) -> tuple[list[pa.Table], list[pa.Table]]:
-    """The rows of the groups up to the last, and the others."""
-    before, after = [], []
-    for table in tables:
-        cut = int(np.searchsorted(table["group"].to_numpy(), last, side="right"))
-        if cut:
-            before.append(table.slice(0, cut))
-        if cut < len(table):
-            after.append(table.slice(cut))
-    return before, after
-
-
-Read = Callable[[StateFile], bytes]
-
-
-def merge(files: Sequence[StateFile], read: Read, *, final: bool) -> BuiltDelta:
-    """Fold files into one: the last write of each entry wins, and clears are honoured.
-
-    Of each file only the key groups and operators that count are taken. In memory at once are the
-    compressed files, the compressed result and some of their rows; of a key group that is too
-    large, the keys of all rows.
-
-    Args:
-        files: Neighbours among the files of a partition.
-        read: Gives the bytes of a file that does not carry them inline.
-        final: Nothing older is left, so tombstones are dropped.
-
-    Raises:
-        CorruptFileError: A file is not what its `StateFile` says.
-    """
-    states = States()
-    kept = _Kept(_folded(files, read, states, final=final))
-    data = write_delta(states.schemas, kept.batches())
-    first, last = kept.groups or (
-        min(file.first_group for file in files),
-        max(file.last_group for file in files),
-    )
-    operators = tuple(sorted({states.schemas[i].uid for i in kept.states}))
-    return BuiltDelta(data, kept.rows, first, last, operators)
-
-
-def live_rows(files: Sequence[StateFile], read: Read) -> Iterator[tuple[StateSchema, pa.Table]]:
-    """What is there after all these files, without tombstones, in ascending key groups.
-
-    In memory at once is what `merge` needs. Every table holds rows of one state, with the columns
-    group, key, sub and value; the tables of a state follow each other in the order of groups.
-
-    Args:
-        files: As `share` gives them.
-        read: Gives the bytes of a file that does not carry them inline.
-
-    Raises:
-        CorruptFileError: A file is not what its `StateFile` says.
-    """
-    states = States()
-    for rows in _folded(files, read, states, final=True):
-        for number in pc.unique(rows["state"]).to_pylist():
-            for batch in bounded_batches(rows.filter(pc.field("state") == number)):
-                table = pa.Table.from_batches([batch]).drop_columns(["state"])
-                yield states.schemas[number], table
-
-
-def _folded(
-    files: Sequence[StateFile], read: Read, states: States, *, final: bool
-) -> Iterable[pa.Table]:
-    """The rows that count; all states are numbered before the first of them comes."""
-    sources = [Source(file, _checked(file, read), states) for file in in_order(files)]
-    single = states.single()
-    return (rows for piece in cut_pieces(sources) for rows in fold(piece, single, final=final))
-
-
-class _Kept:
-    """The rows of the merged file, counted as they pass."""
-
-    def __init__(self, pieces: Iterable[pa.Table]) -> None:
-        self._pieces = pieces
-        self.rows = 0
-        self.groups: tuple[int, int] | None = None
-        self.states: set[int] = set()
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        for piece in self._pieces:
-            if not len(piece):
-                continue
-            groups = piece["group"]
-            first, last = int(groups[0].as_py()), int(groups[-1].as_py())
-            self.groups = (self.groups[0] if self.groups else first, last)
-            self.rows += len(piece)
-            self.states.update(pc.unique(piece["state"]).to_pylist())
-            yield from bounded_batches(piece)
-
-
-def _checked(file: StateFile, read: Read) -> Delta:
-    data = file.inline if file.inline is not None else read(file)
-    check(data, file.length, file.digest, file.path)
-    return read_delta(data, file.path)

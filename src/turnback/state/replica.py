@@ -1,3 +1,5 @@
+"""A partition's local store, brought to the newest confirmed epoch by applying state files."""
+
 from __future__ import annotations
 
 import shutil
@@ -26,8 +28,8 @@ from turnback.state.schema import (
     wrap,
 )
 from turnback.state.stores import Changes, HashMapStore, RocksOptions, RocksStore
+from turnback.storage.directory import DirectoryLock, sweep_private, take_private
 from turnback.storage.envelope import check
-from turnback.storage.lock import DirectoryLock, sweep_private, take_private
 
 
 class Applier:
@@ -56,7 +58,6 @@ class Applier:
             check_compatible(stored[i], by_id[stored[i].id])
 
     def changes(self, batch: pa.RecordBatch) -> Changes:
-        """What a batch changes."""
         batch = select(batch, self._first, self._last)
         if len(self._wanted) < len(self._prefixes):
             wanted = pc.is_in(batch["state"], pa.array(self._wanted, pa.int16()))
@@ -87,11 +88,8 @@ class Applier:
         values: list[bytes | None],
     ) -> Changes:
         changes = Changes([], [], [])
-        clear, put_key, put_value = (
-            changes.clears.append,
-            changes.keys.append,
-            changes.values.append,
-        )
+        clear, put_key = changes.clears.append, changes.keys.append
+        put_value = changes.values.append
         prefixes, single = self._prefixes, self._single
         for s, g, key, sub, value in zip(states, groups, keys, subs, values, strict=True):
             where = prefixes[s] + GROUPS[g] + component(key)
@@ -121,14 +119,15 @@ def check_compatible(stored: StateSchema, wanted: StateSchema) -> None:
     """Raise `IncompatibleStateError` if stored values cannot be read as the program wants them."""
     differences = stored.differences(wanted)
     if differences:
-        told = "; ".join(f"{what} stored {a}, wanted {b}" for what, a, b in differences)
+        listed = "; ".join(f"{what} stored {a}, wanted {b}" for what, a, b in differences)
         raise IncompatibleStateError(
-            f"state {stored.name!r} of operator {stored.uid!r} does not fit the program: {told}. "
+            f"state {stored.name!r} of operator {stored.uid!r} does not fit the program: {listed}. "
             f"Declare the stored type again, or give the state a new name"
         )
 
 
-Found = Literal["home", "caught-up", "rebuilt"]
+Opening = Literal["home", "caught-up", "rebuilt"]
+"""How a store was found: as it was left, behind some files, or not at all."""
 Read = Callable[[StateFile], bytes]
 
 Store = RocksStore | HashMapStore
@@ -137,7 +136,7 @@ STORE_FORMAT = 2
 _UNFINISHED = -1
 
 
-class Marker(msgspec.Struct, frozen=True):
+class StoreVersion(msgspec.Struct, frozen=True):
     """What a local store says of itself; written with every batch.
 
     Attributes:
@@ -158,20 +157,19 @@ class Replica:
 
     Attributes:
         store: Where the keyed state is read from.
-        found: How: as it was left, after applying some files, or from nothing.
+        opening: How it was brought there.
         version: The last epoch in it; -1 when there is no state yet.
         directory: Where it is.
     """
 
     def __init__(self, store: Store, directory: Path, lock: DirectoryLock) -> None:
         self.store = store
-        self.found: Found = "home"
+        self.opening: Opening = "home"
         self.version = -1
         self.directory = directory
         self._lock: DirectoryLock | None = lock
 
     def close(self) -> None:
-        """Close the store and let others have it."""
         if self._lock is None:
             return
         lock, self._lock = self._lock, None
@@ -230,55 +228,55 @@ def open_replica(
         lock = take_private(directory)
     else:
         sweep_private(directory)
-    home = None
+    replica = None
     try:
-        home = _opened(kind, lock, options)
-        todo = _outstanding(_marker_of(home.store), files, scope)
+        replica = _opened(kind, lock, options)
+        todo = _outstanding(_version_of(replica.store), files, scope)
         if todo is None:
-            _wipe(home, kind, options)
+            _wipe(replica, kind, options)
             todo = in_order(files)
-            home.found = "rebuilt" if todo else "home"
+            replica.opening = "rebuilt" if todo else "home"
         elif todo:
-            home.found = "caught-up"
-        _apply(home, todo, read, schemas, groups, scope)
+            replica.opening = "caught-up"
+        _apply(replica, todo, read, schemas, groups, scope)
     except BaseException:
-        if home is not None:
-            home.close()
+        if replica is not None:
+            replica.close()
         else:
             lock.release()
         raise
-    return home
+    return replica
 
 
 def _outstanding(
-    marker: Marker | None, files: Sequence[StateFile], scope: str
+    stored: StoreVersion | None, files: Sequence[StateFile], scope: str
 ) -> list[StateFile] | None:
     """The files a store has yet to see; None when it has to be rebuilt."""
-    if marker is None or marker.scope != scope or marker.version == _UNFINISHED:
+    if stored is None or stored.scope != scope or stored.version == _UNFINISHED:
         return None
-    if not any(_same_line(marker, file) for file in files):
+    if not any(_same_line(stored, file) for file in files):
         return None
-    todo = in_order(file for file in files if file.last_epoch > marker.version)
+    todo = in_order(file for file in files if file.last_epoch > stored.version)
     # A complete file has no tombstones: what it lacks would live on in an older store.
     return None if any(file.complete for file in todo) else todo
 
 
-def _same_line(marker: Marker, file: StateFile) -> bool:
+def _same_line(stored: StoreVersion, file: StateFile) -> bool:
     """Whether a file proves that the store's last epoch is in this job's past."""
-    if file.last_epoch == marker.version and file.path == marker.path:
+    if file.last_epoch == stored.version and file.path == stored.path:
         return True
-    return marker.line is not None and file.line_at(marker.version) == marker.line
+    return stored.line is not None and file.line_at(stored.version) == stored.line
 
 
 def _apply(
-    home: Replica,
+    replica: Replica,
     todo: list[StateFile],
     read: Read,
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
     scope: str,
 ) -> None:
-    store = home.store
+    store = replica.store
     for file, after in zip_longest(todo, todo[1:]):
         data = file.inline if file.inline is not None else read(file)
         check(data, file.length, file.digest, file.path)
@@ -286,9 +284,9 @@ def _apply(
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
         mine = [schema for schema in schemas if schema.uid in file.operators]
         applier = Applier(delta.schemas, mine, first, last)
-        marker = Marker(file.last_epoch, file.line_at(file.last_epoch), file.path, scope)
-        finished = msgspec.msgpack.encode(marker)
-        unfinished = msgspec.msgpack.encode(msgspec.structs.replace(marker, version=_UNFINISHED))
+        version = StoreVersion(file.last_epoch, file.line_at(file.last_epoch), file.path, scope)
+        finished = msgspec.msgpack.encode(version)
+        unfinished = msgspec.msgpack.encode(msgspec.structs.replace(version, version=_UNFINISHED))
         if after is not None and after.last_epoch == file.last_epoch:
             finished = unfinished  # the epoch is spread over several files, as after a rescale
         batches = delta.batches(first, last)
@@ -299,8 +297,8 @@ def _apply(
             store.write(changes, finished if number == len(batches) else unfinished)
     if todo:
         store.settle()
-    marker_now = _marker_of(store)
-    home.version = -1 if marker_now is None else marker_now.version
+    reached = _version_of(store)
+    replica.version = -1 if reached is None else reached.version
 
 
 def _opened(kind: str, lock: DirectoryLock, options: RocksOptions | None) -> Replica:
@@ -312,12 +310,12 @@ def _opened(kind: str, lock: DirectoryLock, options: RocksOptions | None) -> Rep
     return Replica(store, lock.directory, lock)
 
 
-def _wipe(home: Replica, kind: str, options: RocksOptions | None) -> None:
-    if _is_empty(home.store):
+def _wipe(replica: Replica, kind: str, options: RocksOptions | None) -> None:
+    if _is_empty(replica.store):
         return
-    home.store.close()
-    shutil.rmtree(home.directory, ignore_errors=True)
-    home.store = _open_store(kind, home.directory, options)
+    replica.store.close()
+    shutil.rmtree(replica.directory, ignore_errors=True)
+    replica.store = _open_store(kind, replica.directory, options)
 
 
 def _is_empty(store: Store) -> bool:
@@ -335,10 +333,10 @@ def _open_store(kind: str, directory: Path, options: RocksOptions | None) -> Sto
     raise ConfigurationError(f"unknown state backend {kind!r}; known are hashmap and rocksdb")
 
 
-def _marker_of(store: Store) -> Marker | None:
+def _version_of(store: Store) -> StoreVersion | None:
     try:
         data = store.marker()
-        return None if data is None else msgspec.msgpack.decode(data, type=Marker)
+        return None if data is None else msgspec.msgpack.decode(data, type=StoreVersion)
     except (StateError, msgspec.DecodeError):
         return None
 

@@ -1,14 +1,56 @@
+"""What a stored state is, and where its rows are in a local store.
+
+Store key: 8 bytes of state id, 2 bytes of key group, component of the key, and for lists and maps
+component of the list position or map key. A component is prefix-free, so everything of one key
+lies together under one prefix. Long components are replaced by their hash, and the value is
+wrapped in the full bytes.
+"""
+
 from __future__ import annotations
 
 from hashlib import blake2b
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
 
+from turnback.types.typeinfo import Descriptor, TypeInfo, type_from_descriptor
+
+if TYPE_CHECKING:
+    from turnback.types.keys import KeyCodec
+
 KINDS = ("value", "list", "map", "reducing", "aggregating")
 SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
+
+
+class KeySchema(msgspec.Struct, frozen=True):
+    """How a stream is keyed.
+
+    Attributes:
+        types: Descriptors of the types that make up the key.
+        columns: Whether it is keyed by columns; key groups are computed differently for columns
+            and for functions.
+    """
+
+    types: tuple[Descriptor, ...]
+    columns: bool
+
+    @classmethod
+    def of(cls, codec: KeyCodec) -> KeySchema:
+        return cls(tuple(t.describe() for t in codec.types), codec.by_columns)
+
+    def type_infos(self) -> tuple[TypeInfo, ...]:
+        return tuple(map(type_from_descriptor, self.types))
+
+    def codec(self) -> KeyCodec:
+        from turnback.types.keys import KeyCodec  # not needed to list states, which is to be quick
+
+        return KeyCodec(self.type_infos(), self.columns)
+
+    def __str__(self) -> str:
+        how = "columns" if self.columns else "a function"
+        return f"{', '.join(map(str, self.types))} by {how}"
 
 
 class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,8 +60,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         uid: Operator it belongs to.
         name: Name of the state.
         kind: One of `KINDS`.
-        key: How the stream is keyed: ``{"types": [...], "columns": bool}``. Key groups are
-            computed differently for columns and for functions, hence both are part of it.
+        key: How its stream is keyed.
         value: Descriptor of the type of values, list elements or accumulators.
         sub: Descriptor of a map's key type, else None.
     """
@@ -27,9 +68,9 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     name: str
     kind: str
-    key: Any
-    value: Any
-    sub: Any = None
+    key: KeySchema
+    value: Descriptor
+    sub: Descriptor = None
 
     @property
     def id(self) -> tuple[str, str]:

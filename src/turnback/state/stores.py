@@ -1,3 +1,5 @@
+"""Local stores of keyed state: sorted maps on this machine, in memory or on disk."""
+
 from __future__ import annotations
 
 import time
@@ -97,22 +99,18 @@ class HashMapStore:
         self._get: Callable[[bytes], bytes | None] = self._reader.get
 
     def marker(self) -> bytes | None:
-        """What the last write left as its marker."""
         return self.get(MARKER)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
         try:
             return self._get(key)
         except lmdb.Error as e:
             raise self._failure("read", e) from e
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries below a prefix, in key order."""
         yield from _below(self._reader, prefix)
 
     def write(self, changes: Changes, marker: bytes) -> None:
-        """Apply a batch and set the marker, both or neither."""
         self._stop_reading()
         while True:
             try:
@@ -131,7 +129,6 @@ class HashMapStore:
         """Nothing to do."""
 
     def close(self) -> None:
-        """Unmap the store."""
         self._stop_reading()
         self._env.close()
 
@@ -224,18 +221,15 @@ class RocksStore:
         self._get: Callable[[bytes], bytes | None] = self._db.get
 
     def marker(self) -> bytes | None:
-        """What the last write left as its marker."""
         return self.get(MARKER)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
         try:
             return self._get(key)
         except Exception as e:
             raise self._failure("read", e) from e
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries below a prefix, in key order."""
         bounded = ReadOptions()
         end = after(prefix)
         if end is not None:
@@ -246,7 +240,6 @@ class RocksStore:
             raise self._failure("read", e) from e
 
     def write(self, changes: Changes, marker: bytes) -> None:
-        """Apply a batch and set the marker, both or neither."""
         batch = WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
         for prefix in changes.clears:
@@ -272,7 +265,6 @@ class RocksStore:
             raise self._failure("flush", e) from e
 
     def close(self) -> None:
-        """Flush and close."""
         deadline = time.monotonic() + 10
         try:
             while self._unsorted() > self._options.most_unsorted and time.monotonic() < deadline:

@@ -1,3 +1,5 @@
+"""Keyed state of one value per key, and what all kinds of keyed state share."""
+
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,54 +18,17 @@ from turnback.state.schema import (
     wrapped_size,
 )
 from turnback.state.stores import LocalStore
-from turnback.types.coerce import NoneType, exact_classes
-from turnback.types.frozen import can_change
+from turnback.types.coerce import NoneType, exact_classes, short_repr
+from turnback.types.frozen import is_mutable
 from turnback.types.keys import KeyCodec
-from turnback.types.row import former, row_class
+from turnback.types.row import row_class, row_converter
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 
-
-def encode_all(
-    schema: StateSchema,
-    encode: Callable[[Sequence[Any]], list[bytes]],
-    keys: Sequence[Any],
-    values: Sequence[Any],
-) -> list[bytes | None]:
-    """Encode the values of a state, None as None; an error names the state and the key."""
-    try:
-        present = [value for value in values if value is not None]
-        encoded: list[bytes | None] = [*encode(present)]
-    except Exception:
-        for key, value in zip(keys, values, strict=True):
-            try:
-                encode([value])
-            except Exception as e:
-                raise misfit(schema, key, value, e) from e
-        raise
-    if len(present) < len(values):
-        rest = iter(encoded)
-        encoded = [None if value is None else next(rest) for value in values]
-    return encoded
-
-
-def misfit(schema: StateSchema, key: Any, value: Any, cause: Exception) -> StateError:
-    """The error for a value that cannot be encoded."""
-    return StateError(
-        f"state {schema.name!r} of operator {schema.uid!r}, key {_shown(key)}: the value "
-        f"{_shown(value)} does not fit the declared type {schema.value}: {cause}"
-    )
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-Place = tuple[int, bytes, bytes, int]
+KeyLocation = tuple[int, bytes, bytes, int]
 """Where a key is: group, encoded key, its part of the store key, bytes wrapped before values."""
 
-_MOST_PLACES = 1 << 18
+_MOST_LOCATIONS = 1 << 18
 
 
 class KeyContext:
@@ -71,41 +36,40 @@ class KeyContext:
 
     Attributes:
         uid: The operator.
-        key: The current key, set before each element, in the form that `KeyCodec.form` gives it:
+        key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
         epoch: The current epoch.
-        located: Places of keys met so far; depends on nothing but the key.
+        locations: Of keys met so far; they depend on nothing but the key.
         get: Reads one entry of the store.
         scan: Reads all entries below a prefix.
     """
 
-    __slots__ = ("_codec", "epoch", "get", "key", "located", "max_parallelism", "scan", "uid")
+    __slots__ = ("_codec", "epoch", "get", "key", "locations", "max_parallelism", "scan", "uid")
 
     def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
         self.uid = uid
         self.key: Any = None
         self.max_parallelism = max_parallelism
         self.epoch = -1
-        self.located: dict[Any, Place] = {}
+        self.locations: dict[Any, KeyLocation] = {}
         self.get: Callable[[bytes], bytes | None] = self._no_store
         self.scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]] = self._no_store
         self._codec = codec
 
     def use(self, store: LocalStore, epoch: int) -> None:
-        """Exchange the store."""
         self.key = None
         self.epoch = epoch
         self.get = store.get
         self.scan = store.scan
-        if len(self.located) > _MOST_PLACES:
-            self.located.clear()
+        if len(self.locations) > _MOST_LOCATIONS:
+            self.locations.clear()
 
     def declared_key(self) -> Any:
         """The current key as an instance of the class that was declared for keys."""
         codec, key = self._codec, self.key
-        return codec.decode(codec.encode(key)) if codec.form.differs else key
+        return codec.decode(codec.encode(key)) if codec.normalizer.changes_class else key
 
-    def locate(self, key: Any) -> Place:
+    def locate(self, key: Any) -> KeyLocation:
         """Where a key is; remembered, since a key is read and written many times."""
         if key is None:
             raise StateError(
@@ -116,15 +80,14 @@ class KeyContext:
         group = self._codec.group(key, self.max_parallelism)
         size = len(encoded)
         if size <= LONGEST:
-            place = (group, encoded, GROUPS[group] + LENGTHS[size] + encoded, 0)
+            location = (group, encoded, GROUPS[group] + LENGTHS[size] + encoded, 0)
         else:
-            place = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
-        self.located[key] = place
-        return place
+            location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
+        self.locations[key] = location
+        return location
 
-    def locate_all(self, keys: Iterable[Any]) -> list[Place]:
-        """Where the keys are."""
-        get, locate = self.located.get, self.locate
+    def locate_all(self, keys: Iterable[Any]) -> list[KeyLocation]:
+        get, locate = self.locations.get, self.locate
         return [get(key) or locate(key) for key in keys]
 
     def _no_store(self, key: bytes) -> NoReturn:
@@ -134,68 +97,66 @@ class KeyContext:
         )
 
 
-_ALTERED = ("float", "instant")
-"""Of these, a value of the right class may still come back as another one."""
-
-
 class _NoValue:
     """The class of no value at all."""
 
 
-class CachedForm:
-    """How the values of a state are kept in memory until the epoch ends.
+class CacheFormat:
+    """How the values of a state are cached in memory until the epoch ends.
 
     What counts is the value at the moment it was given to the state, and what is read is the same
     in this epoch and in the next: a result must not depend on where an epoch ends. Values that can
-    be changed in place are therefore kept encoded, and every read gives a new one. All others are
-    kept as they are.
+    be changed in place are therefore cached encoded, and every read gives a new one. All others are
+    cached as they are.
 
     Attributes:
-        plain: Values of this very class are kept as they are; it is not worth a call of `keep`.
-        keep: Turns a value other than None into what is kept. Raises an error if it does not fit.
-        show: Turns what is kept into a value of the reader's own; None where it is that already.
-        load: Turns stored bytes into what is kept.
-        encode: Turns what is kept into the bytes to be stored.
-        encode_all: The same for many.
+        plain: Values of this very class are cached as they are, without a call of `to_cache`.
+        to_cache: Turns a value other than None into what is cached. Raises an error if it does not
+            fit.
+        from_cache: Turns what is cached into a value of the reader's own; None where it is that.
+        from_bytes: Turns stored bytes into what is cached.
+        to_bytes: Turns what is cached into the bytes to be stored.
+        all_to_bytes: The same for many.
     """
 
-    __slots__ = ("encode", "encode_all", "keep", "load", "plain", "show")
+    __slots__ = ("all_to_bytes", "from_bytes", "from_cache", "plain", "to_bytes", "to_cache")
 
     def __init__(self, serializer: Serializer) -> None:
         kind = serializer.type
         encode, decode = serializer.encode, serializer.decode
         self.plain: type = _NoValue
-        self.keep: Callable[[Any], Any] = encode
-        self.show: Callable[[bytes], Any] | None = decode
-        self.load: Callable[[bytes], Any] = _same
-        self.encode: Callable[[Any], bytes] = _same
-        self.encode_all: Callable[[Sequence[Any]], list[bytes]] = list
-        plain = _plain(kind)
+        self.to_cache: Callable[[Any], Any] = encode
+        self.from_cache: Callable[[bytes], Any] | None = decode
+        self.from_bytes: Callable[[bytes], Any] = _same
+        self.to_bytes: Callable[[Any], bytes] = _same
+        self.all_to_bytes: Callable[[Sequence[Any]], list[bytes]] = list
+        plain = _plain_class(kind)
         if plain is None:
             return
-        self.load, self.show = decode, None
-        self.encode, self.encode_all = encode, serializer.encode_all
+        self.from_bytes, self.from_cache = decode, None
+        self.to_bytes, self.all_to_bytes = encode, serializer.encode_all
         if isinstance(kind, RowTypeInfo):
-            self.plain, self.keep = plain, former(kind)
+            self.plain, self.to_cache = plain, row_converter(kind)
         elif kind == BasicTypeInfo("instant"):
-            self.keep = lambda value: value if _is_utc(value) else decode(encode(value))
+            self.to_cache = lambda value: value if _is_utc(value) else decode(encode(value))
         else:
             self.plain = plain if kind != BasicTypeInfo("float") else _NoValue
-            self.keep = lambda value: decode(encode(value))
+            self.to_cache = lambda value: decode(encode(value))
 
 
-def _plain(kind: TypeInfo) -> type | None:
-    """Return the class values come back as; None where values are better kept encoded."""
+def _plain_class(kind: TypeInfo) -> type | None:
+    """Return the class values come back as; None where values are better cached encoded."""
     if not isinstance(kind, RowTypeInfo):
         return next(iter(exact_classes(kind) - {NoneType}), None)
-    if can_change(kind) or not all(map(_comes_back_the_same, kind.types)):
+    if is_mutable(kind) or not all(map(_comes_back_the_same, kind.types)):
         return None
     return kind.python_class or row_class(kind.names)
 
 
 def _comes_back_the_same(kind: TypeInfo) -> bool:
     if isinstance(kind, BasicTypeInfo):
-        return kind.name not in (*_ALTERED, "bytes")
+        # Of these, a value of the right class may still come back as another one.
+        return kind.name not in ("float", "instant", "bytes")
     return bool(exact_classes(kind))
 
 
@@ -207,23 +168,63 @@ def _same(value: Any) -> Any:
     return value
 
 
-class SingleState:
-    """A state of one value per key: what value, reducing and aggregating state have in common.
+class KeyedState:
+    """What all kinds of keyed state have in common."""
 
-    `_cache` holds every value seen or set in this epoch, as `CachedForm` says, None where there is
-    none; `_dirty` those that were set.
-    """
-
-    __slots__ = (
-        "_cache", "_context", "_dirty", "_kept", "_plain", "_prefix", "_show", "schema"
-    )  # fmt: skip
+    __slots__ = ("_context", "_format", "_plain", "_prefix", "schema")
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
         self.schema = schema
         self._context = context
         self._prefix = state_prefix(*schema.id)
-        self._kept = CachedForm(serializer)
-        self._plain, self._show = self._kept.plain, self._kept.show
+        self._format = CacheFormat(serializer)
+        self._plain = self._format.plain
+
+    def _to_cache(self, value: Any) -> Any:
+        """What is cached of a value whose class is not `_plain`."""
+        try:
+            return self._format.to_cache(value)
+        except Exception as e:
+            raise self._mismatch(self._context.key, value, e) from e
+
+    def _all_to_bytes(self, keys: Sequence[Any], values: Sequence[Any]) -> list[bytes | None]:
+        """Encode cached values, None as None; an error names the state and the key."""
+        encode = self._format.all_to_bytes
+        try:
+            present = [value for value in values if value is not None]
+            encoded: list[bytes | None] = [*encode(present)]
+        except Exception:
+            for key, value in zip(keys, values, strict=True):
+                try:
+                    encode([value])
+                except Exception as e:
+                    raise self._mismatch(key, value, e) from e
+            raise
+        if len(present) < len(values):
+            rest = iter(encoded)
+            encoded = [None if value is None else next(rest) for value in values]
+        return encoded
+
+    def _mismatch(self, key: Any, value: Any, cause: Exception) -> StateError:
+        return StateError(
+            f"state {self.schema.name!r} of operator {self.schema.uid!r}, key {short_repr(key)}: "
+            f"the value {short_repr(value)} does not fit the declared type {self.schema.value}: "
+            f"{cause}"
+        )
+
+
+class SingleState(KeyedState):
+    """A state of one value per key: what value, reducing and aggregating state have in common.
+
+    `_cache` holds every value seen or set in this epoch, as `CacheFormat` says, None where there is
+    none; `_dirty` those that were set.
+    """
+
+    __slots__ = ("_cache", "_dirty", "_from_cache")
+
+    def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
+        super().__init__(context, schema, serializer)
+        self._from_cache = self._format.from_cache
         self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}
 
@@ -237,13 +238,13 @@ class SingleState:
         dirty = self._dirty
         if not dirty:
             return
-        places = self._context.locate_all(dirty)
+        locations = self._context.locate_all(dirty)
         builder.add(
             self.schema,
-            [place[0] for place in places],
-            [place[1] for place in places],
+            [location[0] for location in locations],
+            [location[1] for location in locations],
             None,
-            encode_all(self.schema, self._kept.encode_all, list(dirty), list(dirty.values())),
+            self._all_to_bytes(list(dirty), list(dirty.values())),
         )
 
     def clear(self) -> None:
@@ -254,27 +255,19 @@ class SingleState:
     def _current(self) -> Any:
         """The value of the current key, which the caller may change."""
         try:
-            kept = self._cache[self._context.key]
+            cached = self._cache[self._context.key]
         except KeyError:
-            kept = self._read()
-        return kept if self._show is None or kept is None else self._show(kept)
-
-    def _keep(self, value: Any) -> Any:
-        """What is kept of a value whose class is not `_plain`."""
-        if value is None:
-            return None
-        try:
-            return self._kept.keep(value)
-        except Exception as e:
-            raise misfit(self.schema, self._context.key, value, e) from e
+            cached = self._read()
+        return cached if self._from_cache is None or cached is None else self._from_cache(cached)
 
     def _read(self) -> Any:
-        """What is stored under the current key, as it is kept for the rest of the epoch."""
+        """What is stored under the current key, as it is cached for the rest of the epoch."""
         context = self._context
         key = context.key
-        _, _, suffix, wrapped = context.located.get(key) or context.locate(key)
+        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
         data = context.get(self._prefix + suffix)
-        value = None if data is None else self._kept.load(data[wrapped:] if wrapped else data)
+        from_bytes = self._format.from_bytes
+        value = None if data is None else from_bytes(data[wrapped:] if wrapped else data)
         self._cache[key] = value
         return value
 
@@ -301,13 +294,13 @@ class ValueState(SingleState, Generic[T]):
     def update(self, value: T | None) -> None:
         """Set the value of the current key; None removes it."""
         key: Any = self._context.key
-        if type(value) is not self._plain:
-            value = self._keep(value)
+        if type(value) is not self._plain and value is not None:
+            value = self._to_cache(value)
         self._cache[key] = self._dirty[key] = value
 
 
-class ChangeableValueState(ValueState[T]):
-    """A value state whose values are kept encoded, since they can be changed in place.
+class MutableValueState(ValueState[T]):
+    """A value state whose values are cached encoded, since they can be changed in place.
 
     A class of its own, so that other value states need not ask.
     """
@@ -345,8 +338,9 @@ class ReducingState(SingleState, Generic[T]):
         current = self._current()
         if current is not None:
             value = self._reduce(current, value)
-        kept = value if type(value) is self._plain else self._keep(value)
-        self._cache[key] = self._dirty[key] = kept
+        if type(value) is not self._plain and value is not None:
+            value = self._to_cache(value)
+        self._cache[key] = self._dirty[key] = value
 
 
 R = TypeVar("R")
@@ -381,5 +375,6 @@ class AggregatingState(SingleState, Generic[T, R]):
             accumulator = self._create()
         key: Any = self._context.key
         result = self._add(value, accumulator)
-        kept = result if type(result) is self._plain else self._keep(result)
-        self._cache[key] = self._dirty[key] = kept
+        if type(result) is not self._plain and result is not None:
+            result = self._to_cache(result)
+        self._cache[key] = self._dirty[key] = result

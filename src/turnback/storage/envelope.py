@@ -1,4 +1,4 @@
-"""Checksums of stored files."""
+"""Sealed files: a header with kind, version and checksum before the content."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from turnback.core.errors import ConfigurationError, CorruptFileError, FormatVer
 
 def digest(data: bytes) -> str:
     """Return the checksum of some bytes: 'xxh3:' and 32 hexadecimal digits."""
-    return _xxh3(data)
+    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
-def check(data: bytes, length: int, digest: str, name: str) -> None:
+def check(data: bytes, length: int, recorded: str, name: str) -> None:
     """Compare a file's bytes with what was recorded when it was written.
 
     Args:
         data: The bytes that were read.
         length: The recorded length.
-        digest: The recorded checksum.
+        recorded: The recorded checksum.
         name: The file, for the message.
 
     Raises:
@@ -30,9 +30,9 @@ def check(data: bytes, length: int, digest: str, name: str) -> None:
     """
     if len(data) != length:
         raise damaged(name, f"{len(data)} bytes found, {length} recorded")
-    found = _xxh3(data)
-    if found != digest:
-        raise damaged(name, f"checksum {found} found, {digest} recorded")
+    actual = digest(data)
+    if actual != recorded:
+        raise damaged(name, f"checksum {actual} found, {recorded} recorded")
 
 
 def damaged(name: str, what: str) -> CorruptFileError:
@@ -41,10 +41,6 @@ def damaged(name: str, what: str) -> CorruptFileError:
         f"{name} is damaged: {what}; nothing of it was used. Put back an intact copy of the file, "
         "or start from another checkpoint or savepoint"
     )
-
-
-def _xxh3(data: bytes) -> str:
-    return f"xxh3:{xxhash.xxh3_128_hexdigest(data)}"
 
 
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,63}")
@@ -82,15 +78,15 @@ def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[i
     header = _HEADER.match(data)
     if header is None:
         raise damaged(name, "its header is missing or incomplete")
-    found, version = header[1].decode(), int(header[2])
+    actual, version = header[1].decode(), int(header[2])
     body = data[header.end() :]
     if len(body) != int(header[3]):
         raise damaged(name, f"{len(body)} bytes follow the header, {int(header[3])} recorded")
-    expected = _sum(found, version, body)
+    expected = _sum(actual, version, body)
     if expected != header[4].decode():
         raise damaged(name, f"checksum {expected} found, {header[4].decode()} recorded")
-    if found != kind:
-        raise damaged(name, f"it is a {found} file where a {kind} file belongs")
+    if actual != kind:
+        raise damaged(name, f"it is a {actual} file where a {kind} file belongs")
     readable = range(1, supported + 1) if isinstance(supported, int) else supported
     if version not in readable:
         raise FormatVersionError(

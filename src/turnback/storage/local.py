@@ -21,7 +21,6 @@ from turnback.storage.directory import (
     find_leftovers,
     forget,
     link_refused,
-    remove_leftovers,
     subdirectory,
     sync_directory,
 )
@@ -59,15 +58,12 @@ class LocalStorage:
             raise ConfigurationError(f"{path} cannot be used as storage: it is not a directory")
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Storage.put`."""
         self._write(path, data, replace=True)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`."""
         self._write(path, data, replace=False)
 
     def get(self, path: str) -> bytes:
-        """See `Storage.get`."""
         *parents, name = split_path(path)
         missing = NotFoundError(f"{path} is not in {self.uri}")
         with self._failing("read", path):
@@ -82,16 +78,13 @@ class LocalStorage:
                 raise missing from None
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list`."""
         return sorted(self._files(prefix, lambda entry: 0))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `Storage.sizes`."""
-        found = self._files(prefix, lambda entry: entry.stat(follow_symlinks=False).st_size)
-        return dict(sorted(found.items()))
+        sizes = self._files(prefix, lambda entry: entry.stat(follow_symlinks=False).st_size)
+        return dict(sorted(sizes.items()))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.folders`."""
         segments = split_prefix(prefix)
         with self._failing("list", prefix or "everything"), ExitStack() as stack:
             try:
@@ -127,34 +120,30 @@ class LocalStorage:
         Files still being written by a live process, here or on another machine that shares the
         lock table, are left alone.
         """
-        with self._failing("clean", "everything"):
-            try:
-                with descend(self._root, ()) as folder:
-                    return remove_leftovers(folder)
-            except FileNotFoundError:
-                return 0
+        return len(self._leftovers("clean", remove=True))
 
     def leftovers(self) -> dict[str, int]:
         """Return what `remove_leftovers` would delete, with the bytes of each file."""
-        found: dict[str, int] = {}
-        with self._failing("list", "everything"):
+        return dict(sorted(self._leftovers("list", remove=False).items()))
+
+    def _leftovers(self, action: str, *, remove: bool) -> dict[str, int]:
+        with self._failing(action, "everything"):
             try:
                 with descend(self._root, ()) as folder:
-                    find_leftovers(folder, "", found)
+                    return find_leftovers(folder, remove=remove)
             except FileNotFoundError:
                 return {}
-        return dict(sorted(found.items()))
 
     def _files(self, prefix: str, measure: Callable[[os.DirEntry[str]], int]) -> dict[str, int]:
         segments = split_prefix(prefix)
-        found: dict[str, int] = {}
+        files: dict[str, int] = {}
         with self._failing("list", prefix or "everything"), ExitStack() as stack:
             try:
                 folder = stack.enter_context(descend(self._root, segments))
             except (FileNotFoundError, NotADirectoryError):
-                return found
-            _collect(folder, "".join(f"{segment}/" for segment in segments), found, measure)
-        return found
+                return files
+            _collect(folder, "".join(f"{segment}/" for segment in segments), files, measure)
+        return files
 
     def _write(self, path: str, data: bytes, *, replace: bool) -> None:
         *parents, name = split_path(path)
@@ -244,7 +233,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _collect(
-    folder: int, prefix: str, found: dict[str, int], measure: Callable[[os.DirEntry[str]], int]
+    folder: int, prefix: str, files: dict[str, int], measure: Callable[[os.DirEntry[str]], int]
 ) -> None:
     directories = []
     with os.scandir(folder) as entries:
@@ -255,8 +244,8 @@ def _collect(
                 directories.append(entry.name)
             elif entry.is_file(follow_symlinks=False) and not entry.name.startswith(TEMPORARY):
                 with suppress(FileNotFoundError):  # deleted a moment ago
-                    found[prefix + entry.name] = measure(entry)
+                    files[prefix + entry.name] = measure(entry)
     for name in directories:
         with subdirectory(folder, name) as child:
             if child is not None:
-                _collect(child, f"{prefix}{name}/", found, measure)
+                _collect(child, f"{prefix}{name}/", files, measure)

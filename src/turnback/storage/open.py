@@ -1,20 +1,117 @@
-"""From a URI to the storage behind it."""
+"""From a URI to the storage behind it, and the storage in the memory of one process."""
 
 from __future__ import annotations
 
+import builtins
 import os
 import re
+import threading
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import unquote
 
-from turnback.core.errors import ConfigurationError
-from turnback.storage.base import Storage
+from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
+from turnback.storage.base import Storage, split_path, split_prefix
 from turnback.storage.local import LocalStorage
-from turnback.storage.memory import MemoryStorage
 from turnback.storage.s3 import S3Storage
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
+_LOCK = threading.Lock()
+_ROOTS: dict[str, dict[str, bytes]] = {}
+
+
+class MemoryStorage:
+    """Files that live and die with the process; for tests and very small jobs.
+
+    All storages of one name in a process share their files. It refuses to be pickled, because
+    another process would find it empty.
+    """
+
+    __slots__ = ("_files", "_prefix", "uri")
+
+    def __init__(self, name: str) -> None:
+        """Open the storage of this name, empty when it is new.
+
+        Args:
+            name: NAME, or NAME/PATH for a directory inside the storage NAME.
+
+        Raises:
+            ConfigurationError: There is no name, or the path could leave the storage.
+        """
+        root, _, path = name.rstrip("/").partition("/")
+        if not root:
+            raise ConfigurationError("memory:// needs a name: write memory://NAME")
+        try:
+            self._prefix = _directory(path)
+        except StorageError as error:
+            raise ConfigurationError(f"memory://{name} cannot be used: {error}") from None
+        self.uri = f"memory://{root}/{self._prefix}".rstrip("/")
+        with _LOCK:
+            self._files = _ROOTS.setdefault(root, {})
+
+    def put(self, path: str, data: bytes) -> None:
+        split_path(path)
+        with _LOCK:
+            self._refuse_directory_clash(path)
+            self._files[self._prefix + path] = bytes(data)
+
+    def put_if_absent(self, path: str, data: bytes) -> None:
+        split_path(path)
+        with _LOCK:
+            if self._prefix + path in self._files:
+                raise AlreadyExistsError(f"{path} is already in {self.uri}")
+            self._refuse_directory_clash(path)
+            self._files[self._prefix + path] = bytes(data)
+
+    def get(self, path: str) -> bytes:
+        split_path(path)
+        try:
+            return self._files[self._prefix + path]
+        except KeyError:
+            raise NotFoundError(f"{path} is not in {self.uri}") from None
+
+    def list(self, prefix: str = "") -> builtins.list[str]:
+        return builtins.list(self.sizes(prefix))
+
+    def sizes(self, prefix: str = "") -> dict[str, int]:
+        start = self._prefix + _directory(prefix)
+        cut = len(self._prefix)
+        with _LOCK:
+            sizes = [(p[cut:], len(data)) for p, data in self._files.items() if p.startswith(start)]
+        return dict(sorted(sizes))
+
+    def folders(self, prefix: str = "") -> builtins.list[str]:
+        below = _directory(prefix)
+        names = (path[len(below) :].split("/") for path in self.list(prefix))
+        return sorted({first for first, *rest in names if rest})
+
+    def delete(self, path: str) -> None:
+        split_path(path)
+        with _LOCK:
+            self._files.pop(self._prefix + path, None)
+
+    def _refuse_directory_clash(self, path: str) -> None:
+        # As strict as a file system, so that what works in a test works on disk.
+        full = self._prefix + path
+        parts = full.split("/")
+        parents = ("/".join(parts[:n]) for n in range(1, len(parts)))
+        below = f"{full}/"
+        if any(p in self._files for p in parents) or any(f.startswith(below) for f in self._files):
+            raise StorageError(f"cannot write {path} in {self.uri}: a file cannot be a directory")
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigurationError(
+            f"{self.uri} lives in the memory of one process and cannot be sent to another: use a "
+            "directory or an object store"
+        )
+
+    def __repr__(self) -> str:
+        return f"MemoryStorage({self.uri!r})"
+
+
+def _directory(prefix: str) -> str:
+    return "".join(f"{segment}/" for segment in split_prefix(prefix))
 
 
 def open_storage(uri: str | os.PathLike[str], options: Mapping[str, str] | None = None) -> Storage:

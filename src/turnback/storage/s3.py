@@ -80,12 +80,10 @@ class S3Storage:
         self._store = _open(bucket, prefix, self._options)
 
     def put(self, path: str, data: bytes) -> None:
-        """See `Storage.put`."""
         with self._request("write", path) as store:
             store.put(path, data, chunk_size=_PART)
 
     def put_if_absent(self, path: str, data: bytes) -> None:
-        """See `Storage.put_if_absent`."""
         from obstore.exceptions import AlreadyExistsError as Conflict
 
         with self._request("create", path) as store:
@@ -100,7 +98,6 @@ class S3Storage:
         raise AlreadyExistsError(f"{path} is already in {self.uri}")
 
     def get(self, path: str) -> bytes:
-        """See `Storage.get`."""
         with self._request("read", path) as store:
             try:
                 return bytes(store.get(path).bytes())
@@ -111,26 +108,22 @@ class S3Storage:
         raise NotFoundError(f"{path} is not in {self.uri}")
 
     def list(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.list`."""
         return builtins.list(self.sizes(prefix))
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """See `Storage.sizes`."""
         below = "/".join(split_prefix(prefix)) or None
         with self._request("list", prefix) as store:
-            found = [(e["path"], e["size"]) for chunk in store.list(below) for e in chunk]
-        return dict(sorted(found))
+            sizes = [(e["path"], e["size"]) for chunk in store.list(below) for e in chunk]
+        return dict(sorted(sizes))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """See `Storage.folders`."""
         below = "/".join(split_prefix(prefix)) or None
         with self._request("list", prefix) as store:
-            found = store.list_with_delimiter(below)["common_prefixes"]
-        names = (path.rstrip("/").rpartition("/")[2] for path in found)
+            prefixes = store.list_with_delimiter(below)["common_prefixes"]
+        names = (path.rstrip("/").rpartition("/")[2] for path in prefixes)
         return sorted(name for name in names if name)
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`."""
         with self._request("delete", path) as store:
             try:
                 store.delete(path)

@@ -1,6 +1,6 @@
 """Bring a value into the very Python class its type stands for, or say why it does not fit.
 
-The fast paths of `columns` and `serde` only ask whether the class of a value is among
+The fast paths of `columns` and `serializer` only ask whether the class of a value is among
 `exact_classes`; everything else comes here: NumPy scalars, subclasses, and mistakes.
 """
 
@@ -14,38 +14,15 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 from turnback.core.errors import ElementTypeError
-from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import BASIC, BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo
 
 Coercer = Callable[[Any], Any]
 
 NoneType = type(None)
-INT_RANGES = {name: (-(1 << bits), (1 << bits) - 1) for name, bits in
-              (("byte", 7), ("short", 15), ("int", 31), ("long", 63))}  # fmt: skip
-_EXACT: dict[str, type] = {
-    "string": str,
-    "bytes": bytes,
-    "boolean": bool,
-    "byte": int,
-    "short": int,
-    "int": int,
-    "long": int,
-    "big_int": int,
-    "float": float,
-    "double": float,
-    "date": date,
-    "time": time,
-    "timestamp": datetime,
-    "instant": datetime,
-}
-_EXPECTED = {
-    "bytes": "bytes",
-    "boolean": "a bool",
-    "float": "a float",
-    "double": "a float",
-    "date": "a datetime.date",
-    "time": "a datetime.time without a zone",
-    "timestamp": "a datetime without a zone (for one with a zone declare Types.INSTANT())",
-    "instant": "a datetime with a zone (for one without declare Types.SQL_TIMESTAMP())",
+INT_RANGES = {
+    name: (-(1 << basic.bits), (1 << basic.bits) - 1)
+    for name, basic in BASIC.items()
+    if basic.bits is not None
 }
 
 
@@ -54,11 +31,10 @@ def exact_classes(type_: TypeInfo) -> frozenset[type]:
 
     Integers must still be in range, and datetimes have or not have a zone.
     """
-    if isinstance(type_, BasicTypeInfo) and type_.name in _EXACT:
-        return frozenset({_EXACT[type_.name], NoneType})
     if isinstance(type_, DecimalTypeInfo):
         return frozenset({Decimal, NoneType})
-    return frozenset()
+    cls = BASIC[type_.name].python_class if isinstance(type_, BasicTypeInfo) else None
+    return frozenset() if cls is None else frozenset({cls, NoneType})
 
 
 def coercer(type_: TypeInfo) -> Coercer:
@@ -71,29 +47,29 @@ def coercer(type_: TypeInfo) -> Coercer:
     if not isinstance(type_, BasicTypeInfo):
         raise TypeError(f"{type_} is not a scalar type")
     name = type_.name
-    if name in INT_RANGES or name == "big_int":
+    if BASIC[name].python_class is int:
         return _int_coercer(type_, *INT_RANGES.get(name, (None, None)))
-
     if name == "string":
         return _string_coercer(type_)
-    convert = _CONVERT[name]
+    convert, expected = _CONVERT[name]
 
     def coerce(value: Any) -> Any:
         result = convert(value)
         if result is None:
-            raise misfit(value, type_, f"expected {_EXPECTED[name]}")
+            raise type_mismatch(value, type_, f"expected {expected}")
         return result
 
     return coerce
 
 
-def misfit(value: Any, type_: TypeInfo, reason: str) -> ElementTypeError:
+def type_mismatch(value: Any, type_: TypeInfo, reason: str) -> ElementTypeError:
     """Return the error for a value that does not fit its type."""
     declared = str(type_)
     if len(declared) > 120:
         declared = declared[:117] + "..."
     return ElementTypeError(
-        f"{cut(value)} of class {type(value).__name__} does not fit the type {declared}: {reason}"
+        f"{short_repr(value)} of class {type(value).__name__} does not fit the type {declared}: "
+        f"{reason}"
     )
 
 
@@ -102,7 +78,7 @@ def in_field(name: str, error: ElementTypeError) -> ElementTypeError:
     return type(error)(f"field {name!r}: {error}")
 
 
-def cut(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the repr of a value, at most 80 characters of it."""
     try:
         text = repr(value[:100] if isinstance(value, str | bytes) else value)
@@ -114,12 +90,12 @@ def cut(value: Any) -> str:
 def _string_coercer(type_: TypeInfo) -> Coercer:
     def coerce(value: Any) -> str:
         if not isinstance(value, str):
-            raise misfit(value, type_, "expected a str")
+            raise type_mismatch(value, type_, "expected a str")
         text = str.__str__(value)
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise misfit(value, type_, str(error)) from None
+            raise type_mismatch(value, type_, str(error)) from None
         return text
 
     return coerce
@@ -129,10 +105,10 @@ def _int_coercer(type_: TypeInfo, low: int | None, high: int | None) -> Coercer:
     def coerce(value: Any) -> int:
         if value.__class__ is not int:
             if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise misfit(value, type_, "expected an int")
+                raise type_mismatch(value, type_, "expected an int")
             value = operator.index(value)
         if low is not None and high is not None and not low <= value <= high:
-            raise misfit(value, type_, f"it is outside of {low} to {high}")
+            raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
         result: int = value
         return result
 
@@ -145,7 +121,7 @@ def _decimal_coercer(type_: DecimalTypeInfo) -> Coercer:
     def coerce(value: Any) -> Decimal:
         if not isinstance(value, Decimal):
             if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise misfit(value, type_, "expected a decimal.Decimal")
+                raise type_mismatch(value, type_, "expected a decimal.Decimal")
             value = Decimal(operator.index(value))
         check(value)
         result: Decimal = value if value.__class__ is Decimal else Decimal(value)
@@ -169,11 +145,11 @@ def _decimal_check(type_: DecimalTypeInfo) -> Callable[[Decimal], Decimal]:
 
     def check(value: Decimal) -> Decimal:
         if not value.is_finite():
-            raise misfit(value, type_, "it is not a number")
+            raise type_mismatch(value, type_, "it is not a number")
         try:
             return quantize(value, unit)
         except (Inexact, InvalidOperation):
-            raise misfit(
+            raise type_mismatch(
                 value, type_, f"it needs more than {type_.precision} digits or {type_.scale} places"
             ) from None
 
@@ -226,19 +202,26 @@ def _datetime(value: datetime) -> datetime:
     return datetime.combine(date(value.year, value.month, value.day), value.timetz())
 
 
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "bytes": _bytes,
-    "boolean": _boolean,
-    "float": _double,
-    "double": _double,
-    "date": _date,
-    "time": _time,
-    "timestamp": _timestamp,
-    "instant": _instant,
+_CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "bytes": (_bytes, "bytes"),
+    "boolean": (_boolean, "a bool"),
+    "float": (_double, "a float"),
+    "double": (_double, "a float"),
+    "date": (_date, "a datetime.date"),
+    "time": (_time, "a datetime.time without a zone"),
+    "timestamp": (
+        _timestamp,
+        "a datetime without a zone (for one with a zone declare Types.INSTANT())",
+    ),
+    "instant": (
+        _instant,
+        "a datetime with a zone (for one without declare Types.SQL_TIMESTAMP())",
+    ),
 }
+"""How a value becomes one of the class of its type, or None; and what was expected."""
 
 
-def spread(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
+def row_values(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
     """Return the fields of a row in order, whatever the row is.
 
     Tuples and lists are taken by position, dicts by name, other objects by attribute.
@@ -246,13 +229,13 @@ def spread(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
     names = type_.names
     if isinstance(row, tuple | list):
         if len(row) != len(names):
-            raise misfit(row, type_, f"it has {len(row)} values instead of {len(names)}")
+            raise type_mismatch(row, type_, f"it has {len(row)} values instead of {len(names)}")
         return tuple(row)
     if isinstance(row, dict):
         if row.keys() == set(names):
             return tuple([row[n] for n in names])
-        raise misfit(row, type_, f"its keys must be exactly {', '.join(names)}")
+        raise type_mismatch(row, type_, f"its keys must be exactly {', '.join(names)}")
     try:
         return tuple([getattr(row, n) for n in names])
     except AttributeError as error:
-        raise misfit(row, type_, f"expected a row, a tuple or a dict ({error})") from None
+        raise type_mismatch(row, type_, f"expected a row, a tuple or a dict ({error})") from None

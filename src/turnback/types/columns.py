@@ -1,8 +1,7 @@
-"""Python values to Arrow columns and back."""
+"""Python values to Arrow columns and back, one by one and as batches of a stream."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -14,10 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import ElementTypeError
-from turnback.types.coerce import NoneType, coercer, exact_classes, in_field, misfit, spread
+from turnback.types.coerce import (
+    NoneType,
+    coercer,
+    exact_classes,
+    in_field,
+    row_values,
+    type_mismatch,
+)
 from turnback.types.factory import Types
 from turnback.types.frozen import PickledBytes
 from turnback.types.row import build_rows
+from turnback.types.serializer import pickle_value, unpickle
 from turnback.types.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -25,9 +32,7 @@ from turnback.types.typeinfo import (
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
-    quote_name,
 )
-from turnback.types.wire import unpickle
 
 # Half a step beyond the largest, from where on numbers are rounded to infinity.
 _MAX_FLOAT = (2 - 2**-24) * 2.0**127
@@ -92,7 +97,7 @@ def transpose(rows: list[Any], type_: RowTypeInfo) -> list[list[Any]]:
     width = len(type_.names)
     positional = all(issubclass(c, tuple | list) for c in set(map(type, rows)))
     if not positional or set(map(len, rows)) - {width}:
-        rows = [spread(row, type_) for row in rows]
+        rows = [row_values(row, type_) for row in rows]
     flat = list(chain.from_iterable(rows))
     return [flat[i::width] for i in range(width)]
 
@@ -101,8 +106,7 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
     name = type_.name if isinstance(type_, BasicTypeInfo) else ""
     if name == "pickled":
         values = [
-            v if v is None or v.__class__ is PickledBytes else pickle.dumps(v, protocol=5)
-            for v in values
+            v if v is None or v.__class__ is PickledBytes else pickle_value(v) for v in values
         ]
     elif not set(map(type, values)) <= exact_classes(type_) or _zones_differ(values, name):
         coerce = coercer(type_)
@@ -110,7 +114,7 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
     try:
         column = pa.array(values, type=type_.arrow())
     except (pa.ArrowException, OverflowError, UnicodeError, ValueError, TypeError):
-        _blame(values, type_)
+        _raise_for_bad_value(values, type_)
         raise
     if name == "float" and pc.any(pc.is_inf(column)).as_py():
         _check_infinite(values, type_)
@@ -121,7 +125,7 @@ def _check_infinite(values: list[Any], type_: TypeInfo) -> None:
     """Arrow makes what 32 bits cannot hold infinite without a word."""
     for value in values:
         if value is not None and abs(value) >= _MAX_FLOAT and not isinf(value):
-            raise misfit(value, type_, "it is too large for 32 bits")
+            raise type_mismatch(value, type_, "it is too large for 32 bits")
 
 
 def _zones_differ(values: list[Any], name: str) -> bool:
@@ -132,7 +136,7 @@ def _zones_differ(values: list[Any], name: str) -> bool:
     return None in zones if name == "instant" else not zones <= {None}
 
 
-def _blame(values: list[Any], type_: TypeInfo) -> None:
+def _raise_for_bad_value(values: list[Any], type_: TypeInfo) -> None:
     arrow = type_.arrow()
     for value in values:
         try:
@@ -140,7 +144,7 @@ def _blame(values: list[Any], type_: TypeInfo) -> None:
         except (pa.ArrowException, OverflowError, UnicodeError, ValueError, TypeError) as error:
             big = type_ == Types.BIG_INT()
             reason = "a column holds at most 38 digits" if big else str(error)
-            raise misfit(value, type_, reason) from None
+            raise type_mismatch(value, type_, reason) from None
 
 
 def _rows_to_struct(values: list[Any], type_: RowTypeInfo) -> pa.Array:
@@ -164,7 +168,7 @@ def _offsets(values: list[Any]) -> tuple[pa.Array, pa.Array | None]:
 def _lists_to_column(values: list[Any], type_: ListTypeInfo) -> pa.Array:
     for value in values:
         if value.__class__ is not list and not isinstance(value, list | tuple | NoneType):
-            raise misfit(value, type_, "expected a list")
+            raise type_mismatch(value, type_, "expected a list")
     offsets, mask = _offsets(values)
     flat = list(chain.from_iterable(filter(None, values)))
     return pa.ListArray.from_arrays(
@@ -175,9 +179,9 @@ def _lists_to_column(values: list[Any], type_: ListTypeInfo) -> pa.Array:
 def _maps_to_column(values: list[Any], type_: MapTypeInfo) -> pa.Array:
     for value in values:
         if value is not None and not isinstance(value, dict):
-            raise misfit(value, type_, "expected a dict")
+            raise type_mismatch(value, type_, "expected a dict")
         if value and None in value:
-            raise misfit(value, type_, "the keys of a map must not be None")
+            raise type_mismatch(value, type_, "the keys of a map must not be None")
     offsets, mask = _offsets(values)
     maps = [v for v in values if v]
     keys = to_column([k for m in maps for k in m], type_.key)
@@ -297,7 +301,6 @@ class Batch:
 
     @property
     def rows(self) -> list[Any]:
-        """The elements."""
         rows = self._rows
         if rows is None:
             rows = self._rows = _to_rows(self.type, self._arrow)
@@ -335,8 +338,9 @@ def stream_schema(type_: TypeInfo) -> pa.Schema:
 
 
 def stream_ddl(type_: TypeInfo) -> str:
-    """Return the schema of a stream as Spark writes it: ``post string, n bigint``."""
-    return ", ".join(f"{quote_name(name)} {t.ddl()}" for name, t in stream_columns(type_))
+    """Return the schema of a stream for Spark to read: ```post` string, `n` bigint``."""
+    columns = stream_columns(type_)
+    return ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
 
 
 def _to_rows(type_: TypeInfo, batch: pa.RecordBatch) -> list[Any]:

@@ -11,24 +11,9 @@ from turnback.types.typeinfo import (
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
-    quote_name,
-    type_from_descriptor,
 )
 
 # ruff: noqa: N802 (the names are PyFlink's)
-
-
-__all__ = [
-    "BasicTypeInfo",
-    "DecimalTypeInfo",
-    "ListTypeInfo",
-    "MapTypeInfo",
-    "RowTypeInfo",
-    "TypeInfo",
-    "Types",
-    "quote_name",
-    "type_from_descriptor",
-]
 
 
 class Types:
@@ -129,15 +114,7 @@ class Types:
         """A list of elements of one type."""
         return ListTypeInfo(element_type)
 
-    @staticmethod
-    def BASIC_ARRAY(element_type: TypeInfo) -> TypeInfo:
-        """A list, under the name of a Java array."""
-        return ListTypeInfo(element_type)
-
-    @staticmethod
-    def OBJECT_ARRAY(element_type: TypeInfo) -> TypeInfo:
-        """A list, under the name of a Java array."""
-        return ListTypeInfo(element_type)
+    BASIC_ARRAY = OBJECT_ARRAY = LIST
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInfo) -> TypeInfo:

@@ -7,7 +7,6 @@ copied; which ones those are follows from the declared type, once.
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections.abc import Callable
 from operator import attrgetter
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import msgspec
 
 from turnback.core.errors import ElementTypeError
-from turnback.types.coerce import NoneType, spread
+from turnback.types.coerce import NoneType, row_values
 from turnback.types.row import row_class
+from turnback.types.serializer import pickle_value
 from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
 Freeze = Callable[[Any], Any]
@@ -61,10 +61,10 @@ class Freezer:
         return self.freeze(element), None
 
 
-def can_change(type_: TypeInfo | None) -> bool:
+def is_mutable(type_: TypeInfo | None) -> bool:
     """Whether values of a type, as readers get them, can be changed in place."""
     if isinstance(type_, RowTypeInfo):
-        return not _is_frozen_class(type_.python_class) or any(map(can_change, type_.types))
+        return not _is_frozen_class(type_.python_class) or any(map(is_mutable, type_.types))
     if isinstance(type_, BasicTypeInfo):
         return type_.name == "pickled"
     return isinstance(type_, ListTypeInfo | MapTypeInfo)
@@ -97,7 +97,7 @@ def _freeze(type_: TypeInfo) -> Freeze | None:
 def _freeze_object(value: Any) -> Any:
     if value.__class__ in _UNCHANGEABLE:
         return value
-    return PickledBytes(pickle.dumps(value, protocol=5))
+    return PickledBytes(pickle_value(value))
 
 
 def _freeze_list(element: Freeze | None) -> Freeze:
@@ -142,7 +142,7 @@ def _freeze_row(type_: RowTypeInfo) -> Freeze:
             values = fields(row)
         else:
             try:
-                values = spread(row, type_)
+                values = row_values(row, type_)
             except ElementTypeError:
                 return row
         if not inner or len(values) != width:
@@ -158,5 +158,5 @@ def _freeze_row(type_: RowTypeInfo) -> Freeze:
 
 def _fields_of(cls: type, type_: RowTypeInfo) -> Callable[[Any], tuple[Any, ...]]:
     if issubclass(cls, tuple) or len(type_.names) < 2:
-        return lambda row: spread(row, type_)
+        return lambda row: row_values(row, type_)
     return attrgetter(*type_.names)

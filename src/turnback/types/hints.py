@@ -1,8 +1,13 @@
-"""Whatever a user declares a type with, to a `TypeInfo`."""
+"""From whatever a user declares a type with to a `TypeInfo`.
+
+Python annotations and classes, types of Spark and of Arrow, and DDL as Spark writes it, which is
+parsed here because no JVM may be at hand.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
@@ -14,7 +19,6 @@ import msgspec
 import pyarrow as pa
 
 from turnback.core.errors import UnsupportedTypeError
-from turnback.types.ddl import SIMPLE, parse_ddl
 from turnback.types.factory import Types
 from turnback.types.typeinfo import (
     DecimalTypeInfo,
@@ -153,7 +157,7 @@ def _from_spark(spec: Any) -> TypeInfo:
 
 def _from_spark_json(json: Any) -> TypeInfo:
     if isinstance(json, str):
-        return SIMPLE[json] if json in SIMPLE else parse_ddl(json)
+        return _SPARK_WORDS[json] if json in _SPARK_WORDS else parse_ddl(json)
     kind = json["type"]
     if kind == "array":
         return ListTypeInfo(_from_spark_json(json["elementType"]))
@@ -206,3 +210,188 @@ _ARROW: list[tuple[Callable[[pa.DataType], bool], TypeInfo]] = [
     (pa.types.is_date, Types.SQL_DATE()),
     (pa.types.is_time, Types.SQL_TIME()),
 ]
+
+
+_SPARK_WORDS = {
+    word: type_
+    for words, type_ in (
+        ("string varchar char character", Types.STRING()),
+        ("binary", Types.BYTES()),
+        ("boolean", Types.BOOLEAN()),
+        ("tinyint byte", Types.BYTE()),
+        ("smallint short", Types.SHORT()),
+        ("int integer", Types.INT()),
+        ("bigint long", Types.LONG()),
+        ("float real", Types.FLOAT()),
+        ("double", Types.DOUBLE()),
+        ("date", Types.SQL_DATE()),
+        ("time", Types.SQL_TIME()),
+        ("timestamp timestamp_ltz", Types.INSTANT()),
+        ("timestamp_ntz", Types.SQL_TIMESTAMP()),
+    )
+    for word in words.split()
+}
+_TOKEN = re.compile(
+    r"\s*(?:(?P<quoted>`(?:[^`]|``)*`)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
+    r"|(?P<word>[^\W]+)|(?P<mark>[<>(),:]))"
+)
+_LENGTH_ALLOWED = ("varchar", "char", "character", "time")
+
+
+def parse_ddl(text: str) -> TypeInfo:
+    """Return the type a DDL string stands for.
+
+    ``post string, n bigint`` is a row with these fields, ``bigint`` a number, and
+    ``struct<post:string,n:bigint>`` the same row as the first.
+
+    Raises:
+        UnsupportedTypeError: It cannot be read; the message says where.
+    """
+    try:
+        return _Parser(text).parse()
+    except RecursionError:
+        raise UnsupportedTypeError(f"the type {text[:40]!r}... is nested too deep") from None
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._tokens: list[tuple[str, str, int]] = []
+        self._scan()
+
+    def parse(self) -> TypeInfo:
+        if not self._tokens[:-1]:
+            raise self._error("it is empty")
+        result = self._type() if self._is_type() else self._fields("")
+        if self._kind() != "end":
+            raise self._error("expected the end")
+        return result
+
+    def _scan(self) -> None:
+        text, position, end = self._text, 0, len(self._text.rstrip())
+        while position < end:
+            match = _TOKEN.match(text, position)
+            if match is None or match.lastgroup is None:
+                position += len(text[position:]) - len(text[position:].lstrip())
+                self._tokens.append(("end", "", position))
+                self._at = len(self._tokens) - 1
+                raise self._error("unexpected character")
+            kind = match.lastgroup
+            self._tokens.append((kind, match[kind], match.start(kind)))
+            position = match.end()
+        self._tokens.append(("end", "", len(text)))
+
+    def _is_type(self) -> bool:
+        # "bigint" is a type, "n bigint" and "n: bigint" are a field. A type may be followed by
+        # its parameters; a field name by a type.
+        kind = self._tokens[0][0]
+        return kind == "word" and self._tokens[1][1] in ("", "<", "(")
+
+    def _kind(self) -> str:
+        return self._tokens[self._at][0]
+
+    def _value(self) -> str:
+        return self._tokens[self._at][1]
+
+    def _next(self) -> str:
+        value = self._value()
+        self._at += 1
+        return value
+
+    def _expect(self, mark: str) -> None:
+        if self._kind() != "mark" or self._value() != mark:
+            raise self._error(f"expected {mark!r}")
+        self._at += 1
+
+    def _accept(self, mark: str) -> bool:
+        if self._kind() == "mark" and self._value() == mark:
+            self._at += 1
+            return True
+        return False
+
+    def _fields(self, end: str) -> RowTypeInfo:
+        names, types = [], []
+        while True:
+            names.append(self._name())
+            self._accept(":")
+            types.append(self._type())
+            self._options()
+            if not self._accept(","):
+                break
+        if end:
+            self._expect(end)
+        return RowTypeInfo(tuple(names), tuple(types))
+
+    def _name(self) -> str:
+        if self._kind() == "word":
+            return self._next()
+        if self._kind() == "quoted":
+            return self._next()[1:-1].replace("``", "`")
+        raise self._error("expected a field name")
+
+    def _options(self) -> None:
+        while self._kind() == "word" and self._value().lower() in ("not", "comment"):
+            if self._next().lower() == "not":
+                if self._value().lower() != "null":
+                    raise self._error("expected NULL")
+            elif self._kind() != "text":
+                raise self._error("expected the comment in quotes")
+            self._at += 1
+
+    def _type(self) -> TypeInfo:
+        if self._kind() != "word":
+            raise self._error("expected a type")
+        word = self._next().lower()
+        if word == "array":
+            self._expect("<")
+            element = self._type()
+            self._expect(">")
+            return ListTypeInfo(element)
+        if word == "map":
+            self._expect("<")
+            key = self._type()
+            self._expect(",")
+            value = self._type()
+            self._expect(">")
+            return MapTypeInfo(key, value)
+        if word == "struct":
+            self._expect("<")
+            return self._fields(">")
+        if word in ("decimal", "dec", "numeric"):
+            return self._decimal()
+        return self._simple(word)
+
+    def _simple(self, word: str) -> TypeInfo:
+        result = _SPARK_WORDS.get(word)
+        if result is None:
+            self._at -= 1
+            known = ", ".join(sorted(_SPARK_WORDS))
+            raise self._error(
+                f"unknown type {word!r}; known are {known}, decimal(p,s), array<>, map<,> and "
+                "struct<>"
+            )
+        if word in _LENGTH_ALLOWED and self._accept("("):
+            self._number()
+            self._expect(")")
+        return result
+
+    def _decimal(self) -> TypeInfo:
+        precision, scale = 10, 0
+        if self._accept("("):
+            precision = self._number()
+            if self._accept(","):
+                scale = self._number()
+            self._expect(")")
+        return DecimalTypeInfo(precision, scale)
+
+    def _number(self) -> int:
+        if self._kind() != "word" or not self._value().isdecimal():
+            raise self._error("expected a number")
+        return int(self._next())
+
+    def _error(self, reason: str) -> UnsupportedTypeError:
+        position = self._tokens[self._at][2] if self._tokens else 0
+        return UnsupportedTypeError(
+            f"cannot read the type {self._text!r} at position {position}: {reason}"
+        )

@@ -1,129 +1,39 @@
-"""The one Python form in which a key is looked up.
+"""Keys of keyed streams: the form they are looked up in, their bytes, hash and key group.
 
 Python finds keys equal that are stored as different ones, and the other way round: two instants
 with the same clock time in the hour that winter time repeats, 1 and True, or instances of a class
-with an ``__eq__`` of its own. In the form made here, keys are equal exactly if their bytes are.
+with an ``__eq__`` of its own. Normalized keys are equal exactly if their bytes are.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC
+from datetime import UTC, date, datetime, time
+from decimal import Context
 from typing import Any
 
 from xxhash import xxh64_intdigest
 
 from turnback.core.errors import ConfigurationError, NullKeyError, PlanError
-from turnback.types.coerce import NoneType, coercer, cut, decimal_quantizer, exact_classes, spread
+from turnback.types.coerce import (
+    NoneType,
+    coercer,
+    decimal_quantizer,
+    exact_classes,
+    row_values,
+    short_repr,
+)
 from turnback.types.factory import Types
 from turnback.types.row import row_class
-from turnback.types.serializer import Serializer
-from turnback.types.spark_hash import SEED, column_hash
+from turnback.types.serializer import Serializer, int_to_bytes
 from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo
 
+Convert = Callable[[Any], Any]
+Hash = Callable[[Any, int], int]
+"""Hashes a value onto a seed; unsigned."""
 
-class KeyForm:
-    """Brings keys of one type into the form in which they are looked up.
-
-    Attributes:
-        one: Returns one key in this form. Raises `NullKeyError` if it is or holds None,
-            `ElementTypeError` if it does not fit the type.
-        are_all: Tells whether all of some keys have the form already.
-        differs: Whether the form is not the class that was declared. It is a tuple for classes
-            whose instances are equal in a way of their own. Without such a class, keys that come
-            from columns have the form already.
-    """
-
-    __slots__ = ("are_all", "differs", "one")
-
-    def __init__(self, type_: TypeInfo) -> None:
-        self.one: Callable[[Any], Any] = _former(type_)
-        self.are_all: Callable[[Sequence[Any]], bool] = _test(type_)
-        self.differs = _differs(type_)
-
-
-def null_key(key: Any) -> NullKeyError:
-    """Return the error for a key that is or holds None."""
-    return NullKeyError(
-        f"the key {cut(key)} is or holds null; filter these elements out or give them a key of "
-        "their own before key_by"
-    )
-
-
-def _former(type_: TypeInfo) -> Callable[[Any], Any]:
-    if isinstance(type_, RowTypeInfo):
-        return _row_former(type_)
-    coerce = coercer(type_)
-
-    def form(key: Any) -> Any:
-        if key is None:
-            raise null_key(key)
-        return coerce(key)
-
-    return form
-
-
-def _row_former(type_: RowTypeInfo) -> Callable[[Any], Any]:
-    parts = [_former(t) for t in type_.types]
-    width, cls = len(parts), _tuple_class(type_)
-    new: Callable[[Any, Any], Any] = tuple.__new__
-
-    def form(key: Any) -> Any:
-        if key is None:
-            raise null_key(key)
-        fields = key
-        if not isinstance(key, tuple) or len(key) != width:
-            fields = spread(key, type_)
-        if any(value is None for value in fields):
-            raise null_key(key)
-        return new(cls, [part(value) for part, value in zip(parts, fields, strict=True)])
-
-    return form
-
-
-def _test(type_: TypeInfo) -> Callable[[Sequence[Any]], bool]:
-    """Return the function that tells whether all keys have the form already."""
-    if isinstance(type_, RowTypeInfo):
-        return _row_test(type_)
-    wanted = exact_classes(type_) - {NoneType}
-    if type_ == BasicTypeInfo("instant"):
-        return lambda keys: (
-            wanted.issuperset(map(type, keys)) and all(key.tzinfo is UTC for key in keys)
-        )
-    return lambda keys: wanted.issuperset(map(type, keys))
-
-
-def _row_test(type_: RowTypeInfo) -> Callable[[Sequence[Any]], bool]:
-    tests = [_test(t) for t in type_.types]
-    cls, width = _tuple_class(type_), len(tests)
-
-    def are_all(keys: Sequence[Any]) -> bool:
-        if not {cls}.issuperset(map(type, keys)) or not {width}.issuperset(map(len, keys)):
-            return False
-        columns = zip(*keys, strict=True)
-        return all(test(column) for test, column in zip(tests, columns, strict=False))
-
-    return are_all
-
-
-def _tuple_class(type_: RowTypeInfo) -> type:
-    """Return the class of the form: the declared one if its instances are equal as tuples are."""
-    cls = type_.python_class or row_class(type_.names)
-    return cls if _equal_as_tuples(cls) else tuple
-
-
-def _equal_as_tuples(cls: Any) -> bool:
-    same_equality: bool = cls.__eq__ is tuple.__eq__
-    return issubclass(cls, tuple) and same_equality and cls.__hash__ is tuple.__hash__
-
-
-def _differs(type_: TypeInfo) -> bool:
-    if not isinstance(type_, RowTypeInfo):
-        return False
-    cls = type_.python_class
-    return (cls is not None and not _equal_as_tuples(cls)) or any(map(_differs, type_.types))
-
-
+SEED = 42
 _NOT_KEYS = ("float", "double", "pickled")
 _SIGN = 1 << 63
 _WRAP = 1 << 64
@@ -141,8 +51,7 @@ class KeyCodec:
         encode: Returns the bytes of a key. Raises `NullKeyError` if it is or holds None,
             `ElementTypeError` if it does not fit the types.
         decode: Returns the key of bytes.
-        form: The form in which Python finds keys equal exactly if their bytes are. Whoever looks
-            keys up in a dict has to bring them into it first.
+        normalizer: Whoever looks keys up in a dict has to normalize them first.
         group: Returns the key group of a key, 0 to max_parallelism - 1, which is its second
             argument. Raises as `encode` does.
 
@@ -150,7 +59,7 @@ class KeyCodec:
         PlanError: A type cannot be a key.
     """
 
-    __slots__ = ("by_columns", "decode", "encode", "form", "group", "types")
+    __slots__ = ("by_columns", "decode", "encode", "group", "normalizer", "types")
 
     def __init__(self, types: tuple[TypeInfo, ...], by_columns: bool) -> None:
         self.types = tuple(types)
@@ -160,7 +69,7 @@ class KeyCodec:
         for type_ in self.types:
             _check_key_type(type_)
         whole = self.types[0] if len(self.types) == 1 else Types.TUPLE(self.types)
-        self.form = KeyForm(whole)
+        self.normalizer = KeyNormalizer(whole)
         serializer = Serializer(whole)
         self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer)
         self.decode: Callable[[bytes], Any] = serializer.decode
@@ -196,6 +105,106 @@ def group_range(partition: int, parallelism: int, max_parallelism: int) -> tuple
     return first, -(-(partition + 1) * max_parallelism // parallelism) - 1
 
 
+class KeyNormalizer:
+    """Brings keys of one type into the form in which they are looked up.
+
+    Attributes:
+        normalize: Returns a key in this form. Raises `NullKeyError` if it is or holds None,
+            `ElementTypeError` if it does not fit the type.
+        are_normal: Tells whether all of some keys have the form already.
+        changes_class: Whether the form is not the class that was declared. It is a tuple for
+            classes whose instances are equal in a way of their own. Without such a class, keys
+            that come from columns have the form already.
+    """
+
+    __slots__ = ("are_normal", "changes_class", "normalize")
+
+    def __init__(self, type_: TypeInfo) -> None:
+        self.normalize: Convert = _normalize(type_)
+        self.are_normal: Callable[[Sequence[Any]], bool] = _are_normal(type_)
+        self.changes_class = _changes_class(type_)
+
+
+def _null_key(key: Any) -> NullKeyError:
+    return NullKeyError(
+        f"the key {short_repr(key)} is or holds null; filter these elements out or give them a key "
+        "of their own before key_by"
+    )
+
+
+def _normalize(type_: TypeInfo) -> Convert:
+    if isinstance(type_, RowTypeInfo):
+        return _normalize_row(type_)
+    coerce = coercer(type_)
+
+    def normalize(key: Any) -> Any:
+        if key is None:
+            raise _null_key(key)
+        return coerce(key)
+
+    return normalize
+
+
+def _normalize_row(type_: RowTypeInfo) -> Convert:
+    parts = [_normalize(t) for t in type_.types]
+    width, cls = len(parts), _tuple_class(type_)
+    new: Callable[[Any, Any], Any] = tuple.__new__
+
+    def normalize(key: Any) -> Any:
+        if key is None:
+            raise _null_key(key)
+        fields = key
+        if not isinstance(key, tuple) or len(key) != width:
+            fields = row_values(key, type_)
+        if any(value is None for value in fields):
+            raise _null_key(key)
+        return new(cls, [part(value) for part, value in zip(parts, fields, strict=True)])
+
+    return normalize
+
+
+def _are_normal(type_: TypeInfo) -> Callable[[Sequence[Any]], bool]:
+    if isinstance(type_, RowTypeInfo):
+        return _are_normal_rows(type_)
+    wanted = exact_classes(type_) - {NoneType}
+    if type_ == BasicTypeInfo("instant"):
+        return lambda keys: (
+            wanted.issuperset(map(type, keys)) and all(key.tzinfo is UTC for key in keys)
+        )
+    return lambda keys: wanted.issuperset(map(type, keys))
+
+
+def _are_normal_rows(type_: RowTypeInfo) -> Callable[[Sequence[Any]], bool]:
+    tests = [_are_normal(t) for t in type_.types]
+    cls, width = _tuple_class(type_), len(tests)
+
+    def are_normal(keys: Sequence[Any]) -> bool:
+        if not {cls}.issuperset(map(type, keys)) or not {width}.issuperset(map(len, keys)):
+            return False
+        columns = zip(*keys, strict=True)
+        return all(test(column) for test, column in zip(tests, columns, strict=False))
+
+    return are_normal
+
+
+def _tuple_class(type_: RowTypeInfo) -> type:
+    """Return the class of normal keys: the declared one if its instances are equal as tuples."""
+    cls = type_.python_class or row_class(type_.names)
+    return cls if _equal_as_tuples(cls) else tuple
+
+
+def _equal_as_tuples(cls: Any) -> bool:
+    same_equality: bool = cls.__eq__ is tuple.__eq__
+    return issubclass(cls, tuple) and same_equality and cls.__hash__ is tuple.__hash__
+
+
+def _changes_class(type_: TypeInfo) -> bool:
+    if not isinstance(type_, RowTypeInfo):
+        return False
+    cls = type_.python_class
+    return (cls is not None and not _equal_as_tuples(cls)) or any(map(_changes_class, type_.types))
+
+
 def _check_key_type(type_: TypeInfo) -> None:
     if isinstance(type_, RowTypeInfo):
         for field_type in type_.types:
@@ -203,43 +212,36 @@ def _check_key_type(type_: TypeInfo) -> None:
     elif not isinstance(type_, DecimalTypeInfo) and (
         not isinstance(type_, BasicTypeInfo) or type_.name in _NOT_KEYS
     ):
+        pickled = type_ == Types.PICKLED_BYTE_ARRAY()
+        name = "a pickled object" if pickled else f"the type {type_}"
         raise PlanError(
-            f"{_name(type_)} cannot be a key: equal values may differ in their bytes; "
-            "cast it to a decimal, a string or a long"
+            f"{name} cannot be a key: equal values may differ in their bytes; cast it to a "
+            "decimal, a string or a long"
         )
-
-
-def _name(type_: TypeInfo) -> str:
-    pickled = type_ == Types.PICKLED_BYTE_ARRAY()
-    return "a pickled object" if pickled else f"the type {type_}"
 
 
 def _key_encoder(type_: TypeInfo, serializer: Serializer) -> Callable[[Any], bytes]:
     canonical = _canonical(type_)
     inner = serializer.encode
-    if canonical is None:
+    if canonical is not None:
+        return lambda key: inner(canonical(key))
 
-        def encode(key: Any) -> bytes:
-            if key is None:
-                raise null_key(key)
-            return inner(key)
+    def encode(key: Any) -> bytes:
+        if key is None:
+            raise _null_key(key)
+        return inner(key)
 
-        return encode
-
-    def encode_canonical(key: Any) -> bytes:
-        return inner(canonical(key))
-
-    return encode_canonical
+    return encode
 
 
-def _canonical(type_: TypeInfo) -> Callable[[Any], Any] | None:
+def _canonical(type_: TypeInfo) -> Convert | None:
     """Return what makes equal keys the same and finds nulls; None for types without either."""
     if isinstance(type_, DecimalTypeInfo):
         coerce, quantize = coercer(type_), decimal_quantizer(type_)
 
         def canonical_decimal(key: Any) -> Any:
             if key is None:
-                raise null_key(key)
+                raise _null_key(key)
             return quantize(coerce(key))
 
         return canonical_decimal
@@ -248,17 +250,17 @@ def _canonical(type_: TypeInfo) -> Callable[[Any], Any] | None:
     return None
 
 
-def _canonical_row(type_: RowTypeInfo) -> Callable[[Any], Any]:
+def _canonical_row(type_: RowTypeInfo) -> Convert:
     parts = [_canonical(t) for t in type_.types]
     plain = not any(parts)
 
     def canonical(key: Any) -> Any:
         if key is None:
-            raise null_key(key)
+            raise _null_key(key)
         if not isinstance(key, tuple) or len(key) != len(parts):
-            key = spread(key, type_)
+            key = row_values(key, type_)
         if None in key:
-            raise null_key(key)
+            raise _null_key(key)
         if plain:
             return key
         return tuple([v if c is None else c(v) for c, v in zip(parts, key, strict=True)])
@@ -266,7 +268,7 @@ def _canonical_row(type_: RowTypeInfo) -> Callable[[Any], Any]:
     return canonical
 
 
-def _grouper(hash_key: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
+def _grouper(hash_key: Hash) -> Callable[[Any, int], int]:
     def group(key: Any, max_parallelism: int) -> int:
         value = hash_key(key, SEED)
         # Spark's hash is signed: the same bits, and so another remainder.
@@ -275,22 +277,117 @@ def _grouper(hash_key: Callable[[Any, int], int]) -> Callable[[Any, int], int]:
     return group
 
 
-def _bytes_hash(encode: Callable[[Any], bytes]) -> Callable[[Any, int], int]:
-    def hash_key(key: Any, seed: int) -> int:
-        return xxh64_intdigest(encode(key), seed)
-
-    return hash_key
+def _bytes_hash(encode: Callable[[Any], bytes]) -> Hash:
+    return lambda key, seed: xxh64_intdigest(encode(key), seed)
 
 
-def _column_hash(type_: TypeInfo) -> Callable[[Any, int], int]:
-    hash_value = column_hash(type_)
+def _column_hash(type_: TypeInfo) -> Hash:
+    hash_value = spark_hash(type_)
     canonical = _canonical(type_)
     if canonical is not None:
         return lambda key, seed: hash_value(canonical(key), seed)
 
     def hash_key(key: Any, seed: int) -> int:
         if key is None:
-            raise null_key(key)
+            raise _null_key(key)
         return hash_value(key, seed)
 
     return hash_key
+
+
+_int32 = struct.Struct("<i").pack
+
+
+_int64 = struct.Struct("<q").pack
+
+
+_EPOCH = datetime(1970, 1, 1)
+
+
+_EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
+def spark_hash(type_: TypeInfo) -> Hash:
+    """Return Spark's ``xxhash64`` for values of a key type other than None, bit for bit.
+
+    Spark hashes several columns by giving the hash of one as the seed of the next, and a struct
+    like its fields.
+    """
+    if isinstance(type_, RowTypeInfo):
+        return _row_hash(type_)
+    if isinstance(type_, DecimalTypeInfo):
+        return _decimal_hash(type_)
+    if not isinstance(type_, BasicTypeInfo):
+        raise TypeError(f"{type_} has no hash")
+    return _basic_hash(type_)
+
+
+def _basic_hash(type_: BasicTypeInfo) -> Hash:
+    coerce = coercer(type_)
+    to_bytes = _BYTES[type_.name]
+    exact = _UNSEEN.get(type_.name)
+
+    def hash_value(value: Any, seed: int) -> int:
+        if value.__class__ is exact:
+            try:
+                return xxh64_intdigest(to_bytes(value), seed)
+            except (UnicodeEncodeError, struct.error):
+                pass  # coerce says what is wrong
+        return xxh64_intdigest(to_bytes(coerce(value)), seed)
+
+    return hash_value
+
+
+def _micros(value: datetime) -> bytes:
+    delta = value - (_EPOCH if value.tzinfo is None else _EPOCH_UTC)
+    return _int64((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
+
+
+def _nanos(value: time) -> bytes:
+    seconds = (value.hour * 60 + value.minute) * 60 + value.second
+    return _int64((seconds * 1_000_000 + value.microsecond) * 1_000)
+
+
+# Values of these classes need no look before they are hashed. A byte or a short is hashed as an
+# int, so its range would go unchecked.
+_UNSEEN = {"string": str, "bytes": bytes, "boolean": bool, "int": int, "long": int}
+_BYTES: dict[str, Callable[[Any], bytes]] = {
+    "string": str.encode,
+    "bytes": bytes,
+    "boolean": _int32,
+    "byte": _int32,
+    "short": _int32,
+    "int": _int32,
+    "long": _int64,
+    "big_int": int_to_bytes,
+    "date": lambda value: _int32(value.toordinal() - _EPOCH_DAY),
+    "time": _nanos,
+    "timestamp": _micros,
+    "instant": _micros,
+}
+
+
+def _decimal_hash(type_: DecimalTypeInfo) -> Hash:
+    coerce, quantize = coercer(type_), decimal_quantizer(type_)
+    to_bytes = _int64 if type_.precision <= 18 else int_to_bytes
+    shift = Context(prec=2 * 38).scaleb
+    scale = type_.scale
+
+    def hash_value(value: Any, seed: int) -> int:
+        return xxh64_intdigest(to_bytes(int(shift(quantize(coerce(value)), scale))), seed)
+
+    return hash_value
+
+
+def _row_hash(type_: RowTypeInfo) -> Hash:
+    """Compile the chain of hashes: a loop over the fields takes half as long again."""
+    scope: dict[str, Any] = {f"h{i}": spark_hash(t) for i, t in enumerate(type_.types)}
+    width = range(len(scope))
+    lines = ["def hash_row(row, seed):", f"    {', '.join(f'v{i}' for i in width)}, = row"]
+    lines += [f"    seed = h{i}(v{i}, seed)" for i in width]
+    exec("\n".join([*lines, "    return seed"]), scope)
+    hash_row: Hash = scope["hash_row"]
+    return hash_row

@@ -9,10 +9,11 @@ from itertools import repeat
 from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from turnback.types.coerce import spread
+from turnback.types.coerce import row_values
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
 _new = tuple.__new__
+_new_row: Callable[[Any, Any], Any] = _new
 _get = tuple.__getitem__
 _classes: dict[tuple[str, ...], type[Row]] = {}
 # Integer look-ups of the first fields are compiled into `__getitem__`; beyond, the chain of
@@ -42,7 +43,6 @@ class Row(tuple[Any, ...]):
         def __getitem__(self, key: Any) -> Any: ...
 
     def __new__(cls, /, *values: Any, **fields: Any) -> Row:
-        """Make a row from values, or from named values."""
         if cls is Row:
             if not fields:
                 return _new(cls, values)
@@ -165,9 +165,6 @@ def _deep_dict(value: Any) -> Any:
     return value
 
 
-_new_row: Callable[[Any, Any], Any] = tuple.__new__
-
-
 def row_builder(type_: RowTypeInfo) -> Callable[[tuple[Any, ...]], Any] | None:
     """Return the function that makes one row from a tuple of its values; None if that is it."""
     cls = type_.python_class or row_class(type_.names)
@@ -181,17 +178,16 @@ def row_builder(type_: RowTypeInfo) -> Callable[[tuple[Any, ...]], Any] | None:
     return lambda values: cls(*values)
 
 
-def former(type_: TypeInfo) -> Callable[[Any], Any]:
+def row_converter(type_: TypeInfo) -> Callable[[Any], Any]:
     """Return the function that gives an element the class its type declares."""
     if not isinstance(type_, RowTypeInfo):
         return lambda element: element
-    kind = type_
-    wanted, build = kind.python_class or row_class(kind.names), row_builder(kind) or tuple
+    wanted, build = type_.python_class or row_class(type_.names), row_builder(type_) or tuple
 
-    def form(element: Any) -> Any:
-        return element if isinstance(element, wanted) else build(spread(element, kind))
+    def convert(element: Any) -> Any:
+        return element if isinstance(element, wanted) else build(row_values(element, type_))
 
-    return form
+    return convert
 
 
 def build_rows(type_: RowTypeInfo, columns: Sequence[Iterable[Any]]) -> list[Any]:

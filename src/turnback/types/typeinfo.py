@@ -1,15 +1,16 @@
 """What elements, keys and state values are made of.
 
 A `TypeInfo` is a frozen value: two programs that declare the same type hold equal ones, and its
-descriptor is stored with every state file. `Types` in `types.py` makes them under
-PyFlink's names.
+descriptor is stored with every state file. `Types` in `factory.py` makes them under PyFlink's
+names.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from turnback.core.errors import UnsupportedTypeError
 
@@ -49,56 +50,50 @@ class BasicTypeInfo(TypeInfo):
     name: str
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of a column of such values."""
         import pyarrow as pa
 
-        arrow, parameters = _ARROW[self.name]
-        return getattr(pa, arrow)(*parameters)
+        function, *arguments = BASIC[self.name].arrow
+        return getattr(pa, function)(*arguments)
 
     def ddl(self) -> str:
-        """Return the type as Spark writes it."""
-        return _BASIC[self.name]
+        return BASIC[self.name].ddl
 
     def describe(self) -> Descriptor:
-        """Return the name."""
         return self.name
 
-    __str__ = TypeInfo.__str__
+
+class Basic(NamedTuple):
+    """What the name of a basic type stands for.
+
+    Attributes:
+        ddl: The type as Spark writes it.
+        arrow: Arrow's function for the type of a column, and its arguments.
+        python_class: The class of its values; None for any.
+        bits: Size of an integer of fixed size, without its sign.
+    """
+
+    ddl: str
+    arrow: tuple[Any, ...]
+    python_class: type | None
+    bits: int | None = None
 
 
-_BASIC: dict[str, str] = {
-    "string": "string",
-    "bytes": "binary",
-    "boolean": "boolean",
-    "byte": "tinyint",
-    "short": "smallint",
-    "int": "int",
-    "long": "bigint",
-    "big_int": "decimal(38,0)",
-    "float": "float",
-    "double": "double",
-    "date": "date",
-    "time": "time(6)",
-    "timestamp": "timestamp_ntz",
-    "instant": "timestamp",
-    "pickled": "binary",
-}
-_ARROW: dict[str, tuple[str, tuple[Any, ...]]] = {
-    "string": ("string", ()),
-    "bytes": ("binary", ()),
-    "boolean": ("bool_", ()),
-    "byte": ("int8", ()),
-    "short": ("int16", ()),
-    "int": ("int32", ()),
-    "long": ("int64", ()),
-    "big_int": ("decimal128", (38, 0)),
-    "float": ("float32", ()),
-    "double": ("float64", ()),
-    "date": ("date32", ()),
-    "time": ("time64", ("ns",)),
-    "timestamp": ("timestamp", ("us",)),
-    "instant": ("timestamp", ("us", "UTC")),
-    "pickled": ("binary", ()),
+BASIC: dict[str, Basic] = {
+    "string": Basic("string", ("string",), str),
+    "bytes": Basic("binary", ("binary",), bytes),
+    "boolean": Basic("boolean", ("bool_",), bool),
+    "byte": Basic("tinyint", ("int8",), int, 7),
+    "short": Basic("smallint", ("int16",), int, 15),
+    "int": Basic("int", ("int32",), int, 31),
+    "long": Basic("bigint", ("int64",), int, 63),
+    "big_int": Basic("decimal(38,0)", ("decimal128", 38, 0), int),
+    "float": Basic("float", ("float32",), float),
+    "double": Basic("double", ("float64",), float),
+    "date": Basic("date", ("date32",), date),
+    "time": Basic("time(6)", ("time64", "ns"), time),
+    "timestamp": Basic("timestamp_ntz", ("timestamp", "us"), datetime),
+    "instant": Basic("timestamp", ("timestamp", "us", "UTC"), datetime),
+    "pickled": Basic("binary", ("binary",), None),
 }
 
 
@@ -110,7 +105,6 @@ class DecimalTypeInfo(TypeInfo):
     scale: int
 
     def __post_init__(self) -> None:
-        """Refuse what neither Arrow nor Spark can hold."""
         if not (1 <= self.precision <= 38 and 0 <= self.scale <= self.precision):
             raise UnsupportedTypeError(
                 f"decimal({self.precision},{self.scale}): the precision must be 1 to 38 and the "
@@ -118,20 +112,15 @@ class DecimalTypeInfo(TypeInfo):
             )
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of a column of such values."""
         import pyarrow as pa
 
         return pa.decimal128(self.precision, self.scale)
 
     def ddl(self) -> str:
-        """Return the type as Spark writes it."""
         return f"decimal({self.precision},{self.scale})"
 
     def describe(self) -> Descriptor:
-        """Return ``{"decimal": [precision, scale]}``."""
         return {"decimal": [self.precision, self.scale]}
-
-    __str__ = TypeInfo.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,24 +130,18 @@ class ListTypeInfo(TypeInfo):
     element: TypeInfo
 
     def __post_init__(self) -> None:
-        """Check that it is a list of some type."""
         _check_type("the elements of a list", self.element)
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of a column of such values."""
         import pyarrow as pa
 
         return pa.list_(pa.field("element", self.element.arrow()))
 
     def ddl(self) -> str:
-        """Return the type as Spark writes it."""
         return f"array<{self.element.ddl()}>"
 
     def describe(self) -> Descriptor:
-        """Return ``{"list": element}``."""
         return {"list": self.element.describe()}
-
-    __str__ = TypeInfo.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +152,6 @@ class MapTypeInfo(TypeInfo):
     value: TypeInfo
 
     def __post_init__(self) -> None:
-        """Refuse keys a dict cannot have."""
         _check_type("the keys of a map", self.key)
         _check_type("the values of a map", self.value)
         if not _hashable(self.key):
@@ -179,20 +161,15 @@ class MapTypeInfo(TypeInfo):
             )
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of a column of such values."""
         import pyarrow as pa
 
         return pa.map_(self.key.arrow(), self.value.arrow())
 
     def ddl(self) -> str:
-        """Return the type as Spark writes it."""
         return f"map<{self.key.ddl()},{self.value.ddl()}>"
 
     def describe(self) -> Descriptor:
-        """Return ``{"map": [key, value]}``."""
         return {"map": [self.key.describe(), self.value.describe()]}
-
-    __str__ = TypeInfo.__str__
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +189,11 @@ class RowTypeInfo(TypeInfo):
     python_class: type | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Check that the fields can be told apart."""
         object.__setattr__(self, "names", tuple(self.names))
         object.__setattr__(self, "types", tuple(self.types))
         _check_fields(self.names, self.types)
 
     def arrow(self) -> pa.DataType:
-        """Return the Arrow type of a column of such values."""
         import pyarrow as pa
 
         return pa.struct(
@@ -226,17 +201,13 @@ class RowTypeInfo(TypeInfo):
         )
 
     def ddl(self) -> str:
-        """Return the type as Spark writes it."""
         inner = ",".join(
             f"{quote_name(n)}:{t.ddl()}" for n, t in zip(self.names, self.types, strict=True)
         )
         return f"struct<{inner}>"
 
     def describe(self) -> Descriptor:
-        """Return ``{"row": [[name, type], ...]}``."""
         return {"row": [[n, t.describe()] for n, t in zip(self.names, self.types, strict=True)]}
-
-    __str__ = TypeInfo.__str__
 
 
 def _check_fields(names: tuple[str, ...], types: tuple[TypeInfo, ...]) -> None:
@@ -283,7 +254,7 @@ def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
     Raises:
         UnsupportedTypeError: The descriptor is not one of ours.
     """
-    if isinstance(descriptor, str) and descriptor in _BASIC:
+    if isinstance(descriptor, str) and descriptor in BASIC:
         return BasicTypeInfo(descriptor)
     if isinstance(descriptor, dict) and len(descriptor) == 1:
         ((kind, body),) = descriptor.items()

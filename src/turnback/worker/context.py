@@ -18,7 +18,7 @@ from turnback.program.plan import Level, Operator
 from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch, transpose
-from turnback.types.frozen import can_change
+from turnback.types.frozen import is_mutable
 from turnback.types.row import build_rows, row_class
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Order, TaskName, user_error
@@ -59,7 +59,7 @@ class Produced(Batch):
     def _in_form(self) -> list[Any]:
         kind, rows = self.type, self._rows or []
         parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
-        if any(isinstance(t, RowTypeInfo) or can_change(t) for t in parts):
+        if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
             return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
         if not isinstance(kind, RowTypeInfo):
             return rows

@@ -24,9 +24,9 @@ from turnback.snapshot.snapshot import StoredRows
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import COLUMNS, WIDE_COLUMNS, BuiltDelta, bounded_batches, write_delta
 from turnback.state.files import StateFile, StorageRef, storage_of
-from turnback.state.schema import StateSchema
-from turnback.types.keys import KeyCodec, group_range
-from turnback.types.serializer import serializer_for
+from turnback.state.schema import KeySchema, StateSchema
+from turnback.types.keys import group_range
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import type_from_descriptor
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import user_error
@@ -58,7 +58,8 @@ def asked(
     id = (operator.uid, descriptor.name)
     if id not in stored:
         return Asked(id)
-    outcome = evolve_state(stored[id], descriptor, _key_of(operator))
+    assert operator.key is not None
+    outcome = evolve_state(stored[id], descriptor, KeySchema.of(operator.key.codec()))
     if isinstance(outcome, Incompatible):
         return Asked(id, problem=str(_refused(id, outcome.reason)))
     return Asked(id, migration=outcome.why if isinstance(outcome, Migration) else None)
@@ -175,11 +176,10 @@ class _Converter:
     ) -> None:
         self._operator = operator
         self._name = descriptor.name
-        self._decode = serializer_for(type_from_descriptor(stored.value)).decode
-        self._encode = serializer_for(descriptor.type).encode
+        self._decode = Serializer(type_from_descriptor(stored.value)).decode
+        self._encode = Serializer(descriptor.type).encode
         self._convert = how.convert
-        types = tuple(type_from_descriptor(t) for t in stored.key["types"])
-        self._key = KeyCodec(types, by_columns=bool(stored.key["columns"])).decode
+        self._key = stored.key.codec().decode
 
     def table(self, rows: pa.Table) -> pa.Table:
         """The rows with converted values."""
@@ -222,12 +222,6 @@ def _keyed(
     program: LevelProgram, instance: LevelInstance
 ) -> list[tuple[Operator, KeyedStateBackend]]:
     return [(op, instance.backends[op.id]) for op in program.level.keyed]
-
-
-def _key_of(operator: Operator) -> dict[str, Any]:
-    assert operator.key is not None
-    codec = operator.key.codec()
-    return {"types": [t.describe() for t in codec.types], "columns": codec.by_columns}
 
 
 def _refused(id: StateId, reason: str) -> IncompatibleStateError:

@@ -15,7 +15,7 @@ from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
-from turnback.types.frozen import can_change
+from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.context import SinkWriters, TaskContext
 from turnback.worker.local_state import LocalState
@@ -54,8 +54,8 @@ class LevelInstance:
         for operator in self.operators.values():
             if operator.kind is not NodeKind.SINK:
                 self._prepare(operator)
-        self.changeable = {op.id for op in self.operators.values() if can_change(op.type)}
-        self.changeable_wires = {w.id for w in program.input.wires if can_change(w.type)}
+        self.changeable = {op.id for op in self.operators.values() if is_mutable(op.type)}
+        self.changeable_wires = {w.id for w in program.input.wires if is_mutable(w.type)}
         following = program.next_parallelism
         self.routers = {
             w.id: Router(w, program.level.index + 1, following, program.max_parallelism)

@@ -30,7 +30,7 @@ from turnback.state.delta import DeltaBuilder
 from turnback.state.files import StateFile, read_state, storage_of
 from turnback.state.replica import Replica, open_replica
 from turnback.state.schema import StateSchema
-from turnback.storage.lock import DirectoryLock, locked_directory
+from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.worker.message import Order, TaskName
 from turnback.worker.program import LevelProgram
 
@@ -262,7 +262,7 @@ class LocalState:
     @property
     def found(self) -> str:
         """Whether the state was at home, caught up or rebuilt; empty without state."""
-        return self._home.found if self._home else ""
+        return self._home.opening if self._home else ""
 
     def schemas(self) -> tuple[StateSchema, ...]:
         """The states the operators have registered."""

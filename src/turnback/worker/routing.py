@@ -16,7 +16,7 @@ from turnback.core.errors import ElementTypeError, NullKeyError
 from turnback.program.graph import KeySpec
 from turnback.program.plan import Channel, Routing
 from turnback.types.columns import Batch, stream_columns
-from turnback.types.keys import KeyForm, partition_of
+from turnback.types.keys import KeyNormalizer, partition_of
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import user_error
 
@@ -28,16 +28,16 @@ def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
 
     The keys have the form in which Python finds them equal exactly if they are one key.
     """
-    form = key.codec().form
+    normalizer = key.codec().normalizer
     if key.function is not None:
-        return _function_reader(key.function, form, uid)
+        return _function_reader(key.function, normalizer, uid)
     what = f"({', '.join(key.columns)})"
     readers = [_column_reader(column, type) for column in key.columns]
 
     def read(batch: Batch) -> list[Any]:
         columns = [_not_null(reader(batch), uid, what) for reader in readers]
         keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        return list(map(form.one, keys)) if form.differs else keys
+        return list(map(normalizer.normalize, keys)) if normalizer.changes_class else keys
 
     return read
 
@@ -52,7 +52,9 @@ def _column_reader(column: str, type: TypeInfo) -> KeyReader:
     return lambda batch: list(map(get, batch.rows))
 
 
-def _function_reader(function: Callable[[Any], Any], form: KeyForm, uid: str) -> KeyReader:
+def _function_reader(
+    function: Callable[[Any], Any], normalizer: KeyNormalizer, uid: str
+) -> KeyReader:
     def read(batch: Batch) -> list[Any]:
         rows, row, keys = batch.rows, None, []
         try:
@@ -60,10 +62,12 @@ def _function_reader(function: Callable[[Any], Any], form: KeyForm, uid: str) ->
                 keys.append(function(row))
         except Exception as e:
             raise user_error(e, uid, "key function", element=row) from e
-        if form.are_all(keys):
+        if normalizer.are_normal(keys):
             return keys
         try:
-            return list(map(form.one, _not_null(keys, uid, "that the key function gives")))
+            return list(
+                map(normalizer.normalize, _not_null(keys, uid, "that the key function gives"))
+            )
         except ElementTypeError as e:
             raise e.__class__(f"operator {uid!r}: {e}") from None
 

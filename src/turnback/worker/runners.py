@@ -14,8 +14,8 @@ from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch, stream_schema
-from turnback.types.frozen import Freezer, can_change
-from turnback.types.row import former
+from turnback.types.frozen import Freezer, is_mutable
+from turnback.types.row import row_converter
 from turnback.worker.context import KeyedContext, PlainContext, Produced
 from turnback.worker.message import user_error
 from turnback.worker.routing import key_reader
@@ -114,7 +114,7 @@ class FilterRunner(Runner):
 
     def __init__(self, operator: Operator) -> None:
         super().__init__(operator)
-        self.by_columns = can_change(operator.type)
+        self.by_columns = is_mutable(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
         """Filter all elements."""
@@ -248,7 +248,7 @@ class ReduceRunner(KeyedRunner):
         super().__init__(operator, backend)
         assert operator.type is not None
         self.state = backend.register(ValueStateDescriptor(REDUCED, operator.type))
-        self.form = former(operator.type)
+        self.form = row_converter(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
         """Reduce all elements, each under its key."""

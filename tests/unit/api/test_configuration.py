@@ -63,7 +63,7 @@ def test_every_option_of_the_file_counts(file):
     assert env.get_parallelism() == 4
     assert env.get_max_parallelism() == 64
     assert state_backend(env.configuration) == ("hashmap", CheckpointStorage.FILESYSTEM)
-    chosen = choose_restart(None, env.configuration.raw, checkpointing=True)
+    chosen = choose_restart(env.configuration.raw, checkpointing=True)
     assert chosen == RestartStrategies.fixed_delay_restart(7, 60_000)
 
 
@@ -82,7 +82,7 @@ def test_code_wins_over_the_file(file):
     assert settings.mode is CheckpointingMode.EXACTLY_ONCE
     in_code = RestartStrategies.no_restart()
     env.set_restart_strategy(in_code)
-    assert choose_restart(None, env.configuration.raw, checkpointing=True) == in_code
+    assert choose_restart(env.configuration.raw, checkpointing=True) == in_code
 
 
 def test_the_file_of_the_working_directory_is_found(tmp_path):

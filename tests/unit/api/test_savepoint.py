@@ -23,12 +23,12 @@ from turnback.core.errors import (
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavedState, SavepointMetadata, StatePart
 from turnback.snapshot.preflight import Verdict
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import digest
 from turnback.storage.local import LocalStorage
 from turnback.types.factory import Types
 
-KEY = {"types": ["string", "long"], "columns": True}
+KEY = KeySchema(("string", "long"), True)
 TOTAL = StateSchema(uid="count", name="total", kind="value", key=KEY, value="long")
 SEEN = StateSchema(uid="count", name="seen", kind="map", key=KEY, value="double", sub="string")
 PART = StatePart("state/count/total/1.parquet", 4, digest(b"data"), 7, 0, 127)

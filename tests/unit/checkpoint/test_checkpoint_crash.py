@@ -15,7 +15,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.snapshot.snapshot import verify
 from turnback.storage.local import LocalStorage
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 EPOCHS = 8
 SETTINGS = CheckpointSettings(interval_ms=1_000, num_retained=2)

@@ -14,7 +14,7 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.state.files import StateFile
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import seal, unseal
 
 
@@ -53,7 +53,9 @@ def log(storage):
 
 def test_a_manifest_survives_the_trip() -> None:
     file = StateFile("state/1/a", 3, "xxh3:0", 1, 1, 2, 0, 127, ("op",), inline=b"\x01\x02")
-    schema = StateSchema(uid="op", name="s", kind="value", key={"types": []}, value={"t": "long"})
+    schema = StateSchema(
+        uid="op", name="s", kind="value", key=KeySchema((), True), value={"t": "long"}
+    )
     one = manifest(7, state=(file,), schemas=(schema,), watermarks={"ü": 1})
     assert decode(encode(one), "x") == one
 

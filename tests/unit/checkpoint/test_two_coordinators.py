@@ -13,11 +13,11 @@ from collections.abc import Sequence
 
 from coordinator_fakes import memory, state_file
 from interleaving import InterleavedExecutor, InterleavedStorage, Interleaving, replayable, seeds
+from manual_clock import ManualClock
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Manifest, Slot, SourcePosition, decode
 from turnback.config.checkpointing import CheckpointSettings, ExternalizedCheckpointRetention
-from turnback.core.clock import ManualClock
 from turnback.core.errors import FencedError, SinkError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.find import resume_point

@@ -106,6 +106,6 @@ def test_the_command_line_wins_over_setters(editor):
 def test_a_setter_that_fails_changes_nothing(editor):
     config = CheckpointConfig(editor)
     before = editor.current
-    with pytest.raises(ConfigurationError, match="interval is 5: it must be at least 10"):
+    with pytest.raises(ConfigurationError, match="interval is 5 ms: it must be at least 10"):
         config.set_checkpoint_interval(5)
     assert editor.current is before

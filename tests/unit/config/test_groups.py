@@ -13,7 +13,7 @@ from turnback.config.configuration import (
     state_backend,
     storage_options,
 )
-from turnback.config.object_store import S3_OPTIONS, from_storage_options
+from turnback.config.options import S3_OPTIONS, from_storage_options
 from turnback.config.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
@@ -43,7 +43,7 @@ def load(tmp_path):
 
 
 def restart(configuration):
-    return choose_restart(None, configuration.raw, checkpointing=True)
+    return choose_restart(configuration.raw, checkpointing=True)
 
 
 STRATEGIES = [

@@ -9,7 +9,7 @@ import pytest
 
 from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import Configuration
-from turnback.config.layers import Rank, variable_of
+from turnback.config.layers import Precedence, variable_of
 from turnback.core.errors import ConfigurationError
 
 KEY = "state.savepoints.dir"
@@ -88,8 +88,8 @@ def test_code_comes_after_what_a_program_was_made_with_and_before_the_command_li
     assert third.value("parallelism.default") == 2
     assert third == first
     assert len({third, first, second}) == 2
-    assert second.rank(KEY) is Rank.COMMAND_LINE
-    assert second.rank("log.level") is Rank.DEFAULT
+    assert second.precedence(KEY) is Precedence.COMMAND_LINE
+    assert second.precedence("log.level") is Precedence.DEFAULT
 
 
 def test_the_root_variable_counts_where_nothing_else_does(load):

@@ -151,7 +151,7 @@ def test_in_code_and_on_the_command_line(load, settings, message):
 
 def test_asking_for_what_there_is_not(load):
     configuration = load()
-    for ask in (configuration.value, configuration.origin, configuration.rank):
+    for ask in (configuration.value, configuration.origin, configuration.precedence):
         with pytest.raises(ConfigurationError, match=r"unknown key 'web\.prt'; did you mean"):
             ask("web.prt")
     with pytest.raises(ConfigurationError, match="unknown key None"):

@@ -3,8 +3,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from turnback.config.option import spellings
 from turnback.config.savepoints import (
-    SAVEPOINT_KEYS,
+    SAVEPOINT_OPTIONS,
     SavepointFormat,
     SavepointSchedule,
     SavepointSettings,
@@ -170,7 +171,7 @@ def test_every_key_is_read() -> None:
     other = {"savepoints.schedule.cron": "0 3 * * *"}
     settings = SavepointSettings.from_configuration(common | other)
     assert settings.schedule == SavepointSchedule(None, "0 3 * * *", "Europe/Berlin")
-    assert set(common | either | other) == set(SAVEPOINT_KEYS)
+    assert set(common | either | other) == set(spellings(SAVEPOINT_OPTIONS))
 
 
 @pytest.mark.parametrize(

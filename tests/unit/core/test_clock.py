@@ -2,7 +2,8 @@ import time
 
 import pytest
 
-from turnback.core.clock import Clock, ManualClock, SystemClock
+from manual_clock import ManualClock
+from turnback.core.clock import Clock, SystemClock
 
 
 def test_the_system_clock_tells_the_time() -> None:

@@ -13,7 +13,7 @@ from turnback.inspect.garbage import Findings, remove, scan
 from turnback.inspect.garbage_files import GarbageKind
 from turnback.inspect.jobs import Jobs
 from turnback.job.status import JobState
-from turnback.storage.lock import DirectoryLock
+from turnback.storage.directory import DirectoryLock
 from turnback.worker.local_state import LocalStores, StoreOwner
 
 

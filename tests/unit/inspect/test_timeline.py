@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_job import START, Driver, dead, elsewhere
-from turnback.core.clock import ManualClock
+from manual_clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.timeline import Timeline, TimelineJob
 from turnback.job.history import JobEnded, Restarting

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from coordinator_fakes import HookedStorage, memory, take_fence
+from manual_clock import ManualClock
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.clock import ManualClock
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,

@@ -2,7 +2,7 @@ import msgspec
 import pytest
 
 from coordinator_fakes import HookedStorage, memory
-from turnback.core.clock import ManualClock
+from manual_clock import ManualClock
 from turnback.job.history import (
     AttemptStarted,
     CheckpointFailed,

@@ -12,7 +12,7 @@ from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState, StopPoint
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 _NAMES = itertools.count()
 DONE, FAILED = RequestState.COMPLETED, RequestState.FAILED

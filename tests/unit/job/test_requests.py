@@ -3,8 +3,8 @@ import threading
 import pytest
 
 from coordinator_fakes import HookedStorage, memory
+from manual_clock import ManualClock
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import ManualClock
 from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StorageError
 from turnback.job.request import (
     Progress,

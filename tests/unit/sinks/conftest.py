@@ -2,12 +2,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sink_support import POSTS
 
 from turnback.sinks.base import CommitterContext, WriterContext
-from turnback.types.factory import Types
 from turnback.types.typeinfo import TypeInfo
-
-POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 
 
 @pytest.fixture

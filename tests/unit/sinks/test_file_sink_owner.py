@@ -6,19 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from sink_support import write
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.files import FileSink
-from turnback.types.columns import Batch
-from turnback.types.factory import Types
-
-POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
-
-
-def write(sink, ctx, *rows):
-    writer = sink.writer(ctx)
-    writer.write(Batch(POSTS, list(rows)))
-    return writer.prepare()
 
 
 @pytest.fixture

@@ -4,25 +4,16 @@ import os
 from pathlib import Path
 
 import pytest
+from sink_support import write
 
 from turnback.core.errors import SinkError
 from turnback.sinks import files as file_committer
 from turnback.sinks.files import FileSink
 from turnback.storage.local import LocalStorage
-from turnback.types.columns import Batch
-from turnback.types.factory import Types
-
-POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 
 
 class Killed(BaseException):
     pass
-
-
-def write(sink, ctx, *rows):
-    writer = sink.writer(ctx)
-    writer.write(Batch(POSTS, list(rows)))
-    return writer.prepare()
 
 
 class Reader:
@@ -200,3 +191,12 @@ def test_a_damaged_record_is_an_error(root, sink, reader, writer_ctx, committer_
     record.write_bytes(b"rubbish")
     with pytest.raises(SinkError, match=r"'out' of job 'likes': cannot .*published-3"):
         sink.committer(committer_ctx(attempt=4)).recover(pending)
+
+
+def test_the_hidden_records_keep_their_kinds(root, sink, writer_ctx, committer_ctx, tmp_path):
+    """What an older version has recorded is read by a newer one."""
+    committer = sink.committer(committer_ctx(job_directory=(tmp_path / "job").as_uri()))
+    committer.commit([write(sink, writer_ctx(), ("a", 1))])
+    (record,), (owner,) = root.rglob("published-*"), root.rglob(".owner")
+    assert record.read_bytes().startswith(b"turnback published 1 ")
+    assert owner.read_bytes().startswith(b"turnback sink-owner 1 ")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks import inline
+from turnback.sinks import memory
 from turnback.sinks.files import FileSink
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 from turnback.types.columns import Batch
@@ -191,7 +191,7 @@ def test_discard_counts_what_was_committed(writer_ctx, committer_ctx):
 
 
 def test_too_much_for_a_checkpoint(writer_ctx, monkeypatch):
-    monkeypatch.setattr(inline, "MAX_BYTES", 1000)
+    monkeypatch.setattr(memory, "MAX_BYTES", 1000)
     for sink in (CollectSink(), PrintSink()):
         with pytest.raises(SinkError, match=r"'out' of job 'likes'.*use a FileSink"):
             write(sink, writer_ctx(), ("a" * 2000, 1))
@@ -224,15 +224,15 @@ def test_forgotten_sinks_free_what_they_gathered(writer_ctx, committer_ctx):
     sink = CollectSink()
     key = sink._key
     sink.committer(committer_ctx()).commit([write(sink, writer_ctx(), ("a", 1))])
-    assert inline.OutputLedger.of(key).value == [("a", 1)]
+    assert memory.OutputLedger.of(key).value == [("a", 1)]
     del sink
     gc.collect()
-    assert inline.OutputLedger.of(key).value is None
+    assert memory.OutputLedger.of(key).value is None
 
 
 def test_the_memory_of_what_was_done_is_bounded(monkeypatch):
-    monkeypatch.setattr(inline, "_REMEMBERED", 10)
-    ledger = inline.OutputLedger()
+    monkeypatch.setattr(memory, "_REMEMBERED", 10)
+    ledger = memory.OutputLedger()
     done = []
     for i in range(100):
         ledger.once(str(i), lambda i=i: done.append(i))

@@ -5,20 +5,19 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import ConfigurationError
-from turnback.sinks.files import FileSink
+from turnback.sinks.files import FileSink, sink_from_description
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
-from turnback.sinks.rebuild import rebuilt
 
 
 def test_a_file_sink(tmp_path):
     sink = FileSink(tmp_path / "out", "csv", prefix="rows", header=False)
-    again = rebuilt(sink.describe())
+    again = sink_from_description(sink.describe())
     assert isinstance(again, FileSink)
     assert vars(again) == vars(sink)
 
 
 def test_a_print_sink():
-    again = rebuilt(PrintSink("x").describe())
+    again = sink_from_description(PrintSink("x").describe())
     assert isinstance(again, PrintSink)
     assert again.prefix == "x"
 
@@ -28,7 +27,7 @@ def test_a_print_sink():
     [CollectSink().describe(), DiscardSink().describe(), {"kind": "Ledger"}, {}],
 )
 def test_sinks_that_cannot_be_made_anew(description):
-    assert rebuilt(description) is None
+    assert sink_from_description(description) is None
 
 
 @pytest.mark.parametrize(
@@ -43,4 +42,4 @@ def test_sinks_that_cannot_be_made_anew(description):
 )
 def test_descriptions_that_cannot_be_used(description):
     with pytest.raises(ConfigurationError):
-        rebuilt(description)
+        sink_from_description(description)

@@ -1,11 +1,8 @@
 """Types with every value they can hold, states made of them, and a savepoint."""
 
-from datetime import UTC
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import strategies as st
 
 from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
 from turnback.config.savepoints import SavepointFormat
@@ -13,101 +10,16 @@ from turnback.snapshot.metadata import Origin, SavedState, SavepointMetadata, St
 from turnback.snapshot.table import ROWS
 from turnback.state.backend import sub_codec
 from turnback.state.files import StateFile
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import (
-    BasicTypeInfo,
-    DecimalTypeInfo,
-    ListTypeInfo,
-    MapTypeInfo,
-    RowTypeInfo,
     TypeInfo,
 )
+from type_strategies import STORED
 
-KEY_TYPES = [
-    Types.STRING(),
-    Types.BYTES(),
-    Types.BOOLEAN(),
-    Types.BYTE(),
-    Types.SHORT(),
-    Types.INT(),
-    Types.LONG(),
-    Types.BIG_INT(),
-    Types.SQL_DATE(),
-    Types.SQL_TIME(),
-    Types.SQL_TIMESTAMP(),
-    Types.INSTANT(),
-    Types.BIG_DEC(10, 3),
-    Types.BIG_DEC(),
-]
-SCALARS = [*KEY_TYPES, Types.FLOAT(), Types.DOUBLE(), Types.PICKLED_BYTE_ARRAY()]
-_TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
-_VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "string": _TEXT,
-    "bytes": st.binary(max_size=20),
-    "boolean": st.booleans(),
-    "byte": st.integers(-(2**7), 2**7 - 1),
-    "short": st.integers(-(2**15), 2**15 - 1),
-    "int": st.integers(-(2**31), 2**31 - 1),
-    "long": st.integers(-(2**63), 2**63 - 1),
-    "big_int": st.integers() | st.integers(-(2**200), 2**200),
-    "float": st.floats(width=32),
-    "double": st.floats(),
-    "date": st.dates(),
-    "time": st.times(),
-    "timestamp": st.datetimes(),
-    "instant": st.datetimes(timezones=st.just(UTC)),
-    "pickled": st.integers() | _TEXT | st.tuples(_TEXT),
-}
-_NAMES = st.one_of(st.sampled_from(["count", "a.b", "a b", "class", "key", "element"]), _TEXT)
-
-
-def row_types(inner: st.SearchStrategy[TypeInfo]) -> st.SearchStrategy[TypeInfo]:
-    names = st.lists(_NAMES.filter(bool), min_size=1, max_size=3, unique=True)
-    return names.flatmap(
-        lambda n: st.tuples(*[inner] * len(n)).map(lambda t: RowTypeInfo(tuple(n), t))
-    )
-
-
-def types() -> st.SearchStrategy[TypeInfo]:
-    scalars = st.sampled_from(SCALARS)
-    return st.recursive(
-        scalars,
-        lambda inner: st.one_of(
-            inner.map(ListTypeInfo),
-            st.builds(MapTypeInfo, scalars | row_types(scalars), inner),
-            row_types(inner),
-        ),
-        max_leaves=6,
-    )
-
-
-def key_types() -> st.SearchStrategy[TypeInfo]:
-    return st.recursive(st.sampled_from(KEY_TYPES), row_types, max_leaves=4)
-
-
-def values(type_: TypeInfo, nullable: bool = True) -> st.SearchStrategy[Any]:
-    """Return values of the type; None too, but not in the key of a map."""
-    result = _values(type_, nullable)
-    return st.none() | result if nullable else result
-
-
-def _values(type_: TypeInfo, nullable: bool) -> st.SearchStrategy[Any]:
-    if isinstance(type_, BasicTypeInfo):
-        return _VALUES[type_.name]
-    if isinstance(type_, DecimalTypeInfo):
-        top, places = 10**type_.precision - 1, -type_.scale
-        return st.integers(-top, top).map(
-            lambda n: Decimal((n < 0, tuple(map(int, str(abs(n)))), places))
-        )
-    if isinstance(type_, ListTypeInfo):
-        return st.lists(values(type_.element, nullable), max_size=4)
-    if isinstance(type_, MapTypeInfo):
-        return st.dictionaries(values(type_.key, False), values(type_.value, nullable), max_size=3)
-    assert isinstance(type_, RowTypeInfo)
-    return st.tuples(*[values(t, nullable) for t in type_.types])
+key_types, types, values = STORED.key_types, STORED.types, STORED.values
 
 
 def state_schema(
@@ -122,7 +34,7 @@ def state_schema(
         uid=uid,
         name=name,
         kind=kind,
-        key={"types": [t.describe() for t in keys or (Types.STRING(),)], "columns": True},
+        key=KeySchema(tuple(t.describe() for t in keys or (Types.STRING(),)), True),
         value=(value or Types.LONG()).describe(),
         sub=None if sub is None else sub.describe(),
     )

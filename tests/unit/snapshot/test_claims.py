@@ -12,11 +12,11 @@ from turnback.snapshot.claims import Program, SnapshotInfo, StoredState, claim, 
 from turnback.snapshot.preflight import refuse_losses
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 
 
 def schema(uid, name):
-    key = {"types": ["string"], "columns": True}
+    key = KeySchema(("string",), True)
     return StateSchema(uid=uid, name=name, kind="value", key=key, value="long")
 
 

@@ -6,6 +6,7 @@ from savepoint_support import state_schema
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.snapshot.draft import Draft
+from turnback.state.schema import KeySchema
 from turnback.types.factory import Types
 
 
@@ -62,7 +63,7 @@ def test_all_states_of_an_operator_have_one_key():
     with pytest.raises(StateError, match=r"'more' of operator 'count'.*'total' has.*or remove"):
         made.put(state_schema(uid="count", name="more", keys=other), "x")
     made.put(state_schema(uid="top", name="best", keys=other), "replaced: it is the only one")
-    assert made.key_of("top") == {"types": ["long"], "columns": True}
+    assert made.key_of("top") == KeySchema(("long",), True)
     assert made.key_of("nobody") is None
 
 

@@ -19,15 +19,15 @@ from turnback.program.descriptors import (
     ValueStateDescriptor,
 )
 from turnback.snapshot.evolution import Incompatible, Migration, Same, evolve, evolve_state
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
-from turnback.types.serializer import serializer_for
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import type_from_descriptor
 
 Int = Annotated[int, Types.INT()]
-KEY = {"types": ["string"], "columns": True}
+KEY = KeySchema(("string",), True)
 
 
 def stored_type(spec):
@@ -40,8 +40,8 @@ def migrated(old, new, value, **options):
     stored, descriptor = stored_type(old), ValueStateDescriptor("s", new, **options)
     outcome = evolve(stored, descriptor.type, descriptor.rules)
     assert isinstance(outcome, Migration), outcome
-    before = serializer_for(stored)
-    after = serializer_for(descriptor.type)
+    before = Serializer(stored)
+    after = Serializer(descriptor.type)
     converted = outcome.convert(before.decode(before.encode(value)))
     return outcome.why, after.decode(after.encode(converted))
 
@@ -357,7 +357,7 @@ def test_elements_and_entries_evolve():
 
 @pytest.mark.parametrize(
     "key",
-    [{"types": ["long"], "columns": True}, {"types": ["string"], "columns": False}],
+    [KeySchema(("long",), True), KeySchema(("string",), False)],
 )
 def test_keys_never_change(key):
     outcome = evolve_state(schema(key=key), DESCRIPTORS["value"](migrate=abs), KEY)

@@ -9,7 +9,7 @@ from turnback.snapshot import table as parts_module
 from turnback.snapshot import writer as export
 from turnback.snapshot.table import ROWS, PartsWriter
 from turnback.state.files import StateFile, StorageRef
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.local import LocalStorage
 
 HERE, THERE = StorageRef("memory://here"), StorageRef("memory://there")
@@ -42,7 +42,7 @@ def test_small_files_are_copied_together(monkeypatch):
 
 def test_rows_are_written_as_they_come(monkeypatch, tmp_path):
     """A task holds no more of its share in memory than a part of a file."""
-    key = {"types": ["string"], "columns": True}
+    key = KeySchema(("string",), True)
     schema = StateSchema(uid="op", name="n", kind="value", key=key, value="long")
     there = []
 

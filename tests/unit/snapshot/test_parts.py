@@ -22,7 +22,7 @@ from turnback.snapshot.table import (
     write_parts,
 )
 from turnback.storage.local import LocalStorage
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 from turnback.types.factory import Types
 
 SCHEMA = state_schema()

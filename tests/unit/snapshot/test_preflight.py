@@ -14,9 +14,9 @@ from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError
 from turnback.snapshot.claims import SnapshotInfo, StoredState
 from turnback.snapshot.preflight import Subject, Verdict, check, program_of
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 
-KEY = {"types": ["string"], "columns": True}
+KEY = KeySchema(("string",), True)
 
 
 class Stats(NamedTuple):
@@ -116,7 +116,7 @@ def test_evolved_states(plan):
         snapshot(
             stored("declared", "stats", {"row": [["n", "int"]]}),
             stored("declared", "seen", "long", "list"),
-            stored("opened", "kept", key={"types": ["long"], "columns": True}),
+            stored("opened", "kept", key=KeySchema(("long",), True)),
             stored("summed", "reduced", {"row": [["n", "long"], ["k", "string"]]}),
         ),
     )

@@ -18,7 +18,7 @@ from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavedState, StatePart, file_name
 from turnback.storage.envelope import digest
 from turnback.storage.local import LocalStorage
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 PART, LOGGED = "state/op/state/u1.parquet", "sources/u2"
 

@@ -22,7 +22,7 @@ from turnback.core.errors import (
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavedState, SavepointMetadata, StatePart, file_name
 from turnback.storage.envelope import digest
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 SEEDS = range(100)
 

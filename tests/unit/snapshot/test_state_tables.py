@@ -22,7 +22,7 @@ from turnback.snapshot.snapshot import StoredRows
 from turnback.snapshot.table import StateTable
 from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
 from turnback.state.files import StorageRef, storage_of
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import MapTypeInfo
@@ -35,7 +35,7 @@ def schema(kind="value", value=None, keys=None, sub=None, columns=True, name="to
         uid="count",
         name=name,
         kind=kind,
-        key={"types": [t.describe() for t in keys or [Types.STRING()]], "columns": columns},
+        key=KeySchema(tuple(t.describe() for t in keys or [Types.STRING()]), columns),
         value=(value or Types.LONG()).describe(),
         sub=None if sub is None else sub.describe(),
     )

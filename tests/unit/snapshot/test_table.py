@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from itertools import count
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -26,7 +27,8 @@ from turnback.core.errors import IncompatibleStateError, StateError
 from turnback.snapshot import table as module
 from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.table import ROWS, StateTable, read_parts, write_parts
-from turnback.storage.memory import MemoryStorage
+from turnback.state.schema import KeySchema, StateSchema
+from turnback.storage.open import MemoryStorage
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
@@ -329,13 +331,18 @@ def test_other_columns_are_refused_naming_both():
     [
         {"kind": "window"},
         {"value": "quaternion"},
-        {"key": {"types": ["double"], "columns": True}},
-        {"key": {"types": [], "columns": True}},
-        {"key": {}},
-        {"key": None},
+        {"key": KeySchema(("double",), True)},
+        {"key": KeySchema((), True)},
         {"kind": "map", "sub": None},
     ],
 )
 def test_a_state_of_the_future_is_refused(change):
     with pytest.raises(IncompatibleStateError, match=r"'state' of operator 'op'.*newer"):
         StateTable(replace(state_schema(), **change))
+
+
+@pytest.mark.parametrize("key", [{}, None])
+def test_a_state_that_does_not_say_how_it_is_keyed_cannot_be_read(key):
+    stored = msgspec.to_builtins(state_schema()) | {"key": key}
+    with pytest.raises(msgspec.ValidationError, match="key"):
+        msgspec.json.decode(msgspec.json.encode(stored), type=StateSchema)

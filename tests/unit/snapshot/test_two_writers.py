@@ -15,7 +15,7 @@ from turnback.core.errors import CheckpointNotFoundError, TurnbackError
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavedState, SavepointMetadata, StatePart
 from turnback.storage.envelope import digest
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 ORDERS = 300
 _NAMES = itertools.count()

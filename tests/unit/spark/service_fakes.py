@@ -26,7 +26,7 @@ from turnback.snapshot.metadata import SavepointMetadata
 from turnback.spark import service as service_module
 from turnback.spark.service import Service
 from turnback.state.files import StorageRef
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 _NAMES = itertools.count()
 PATIENCE_S = 30.0

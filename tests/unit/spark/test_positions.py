@@ -9,7 +9,7 @@ import pytest
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.errors import CheckpointError, CorruptFileError
 from turnback.spark.scratch import Positions, Scratch
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 
 @pytest.fixture

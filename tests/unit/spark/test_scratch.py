@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from turnback.spark.scratch import Scratch
-from turnback.storage.lock import DirectoryLock
+from turnback.storage.directory import DirectoryLock
 
 NOWHERE = 2**22 + 1
 """No process of this machine has this number, as if it were that of another container."""

@@ -14,7 +14,7 @@ from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 ENDING = [RequestKind.STOP, RequestKind.CANCEL]
 ENDS = {RequestKind.STOP: JobState.FINISHED, RequestKind.CANCEL: JobState.CANCELED}

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnback.state.compaction import Merge, plan_merges
-from turnback.state.files import StateFile, in_order
+from turnback.state.files import Merge, StateFile, in_order, plan_merges
 
 KB = 1 << 10
 

@@ -8,10 +8,11 @@ import pytest
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.state import delta as module
 from turnback.state.delta import DeltaBuilder, read_delta
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 
-VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
-MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")
+KEY = KeySchema((), True)
+VALUE = StateSchema(uid="b", name="v", kind="value", key=KEY, value="long")
+MAP = StateSchema(uid="a", name="m", kind="map", key=KEY, value="long", sub="string")
 
 
 def rows(data):
@@ -71,7 +72,7 @@ def test_a_file_of_format_1_is_read_for_ever():
         ("op", "list", "list", None, "string"),
         ("op", "map", "map", "string", "long"),
     ]
-    assert schemas[0].key == {"types": ["string"], "columns": True}
+    assert schemas[0].key == KeySchema(("string",), True)
 
 
 def test_batches_are_bounded_in_rows_and_bytes(monkeypatch):

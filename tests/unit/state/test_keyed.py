@@ -6,6 +6,7 @@ from turnback.core.errors import StateError
 from turnback.program.descriptors import ListStateDescriptor, ValueStateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import DeltaBuilder
+from turnback.state.schema import KeySchema
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 
@@ -39,7 +40,7 @@ def test_schemas_say_how_the_stream_is_keyed(backend):
     backend.register(ValueStateDescriptor("s", int))
     (schema,) = backend.schemas()
     assert schema.id == ("op", "s")
-    assert schema.key == {"types": ["string", "long"], "columns": True}
+    assert schema.key == KeySchema(("string", "long"), True)
 
 
 def test_state_cannot_be_added_once_processing_has_begun(backend):

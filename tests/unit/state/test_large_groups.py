@@ -19,11 +19,12 @@ from turnback.state.delta import (
     write_delta,
 )
 from turnback.state.merging import live_rows, merge
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 
-VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
-MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")
-LIST = StateSchema(uid="a", name="l", kind="list", key={}, value="long")
+KEY = KeySchema((), True)
+VALUE = StateSchema(uid="b", name="v", kind="value", key=KEY, value="long")
+MAP = StateSchema(uid="a", name="m", kind="map", key=KEY, value="long", sub="string")
+LIST = StateSchema(uid="a", name="l", kind="list", key=KEY, value="long")
 LONG = b"long" * 100
 KEYS = [b"x", b"y", b"", LONG + b"1", LONG + b"2"]
 SUBS = [b"s", b"t", b"", LONG + b"s", LONG + b"t"]

@@ -7,11 +7,12 @@ from turnback.core.errors import CorruptFileError, IncompatibleStateError
 from turnback.state import delta
 from turnback.state.delta import DeltaBuilder, read_delta
 from turnback.state.merging import live_rows, merge
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 
-VALUE = StateSchema(uid="b", name="v", kind="value", key={}, value="long")
-MAP = StateSchema(uid="a", name="m", kind="map", key={}, value="long", sub="string")
-LIST = StateSchema(uid="a", name="l", kind="list", key={}, value="long")
+KEY = KeySchema((), True)
+VALUE = StateSchema(uid="b", name="v", kind="value", key=KEY, value="long")
+MAP = StateSchema(uid="a", name="m", kind="map", key=KEY, value="long", sub="string")
+LIST = StateSchema(uid="a", name="l", kind="list", key=KEY, value="long")
 
 
 class Files:
@@ -150,7 +151,13 @@ def test_slicing_changes_nothing(files, monkeypatch, batch):
 def test_damage_and_foreign_types_are_refused(files):
     files.add((VALUE, 1, b"x", None, b"1"))
     files.add(
-        (StateSchema(uid="b", name="v", kind="value", key={}, value="string"), 1, b"x", None, b"1")
+        (
+            StateSchema(uid="b", name="v", kind="value", key=KEY, value="string"),
+            1,
+            b"x",
+            None,
+            b"1",
+        )
     )
     with pytest.raises(IncompatibleStateError):
         files.merge(final=True)

@@ -385,4 +385,4 @@ def test_a_store_filled_under_another_layout_is_rebuilt(job, tmp_path):
         with open_replica(
             j.kind, tmp_path / "home", j.files, j.read, backend.schemas(), (0, 15), layout=layout
         ) as home:
-            assert home.found == found
+            assert home.opening == found

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import msgspec
 
-from turnback.state.files import StateFile, in_order, joined_lineage
+from turnback.state.files import StateFile, in_order, merged_lineage
 
 
 def file(first, last, lineage=(), groups=(0, 9)):
@@ -40,9 +40,9 @@ def test_numbers_of_attempts_in_files_of_older_versions_prove_nothing():
 def test_lineages_join_without_growing_per_epoch():
     files = [file(e, e, (("1" if e < 5 else "2", e),)) for e in range(1, 9)]
     both = (("1", 4), ("2", 8))
-    assert joined_lineage(files) == both
-    assert joined_lineage([file(1, 4, (("1", 4),)), file(5, 8, both)]) == both
-    assert joined_lineage(files, complete=True) == (("2", 8),)
+    assert merged_lineage(files) == both
+    assert merged_lineage([file(1, 4, (("1", 4),)), file(5, 8, both)]) == both
+    assert merged_lineage(files, complete=True) == (("2", 8),)
 
 
 def test_order_is_by_last_then_first_epoch():

@@ -8,7 +8,7 @@ import pytest
 
 from turnback.core.errors import AlreadyExistsError, CommitStateUnknownError, StorageError
 from turnback.storage.base import claim
-from turnback.storage.memory import MemoryStorage
+from turnback.storage.open import MemoryStorage
 
 Fault = Callable[[MemoryStorage, str, bytes], None]
 

@@ -7,8 +7,7 @@ import pytest
 from storage_contract import StorageContract
 from turnback.core.errors import AlreadyExistsError, ConfigurationError, StorageError
 from turnback.storage.base import Storage
-from turnback.storage.memory import MemoryStorage
-from turnback.storage.open import open_storage
+from turnback.storage.open import MemoryStorage, open_storage
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import pytest
 
 from turnback.core.errors import ConfigurationError
 from turnback.storage.local import LocalStorage
-from turnback.storage.memory import MemoryStorage
-from turnback.storage.open import open_storage
+from turnback.storage.open import MemoryStorage, open_storage
 from turnback.storage.s3 import S3Storage
 
 

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 import pytest
-from core_strategies import typed_values
 from hypothesis import given
 
 from turnback.core.errors import ElementTypeError
@@ -15,8 +14,9 @@ from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from type_strategies import ELEMENTS
 
-POST = as_type("author string, count bigint, score double")
+POST = as_type("`author` string, `count` bigint, `score` double")
 
 
 class Post(NamedTuple):
@@ -43,7 +43,7 @@ def through_arrow(spec: Any, rows: list[Any]) -> list[Any]:
     return Batch(type_, arrow).rows
 
 
-@given(typed_values(count=0))
+@given(ELEMENTS.typed_values(count=0))
 def test_any_values_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
     type_, values = given_
     if isinstance(type_, RowTypeInfo):
@@ -59,8 +59,8 @@ def test_any_values_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
 def test_rows_have_one_column_per_field_and_others_one_called_value() -> None:
     assert Batch(POST, [("a", 1, 0.5)]).arrow.schema.names == ["author", "count", "score"]
     assert Batch(Types.LONG(), [1, None, 3]).arrow.to_pydict() == {"value": [1, None, 3]}
-    assert stream_ddl(POST) == "author string, count bigint, score double"
-    assert stream_ddl(Types.LIST(Types.LONG())) == "value array<bigint>"
+    assert stream_ddl(POST) == "`author` string, `count` bigint, `score` double"
+    assert stream_ddl(Types.LIST(Types.LONG())) == "`value` array<bigint>"
     assert stream_ddl(as_type("`a b` int")) == "`a b` int"
 
 

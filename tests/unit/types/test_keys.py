@@ -5,7 +5,6 @@ from decimal import Decimal
 from typing import Any, NamedTuple
 
 import pytest
-from core_strategies import key_types, values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec, group_range, partition_of
 from turnback.types.row import Row
 from turnback.types.typeinfo import TypeInfo
+from type_strategies import ELEMENTS
 
 STRING, LONG = Types.STRING(), Types.LONG()
 
@@ -24,7 +24,11 @@ class Pair(NamedTuple):
     b: int
 
 
-@given(key_types().flatmap(lambda t: st.tuples(st.just(t), values(t, nullable=False))))
+@given(
+    ELEMENTS.key_types().flatmap(
+        lambda t: st.tuples(st.just(t), ELEMENTS.values(t, nullable=False))
+    )
+)
 def test_any_key_reads_back(given_: tuple[TypeInfo, Any]) -> None:
     type_, key = given_
     for by_columns in (True, False):

@@ -6,16 +6,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from core_strategies import typed_values
 from hypothesis import given
 
 from turnback.core.errors import ElementTypeError
 from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
-from turnback.types.serializer import serializer_for
+from turnback.types.serializer import Serializer, unpickle
 from turnback.types.typeinfo import TypeInfo
-from turnback.types.wire import unpickle
+from type_strategies import ELEMENTS
 
 
 class Post(NamedTuple):
@@ -46,20 +45,20 @@ class KeywordEvent(msgspec.Struct, kw_only=True):
 
 
 def round_trip(spec: Any, value: Any) -> Any:
-    serializer = serializer_for(as_type(spec))
+    serializer = Serializer(as_type(spec))
     data = serializer.encode(value)
     assert isinstance(data, bytes)
     assert serializer.encode_all([value]) == [data]
     return serializer.decode(data)
 
 
-@given(typed_values())
+@given(ELEMENTS.typed_values())
 def test_any_value_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
     type_, values = given_
-    serializer = serializer_for(type_)
+    serializer = Serializer(type_)
     encoded = [serializer.encode(v) for v in values]
     assert serializer.encode_all(values) == encoded
-    assert serializer.decode_all(encoded) == values
+    assert list(map(serializer.decode, encoded)) == values
     again = pickle.loads(pickle.dumps(serializer))
     assert [again.decode(e) for e in encoded] == values
 
@@ -67,9 +66,6 @@ def test_any_value_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
 @pytest.mark.parametrize(
     ("spec", "value"),
     [
-        ("string", "x" * (64 << 20)),
-        ("binary", b"\xff" * (64 << 20)),
-        ("a array<binary>", (([b"\0" * (32 << 20)] * 2),)),
         ("string", ""),
         ("string", "nul\0 Zoe\u0308 Zoë"),
         ("timestamp_ntz", datetime(1, 1, 1)),
@@ -86,7 +82,16 @@ def test_any_value_of_any_type(given_: tuple[TypeInfo, list[Any]]) -> None:
 def test_extremes(spec: Any, value: Any) -> None:
     back = round_trip(spec, value)
     assert back == value
-    assert repr(back)[:100] == repr(value)[:100] or isinstance(back, Row)
+    assert repr(back)[:100] == repr(value)[:100]
+
+
+def test_large_values() -> None:
+    text = "x" * (64 << 20)
+    assert round_trip("string", text) == text
+    data = b"\xff" * (64 << 20)
+    assert round_trip("binary", data) == data
+    (parts,) = round_trip("a array<binary>", ([data[: 32 << 20]] * 2,))
+    assert list(map(len, parts)) == [32 << 20] * 2
 
 
 def test_nan_and_none() -> None:
@@ -125,12 +130,12 @@ def test_rows_come_back_with_names() -> None:
 
 
 def test_a_row_may_be_given_in_any_shape() -> None:
-    serializer = serializer_for(as_type("author string, count bigint"))
+    serializer = Serializer(as_type("author string, count bigint"))
     expected = serializer.encode(("a", 1))
     for row in (Row("a", 1), Row(author="a", count=1), Post("a", 1), ["a", 1],
                 {"count": 1, "author": "a"}):  # fmt: skip
         assert serializer.encode(row) == expected
-    accounts = serializer_for(as_type("owner string, posts array<struct<a:string,c:int>>"))
+    accounts = Serializer(as_type("owner string, posts array<struct<a:string,c:int>>"))
     assert accounts.encode(Account("x", [])) == accounts.encode(("x", []))
 
 
@@ -224,17 +229,17 @@ WRONG = [
 
 @pytest.mark.parametrize(("spec", "value"), WRONG, ids=str)
 def test_wrong_values_are_refused_when_written(spec: str, value: Any) -> None:
-    serializer = serializer_for(as_type(spec))
+    serializer = Serializer(as_type(spec))
     with pytest.raises(ElementTypeError):
         serializer.encode(value)
     with pytest.raises(ElementTypeError):
         serializer.encode_all([value])
     with pytest.raises(ElementTypeError):
-        serializer_for(as_type(f"f struct<x:{serializer.type.ddl()}>")).encode(((value,),))
+        Serializer(as_type(f"f struct<x:{serializer.type.ddl()}>")).encode(((value,),))
 
 
 def test_errors_name_the_field_the_type_and_the_value() -> None:
-    serializer = serializer_for(as_type("outer struct<n:bigint>, s string"))
+    serializer = Serializer(as_type("outer struct<n:bigint>, s string"))
     with pytest.raises(
         ElementTypeError, match=r"^field 'outer': field 'n': 'abc' of class str .*type bigint"
     ):
@@ -251,7 +256,7 @@ def test_only_declared_pickles_are_pickled() -> None:
     mixed = Types.ROW([Types.STRING(), Types.PICKLED_BYTE_ARRAY()])
     assert round_trip(mixed, ("a", value)) == ("a", value)
     with pytest.raises(ElementTypeError):
-        serializer_for(Types.BYTES()).encode({"any": "thing"})
+        Serializer(Types.BYTES()).encode({"any": "thing"})
 
 
 class Bomb:
@@ -265,7 +270,7 @@ class Bomb:
 def test_a_pickle_in_other_types_is_never_read(spec: str) -> None:
     bomb = msgspec.msgpack.encode(pickle.dumps(Bomb()))
     try:
-        serializer_for(as_type(spec)).decode(bomb)
+        Serializer(as_type(spec)).decode(bomb)
     except msgspec.DecodeError:
         assert spec != "binary"
     assert not Bomb.exploded
@@ -274,12 +279,12 @@ def test_a_pickle_in_other_types_is_never_read(spec: str) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xc1", b"\x92\x01", b"\xa1a", b"\x93\x01\xa1a\x01"])
 def test_foreign_bytes_are_an_error(data: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
-        serializer_for(as_type("a int, b string")).decode(data)
+        Serializer(as_type("a int, b string")).decode(data)
 
 
 def test_the_bytes_are_what_is_stored_for_ever() -> None:
     def data(spec: Any, value: Any) -> str:
-        return serializer_for(as_type(spec)).encode(value).hex()
+        return Serializer(as_type(spec)).encode(value).hex()
 
     assert data("bigint", -5) == "fb"
     assert data("string", "a") == "a161"

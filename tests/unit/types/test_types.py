@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
-from core_strategies import SCALARS, types
 from hypothesis import given
 
 from turnback.core.errors import UnsupportedTypeError
 from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
+from type_strategies import ELEMENTS, SCALARS
 
 
 class Point(NamedTuple):
@@ -18,7 +18,7 @@ class Point(NamedTuple):
     y: int
 
 
-@given(types())
+@given(ELEMENTS.types())
 def test_descriptors_ddl_and_pickles_read_back(type_: TypeInfo) -> None:
     descriptor = json.loads(json.dumps(type_.describe()))
     assert type_from_descriptor(descriptor) == type_
@@ -26,7 +26,7 @@ def test_descriptors_ddl_and_pickles_read_back(type_: TypeInfo) -> None:
     assert pickle.loads(pickle.dumps(type_)) == type_
 
 
-@given(types())
+@given(ELEMENTS.types())
 def test_a_type_can_be_read_from_its_ddl_and_its_arrow_type(type_: TypeInfo) -> None:
     # An integer of any size is a decimal to Spark and Arrow: only the columns must be the same.
     assert as_type(type_.ddl()).ddl() == type_.ddl()

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 
 from fake_job import FakeJob, schema
-from turnback.core.clock import ManualClock
+from manual_clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
 from turnback.job.history import (

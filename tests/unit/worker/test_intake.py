@@ -8,11 +8,11 @@ import pytest
 from turnback.snapshot.table import ROWS
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.merging import live_rows
-from turnback.state.schema import StateSchema
+from turnback.state.schema import KeySchema, StateSchema
 from turnback.worker import intake
 from turnback.worker.intake import IntakeTask
 
-LIST = StateSchema(uid="op", name="l", kind="list", key={}, value="bytes")
+LIST = StateSchema(uid="op", name="l", kind="list", key=KeySchema((), True), value="bytes")
 
 
 def rows(group, position, value):

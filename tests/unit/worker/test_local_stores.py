@@ -15,7 +15,7 @@ import pytest
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import CollectSink, KeyedProcessFunction, ValueStateDescriptor
-from turnback.storage.lock import DirectoryLock
+from turnback.storage.directory import DirectoryLock
 from turnback.worker import local_state as localstores
 from turnback.worker.local_state import (
     UNUSED_S,

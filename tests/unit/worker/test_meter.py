@@ -5,12 +5,11 @@ from typing import Any
 
 import pytest
 
+from manual_clock import ManualClock
 from turnback import DiscardSink
-from turnback.core.clock import ManualClock
 from turnback.program.functions import KeyedProcessFunction
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
-from turnback.program.plan import Plan
-from turnback.program.planner import plan
+from turnback.program.plan import Plan, plan
 from turnback.spark.job import describe
 from turnback.state.files import StateFile
 from turnback.types.hints import as_type

@@ -125,8 +125,8 @@ KEYS = {
 def test_keys_are_equal_exactly_if_their_bytes_are(name, by_columns):
     kind, keys = KEYS[name]
     codec = KeyCodec((kind,), by_columns)
-    formed = [codec.form.one(key) for key in keys]
-    assert codec.form.are_all(formed)
+    formed = [codec.normalizer.normalize(key) for key in keys]
+    assert codec.normalizer.are_normal(formed)
     for (key, one), (other, two) in product(zip(keys, formed, strict=True), repeat=2):
         same = codec.encode(key) == codec.encode(other)
         assert (one == two) is same
@@ -139,7 +139,7 @@ def test_the_form_is_the_same_key(name):
     kind, keys = KEYS[name]
     codec = KeyCodec((kind,), by_columns=False)
     for key in keys:
-        assert codec.encode(codec.form.one(key)) == codec.encode(key)
+        assert codec.encode(codec.normalizer.normalize(key)) == codec.encode(key)
 
 
 @pytest.mark.parametrize("kind, key", [
@@ -149,13 +149,13 @@ def test_the_form_is_the_same_key(name):
 ])  # fmt: skip
 def test_what_is_only_equal_in_python_is_refused(kind, key):
     codec = KeyCodec((kind,), by_columns=False)
-    assert not codec.form.are_all([key])
+    assert not codec.normalizer.are_normal([key])
     with pytest.raises(ElementTypeError):
-        codec.form.one(key)
+        codec.normalizer.normalize(key)
 
 
 @pytest.mark.parametrize("key", [None, (None, "a"), ("a", None)])
 def test_null_is_no_key(key):
     codec = KeyCodec((Types.STRING(), Types.STRING()), by_columns=False)
     with pytest.raises(NullKeyError, match="is or holds null"):
-        codec.form.one(key)
+        codec.normalizer.normalize(key)
