@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -77,6 +77,24 @@ def entries(state: StateSchema, held: Mapping[Any, Any], groups: int, epoch: int
     return [list(column) for column in zip(*found, strict=True)] or [[], [], [], []]
 
 
+def described(
+    states: Iterable[SavedState] = (),
+    operators: Iterable[OperatorInfo] = (),
+    sources: Iterable[str] = (),
+    *,
+    groups: int = 128,
+    promised: Mapping[str, tuple[bytes, ...]] | None = None,
+) -> Snapshot:
+    """A snapshot without files that calls itself chk-7 of the job clicks."""
+    metadata = SavepointMetadata(
+        id="sp", turnback_version="0", type=SavepointFormat.CANONICAL, job="clicks", job_id="id",
+        attempt=1, checkpoint=7, epoch=1, created_ms=0, trigger="savepoint (user)",
+        max_parallelism=groups, sources={leaf: SourcePosition(None) for leaf in sources},
+        operators=tuple(operators), states=tuple(states), watermarks={},
+    )  # fmt: skip
+    return Snapshot(metadata, StorageRef("chk-7"), promised or {})
+
+
 class FakeJob:
     """Takes snapshots of whatever states it is given: pairs of schema and content."""
 
@@ -127,7 +145,7 @@ class FakeJob:
         (*_, written) = self.log.append(msgspec.structs.replace(manifest, **more))
         self.parent = written.number
         self.clock.advance(60_000)
-        return Snapshot.of_manifest(written, StorageRef(self.storage.uri))
+        return Snapshot(written, StorageRef(self.storage.uri))
 
     def savepoint(
         self,
@@ -161,7 +179,7 @@ class FakeJob:
                 )
             )  # fmt: skip
         self.clock.advance(60_000)
-        return Snapshot.of_savepoint(metadata, StorageRef(directory.uri))
+        return Snapshot(metadata, StorageRef(directory.uri))
 
     def _saved(self, storage, state, held, parts) -> SavedState:
         columns = entries(state, held, self.groups)
@@ -193,4 +211,4 @@ class FakeJob:
             native=tuple(files),
         )  # fmt: skip
         SavepointDirectory(storage).write_metadata(metadata)
-        return Snapshot.of_savepoint(metadata, StorageRef(storage.uri))
+        return Snapshot(metadata, StorageRef(storage.uri))

@@ -114,6 +114,6 @@ class Cli:
         Raises:
             CheckpointNotFoundError: There is none.
         """
-        from turnback.inspect.snapshots import open_snapshot
+        from turnback.snapshot.find import open_snapshot
 
         return open_snapshot(text, self.jobs, self.storage_options, whole=whole)

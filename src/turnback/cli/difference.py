@@ -16,7 +16,7 @@ from turnback.cli.text import told
 from turnback.cli.verb import Panel, Verb, flag
 
 if TYPE_CHECKING:
-    from turnback.api.savepoint_diff import SavepointDiff, StateDiff
+    from turnback.api.savepoint import SavepointDiff, StateDiff
 
 _COUNTS = ("added", "removed", "changed", "unchanged")
 
@@ -49,7 +49,7 @@ def diff(
 
     old, new = cli.snapshot(a), cli.snapshot(b)
     with while_kept(old, new), spark(cli) as session:
-        from turnback.api.savepoint_diff import SavepointDiff
+        from turnback.api.savepoint import SavepointDiff
 
         found = SavepointDiff(old, new, session)
         summary = found.summary() if state is None else []

@@ -22,8 +22,8 @@ def dispose(
 
     Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
+    from turnback.inspect.jobs import dispose as delete
     from turnback.inspect.locations import shown
-    from turnback.inspect.savepoints import dispose as delete
     from turnback.inspect.snapshots import view
 
     found = cli.snapshot(snapshot, whole=True)

@@ -14,10 +14,10 @@ from turnback.cli.text import told
 from turnback.cli.verb import Panel, Verb
 from turnback.core.errors import ConfigurationError
 from turnback.inspect.locations import shown
-from turnback.inspect.model import SnapshotView, StatePage, StateRow
+from turnback.inspect.model import SnapshotView, StatePage
 
 if TYPE_CHECKING:
-    from turnback.snapshot.snapshot import Snapshot
+    from turnback.snapshot.snapshot import Snapshot, StateRow
 
 _STATES = (
     "uid",

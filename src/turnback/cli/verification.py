@@ -17,7 +17,8 @@ def verify(cli: Cli, snapshot: SnapshotArgument) -> ExitCode | None:
 
     Ends with code 6 if a file is missing or damaged.
     """
-    from turnback.inspect.snapshots import verify_snapshot, view
+    from turnback.inspect.snapshots import view
+    from turnback.snapshot.snapshot import verify_snapshot
 
     found = cli.snapshot(snapshot)
     seen = view(found)

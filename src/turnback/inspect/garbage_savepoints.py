@@ -9,8 +9,9 @@ from turnback.core.errors import NotFoundError, StillNeededError, StorageError
 from turnback.inspect.garbage_files import Garbage, GarbageKind, Skipped, why_busy
 from turnback.inspect.job import Job
 from turnback.inspect.locations import plain, shown
-from turnback.inspect.savepoints import METADATA, exists
+from turnback.inspect.snapshots import exists
 from turnback.job.catalog import SavepointCatalog
+from turnback.snapshot.metadata import METADATA
 from turnback.storage.base import Storage
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import open_storage

@@ -1,4 +1,4 @@
-"""The base of everything that people see."""
+"""What people and programs see of jobs and snapshots: the JSON of the web API and of --json."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+
+from turnback.job.catalog import SavepointEntry
+from turnback.job.status import ProgramOperator
+from turnback.snapshot.snapshot import StateRow
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -178,17 +182,10 @@ class JobSummary(View, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-class OperatorNode(View, frozen=True, kw_only=True):
-    """An operator in the graph of a job.
+class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
+    """An operator in the graph of a job, or of the program that took a snapshot.
 
     Attributes:
-        uid: Its identity.
-        name: What people call it.
-        kind: What it does: source, map, keyed process, sink, ...
-        parallelism: Number of its instances; None for a source, which Spark reads as it likes.
-        level: The Spark stage it runs in; -1 for sources that Spark reads alone.
-        key: What its input is keyed by.
-        inputs: Uids of the operators it reads from.
         states: Names of its states.
         records_in: Elements read since the attempt began.
         records_out: Elements written since then.
@@ -196,13 +193,6 @@ class OperatorNode(View, frozen=True, kw_only=True):
         watermark_ms: How far event time has come.
     """
 
-    uid: str
-    name: str
-    kind: str
-    parallelism: int | None
-    level: int
-    key: str | None = None
-    inputs: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     records_in: int = 0
     records_out: int = 0
@@ -264,34 +254,16 @@ class RequestRow(View, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class SavepointRow(View, frozen=True, kw_only=True):
+class SavepointRow(SavepointEntry, View, frozen=True, kw_only=True):
     """A savepoint that a job has taken.
 
     Attributes:
-        id: Its identity.
         job: The job.
-        path: Its directory.
-        created_ms: When it was taken.
-        checkpoint: The checkpoint it was written from.
-        epoch: The last epoch in it.
-        label: A short name.
-        note: Why it was taken.
-        scheduled: Whether the schedule asked for it.
-        bytes: Its size.
         exists: Whether it is still there; None if its storage does not answer.
         restore: The command that starts the job from it.
     """
 
-    id: str
     job: str
-    path: str
-    created_ms: int
-    checkpoint: int
-    epoch: int
-    label: str | None
-    note: str | None
-    scheduled: bool
-    bytes: int
     exists: bool | None
     restore: str
 
@@ -311,19 +283,6 @@ class ConfigRow(View, frozen=True, kw_only=True):
     value: str | None
     origin: str
     doc: str = ""
-
-
-class StateRow(View, frozen=True, kw_only=True):
-    """A state in a snapshot; `rows` and `bytes` where they are known."""
-
-    uid: str
-    name: str
-    kind: str
-    key_type: str
-    map_key_type: str | None
-    value_type: str
-    rows: int | None
-    bytes: int | None
 
 
 class SnapshotView(View, frozen=True, kw_only=True):
@@ -396,3 +355,45 @@ class StatePage(View, frozen=True, kw_only=True):
     rows: tuple[tuple[Any, ...], ...]
     next: str | None
     scanned: int
+
+
+class DiffRow(View, frozen=True, kw_only=True):
+    """A difference between two snapshots: `change` is added, removed or changed."""
+
+    change: str
+    key: Any
+    sub: Any = None
+    before: Any = None
+    after: Any = None
+
+
+class StateDiffRow(View, frozen=True, kw_only=True):
+    """How one state differs between two snapshots: in both, or only in one of them."""
+
+    uid: str
+    name: str
+    presence: str
+
+
+class DiffPage(View, frozen=True, kw_only=True):
+    """Some differences of a state between two snapshots.
+
+    Attributes:
+        uid: The operator.
+        name: The state.
+        added: In the later one only, among what this page has compared.
+        removed: In the earlier one only, likewise.
+        changed: Other values, likewise.
+        same: Equal, likewise.
+        rows: The differences, at most as many as were asked for.
+        next: What to ask for to see more; None at the end.
+    """
+
+    uid: str
+    name: str
+    added: int
+    removed: int
+    changed: int
+    same: int
+    rows: tuple[DiffRow, ...]
+    next: str | None

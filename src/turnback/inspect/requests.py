@@ -1,6 +1,8 @@
-"""What somebody asks of a job, made complete from its configuration."""
+"""Requests to a job: completed from its configuration, and what became of them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -17,20 +19,30 @@ from turnback.job.catalog import SavepointCatalog
 from turnback.job.outcomes import outcome
 from turnback.job.request import Request, RequestKind, RequestResult, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, ProgramSetting
 from turnback.storage.base import Storage
 
-ASKED_KEYS = (
+ENDED = ("COMPLETED", "FAILED")
+_KEYS = (
     "state.savepoints.dir",
     "execution.checkpointing.savepoint-dir",
     "savepoints.on-stop",
     "savepoints.format",
 )
-"""The settings that matter; no other one keeps a job from being stopped."""
 
 
-def asked_kind(kind: RequestKind | str) -> RequestKind:
-    """Return what is asked for, or say that there is no such thing."""
+def savepoint_settings(settings: Iterable[ProgramSetting]) -> SavepointSettings:
+    """Read how a job takes savepoints; no other setting of it can keep it from being stopped."""
+    found = {s.key: s.value for s in settings if s.key in _KEYS and s.value}
+    return SavepointSettings.from_configuration(found)
+
+
+def request_kind(kind: RequestKind | str) -> RequestKind:
+    """Return what is asked for.
+
+    Raises:
+        ConfigurationError: There is no such request.
+    """
     try:
         return RequestKind(kind)
     except ValueError:
@@ -40,8 +52,12 @@ def asked_kind(kind: RequestKind | str) -> RequestKind:
         ) from None
 
 
-def asked_format(format: SavepointFormat | str | None) -> SavepointFormat | None:
-    """Return how a savepoint is to be written, or say that this is no way to do it."""
+def request_format(format: SavepointFormat | str | None) -> SavepointFormat | None:
+    """Return how a savepoint is to be written.
+
+    Raises:
+        ConfigurationError: There is no such format.
+    """
     try:
         return None if format is None else SavepointFormat(format)
     except ValueError:
@@ -98,7 +114,7 @@ def request_row(requests: Requests, id_: str) -> RequestRow:
         raise NotFoundError(f"there is no request {id_!r}: {error}") from None
     except (CorruptFileError, FormatVersionError) as error:
         return RequestRow(
-            id=id_, kind="unreadable", state="FAILED", created_ms=_asked_ms(id_), error=str(error)
+            id=id_, kind="unreadable", state="FAILED", created_ms=_created_ms(id_), error=str(error)
         )
     if request is None and result is None:
         raise NotFoundError(
@@ -133,22 +149,21 @@ def _row(
     progress = requests.progress(id_)
     state = "RUNNING" if progress is not None else "WAITING"
     path = result.path if result is not None else None
-    return RequestRow(
+    row = RequestRow(
         id=id_,
         kind=request.kind.value if request is not None else "unreadable",
         state=result.state.value if result is not None else state,
-        created_ms=request.created_ms if request is not None else _asked_ms(id_),
+        created_ms=request.created_ms if request is not None else _created_ms(id_),
         savepoint=request.takes_savepoint if request is not None else path is not None,
-        done=progress.done if progress is not None else 0,
-        total=progress.total if progress is not None else 0,
-        bytes=progress.bytes if progress is not None else 0,
-        started_ms=progress.started_ms if progress is not None else None,
         ended_ms=result.ended_ms if result is not None else None,
         path=shown(path) if path is not None else None,
         error=result.error if result is not None else None,
     )
+    if progress is None:
+        return row
+    return msgspec.structs.replace(row, **msgspec.structs.asdict(progress))
 
 
-def _asked_ms(id_: str) -> int:
+def _created_ms(id_: str) -> int:
     digits = id_.partition("-")[0]
     return int(digits) if digits.isdecimal() else 0

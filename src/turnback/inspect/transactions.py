@@ -18,9 +18,9 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError, JobInUseError, JobNotFoundError, SinkError
+from turnback.inspect.job import Job
 from turnback.inspect.model import View
 from turnback.inspect.prepared import TransactionRow, context, kind_of, left_behind, promised
-from turnback.inspect.savepoints import OneJob
 from turnback.inspect.summary import judge
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.snapshot.find import resume_point
@@ -57,7 +57,7 @@ class Settled(View, frozen=True, kw_only=True):
     transactions: dict[str, int]
 
 
-def list_transactions(job: OneJob) -> list[TransactionRow]:
+def list_transactions(job: Job) -> list[TransactionRow]:
     """Return what is not settled yet, promised transactions first.
 
     Of a running job these are the ones it works on. What a sink has left behind can only be seen
@@ -77,7 +77,7 @@ def list_transactions(job: OneJob) -> list[TransactionRow]:
 
 
 def settle(
-    job: OneJob,
+    job: Job,
     action: Action,
     sinks: Mapping[str, Sink] | None = None,
     *,
@@ -151,7 +151,7 @@ def _action(action: Action) -> Action:
         ) from None
 
 
-def _info(job: OneJob) -> JobInfo:
+def _info(job: Job) -> JobInfo:
     info = job.directory.info()
     if info is None:
         raise JobNotFoundError(f"job {job.name!r} was never started: it has no transactions")
@@ -191,7 +191,7 @@ def _require_dead(directory: JobDirectory, force: bool, clock: Clock) -> None:
 
 
 def _usable_sinks(
-    job: OneJob,
+    job: Job,
     pending: Mapping[str, tuple[bytes, ...]],
     records: Mapping[str, SinkRecord],
     given: dict[str, Sink],
@@ -246,7 +246,7 @@ def _fence(log: CheckpointLog, info: JobInfo, clock: Clock) -> Fence:
 
 
 def _tell(
-    job: OneJob,
+    job: Job,
     committers: Mapping[str, Committer],
     what: Callable[[str, Committer], None],
     then: str,

@@ -1,32 +1,19 @@
-"""Finds a state by the names a user gave, or says which names there are."""
+"""A savepoint that is being put together, and the names its states have in SQL."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_state_name, check_uid
-from turnback.snapshot.claims import StateId, source_uid
-from turnback.snapshot.metadata import check_operator, check_state
+from turnback.snapshot.metadata import StateId
+from turnback.snapshot.snapshot import check_operator, check_state, source_uid
 from turnback.state.schema import StateSchema
-
-
-def pieces(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
-    """Cut a table into pieces of at most so many rows and bytes; a single row may be larger."""
-    count = table.num_rows
-    if count <= 1 or (count <= rows and table.nbytes <= size):
-        yield table
-        return
-    middle = count // 2
-    yield from pieces(table.slice(0, middle), rows, size)
-    yield from pieces(table.slice(middle), rows, size)
-
 
 _STRANGE = re.compile(r"\W+", re.ASCII)
 
@@ -56,7 +43,7 @@ S = TypeVar("S")
 P = TypeVar("P")
 
 
-class Draft(Generic[S, P]):
+class SavepointDraft(Generic[S, P]):
     """A savepoint that is being put together: what goes into it under which name.
 
     It never looks into what it holds: `S` stands for the rows of a state, `P` for the position of
@@ -126,7 +113,7 @@ class Draft(Generic[S, P]):
         """Leave an operator out, with all its states."""
         if uid not in self.operators or uid in self.source_uids():
             check_operator(self._name, self.states, uid)
-        self.states = {id: kept for id, kept in self.states.items() if id[0] != uid}
+        self.states = {id: state for id, state in self.states.items() if id[0] != uid}
         self.watermarks.pop(uid, None)
         if uid not in self.source_uids():
             self.operators.pop(uid, None)

@@ -1,4 +1,4 @@
-"""Writes one state as Parquet files of bounded size, and reads the key groups a task needs."""
+"""A state as a table with typed columns, and the Parquet files of it in a savepoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from turnback.core.errors import CorruptFileError, IncompatibleStateError, StateError, TurnbackError
 from turnback.core.ids import path_segment
 from turnback.snapshot.columns import ColumnCodec
-from turnback.snapshot.draft import pieces
 from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
 from turnback.state.delta import COLUMNS
@@ -31,6 +30,195 @@ GROUP_ROWS = 1 << 16
 GROUP_BYTES = 16 << 20
 
 _GROUP = "key_group"
+
+ROWS = pa.schema([field for field in COLUMNS if field.name != "state"])
+"""The columns of rows: group, key, sub, value."""
+
+_BATCH_ROWS = 1 << 16
+_BATCH_BYTES = 64 << 20
+_POSITION = np.dtype([("epoch", ">u8"), ("index", ">u4")])
+_MAX_EPOCH = (1 << 31) - 1
+_TROUBLE = (TurnbackError, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError)
+
+Translate = Callable[[pa.Array], pa.Array]
+
+
+class StateTable:
+    """One state, as rows of bytes or as a table with typed columns.
+
+    Rows have the columns `ROWS`, and are all live: no value is null, and sub is null exactly for
+    states with one value per key. Typed tables have the columns of `arrow_schema`: ``key_group``,
+    ``key`` (a struct of f0, f1 and so on for keys of several columns), ``position`` for lists or
+    ``map_key`` for maps, and ``value``, which is null where None is stored.
+
+    Rows to typed and back gives the same bytes, except that decimals in values come back with all
+    the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
+    the list sorts by, so elements added later come last only in epochs after those stored.
+
+    Args:
+        schema: What is known of the state.
+
+    Attributes:
+        schema: As given.
+        arrow_schema: The columns of typed tables.
+
+    Raises:
+        IncompatibleStateError: This version knows no such state.
+    """
+
+    def __init__(self, schema: StateSchema) -> None:
+        self.schema = schema
+        if schema.kind not in KINDS:
+            raise self._unusable(f"its kind {schema.kind!r} is none of {', '.join(KINDS)}")
+        try:
+            types = tuple(type_from_descriptor(t) for t in schema.key["types"])
+            KeyCodec(types, bool(schema.key["columns"]))
+            sub = type_from_descriptor(schema.sub) if schema.kind == "map" else None
+            value = type_from_descriptor(schema.value)
+        except (TurnbackError, TypeError, KeyError) as error:
+            raise self._unusable(f"its types cannot be used: {error}") from error
+        whole = types[0] if len(types) == 1 else Types.TUPLE(types)
+        self._key = ColumnCodec(whole, required=True)
+        self._value = ColumnCodec(value)
+        self._sub = _sub_column(schema.kind, sub)
+        fields = [
+            pa.field("key_group", pa.int32(), nullable=False),
+            pa.field("key", self._key.arrow, nullable=False),
+            *([] if self._sub is None else [self._sub[0]]),
+            pa.field("value", self._value.arrow),
+        ]
+        self.arrow_schema = pa.schema(fields)
+
+    def to_typed(self, rows: pa.Table) -> pa.Table:
+        """Return rows as a typed table, in the same order.
+
+        Raises:
+            StateError: The rows do not hold what the schema says.
+        """
+        return self._translated(rows, self._typed_columns, self.arrow_schema)
+
+    def to_rows(self, typed: pa.Table) -> pa.Table:
+        """Return a typed table as rows, in the same order.
+
+        Raises:
+            IncompatibleStateError: The table has other columns than `arrow_schema`.
+            StateError: A value cannot be stored.
+        """
+        expected = {field.name: field.type for field in self.arrow_schema}
+        found = dict(zip(typed.schema.names, typed.schema.types, strict=True))
+        if found != expected or len(typed.schema.names) != len(expected):
+            raise self._unusable(
+                f"expected the columns {_column_text(expected)}, found {_column_text(found)}"
+            )
+        return self._translated(typed, self._row_columns, ROWS)
+
+    def _translated(
+        self, table: pa.Table, translate: Callable[[dict[str, pa.Array]], list[Any]], to: pa.Schema
+    ) -> pa.Table:
+        batches = []
+        for some in bounded_tables(table, _BATCH_ROWS, _BATCH_BYTES):
+            columns = {name: some[name].combine_chunks() for name in some.schema.names}
+            batches.append(pa.record_batch(translate(columns), schema=to))
+        return pa.Table.from_batches(batches, schema=to)
+
+    def _typed_columns(self, rows: dict[str, pa.Array]) -> list[pa.Array]:
+        columns = [
+            rows["group"],
+            self._column("key", self._key.decode, rows["key"]),
+            self._column("value", self._value.decode, rows["value"]),
+        ]
+        if self._sub is not None:
+            field, decode, _ = self._sub
+            columns.insert(2, self._column(field.name, decode, rows["sub"]))
+        return columns
+
+    def _row_columns(self, typed: dict[str, pa.Array]) -> list[pa.Array]:
+        groups = typed["key_group"]
+        if groups.null_count or (len(groups) and pc.min(groups).as_py() < 0):
+            raise self._wrong("key_group", "every row needs its key group, which is 0 or more")
+        subs = pa.nulls(len(groups), pa.binary())
+        if self._sub is not None:
+            field, _, encode = self._sub
+            subs = self._column(field.name, encode, typed[field.name])
+        return [
+            groups,
+            self._column("key", self._key.encode, typed["key"]),
+            subs,
+            self._column("value", self._value.encode, typed["value"]),
+        ]
+
+    def _column(self, name: str, translate: Translate, column: pa.Array) -> pa.Array:
+        try:
+            return translate(column)
+        except _TROUBLE as error:
+            raise self._wrong(name, str(error)) from error
+
+    def _wrong(self, column: str, what: str) -> StateError:
+        return StateError(
+            f"state {self.schema.name!r} of operator {self.schema.uid!r}, column {column}: {what}"
+        )
+
+    def _unusable(self, what: str) -> IncompatibleStateError:
+        return IncompatibleStateError(
+            f"state {self.schema.name!r} of operator {self.schema.uid!r} cannot be read: {what}. "
+            "Use the version of Turnback that wrote it, or a newer one"
+        )
+
+
+def _sub_column(kind: str, type_: TypeInfo | None) -> tuple[pa.Field, Translate, Translate] | None:
+    if kind == "list":
+        return pa.field("position", pa.int64(), nullable=False), _to_positions, _from_positions
+    if type_ is None:
+        return None
+    required = isinstance(sub_codec(type_), KeyCodec)
+    codec = ColumnCodec(type_, required=required)
+    return pa.field("map_key", codec.arrow, nullable=not required), codec.decode, codec.encode
+
+
+def _to_positions(subs: pa.Array) -> pa.Array:
+    lengths = pc.min_max(pc.binary_length(subs))
+    if subs.null_count or {lengths["min"].as_py(), lengths["max"].as_py()} - {12, None}:
+        raise ValueError("a list position has to have 12 bytes")
+    fixed = subs.cast(pa.binary(12))
+    stored = np.frombuffer(fixed.buffers()[1] or b"", _POSITION)
+    stored = stored[fixed.offset : fixed.offset + len(fixed)]
+    epochs = stored["epoch"].astype(np.uint64)
+    if len(epochs) and int(epochs.max()) > _MAX_EPOCH:
+        raise ValueError(f"the epoch {int(epochs.max())} in a list position is too large")
+    return pa.array(epochs.astype(np.int64) << 32 | stored["index"].astype(np.int64))
+
+
+def _from_positions(positions: pa.Array) -> pa.Array:
+    if positions.null_count:
+        raise ValueError("every element of a list needs a position")
+    numbers = positions.to_numpy()
+    if len(numbers) and int(numbers.min()) < 0:
+        raise ValueError(f"the list position {int(numbers.min())} is negative")
+    stored = np.empty(len(numbers), _POSITION)
+    stored["epoch"], stored["index"] = numbers >> 32, numbers & 0xFFFFFFFF
+    size = len(numbers)
+    fixed = pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(12), size, [None, pa.py_buffer(stored.tobytes())]
+    )
+    return fixed.cast(pa.binary())
+
+
+def _column_text(columns: dict[str, pa.DataType]) -> str:
+    return ", ".join(f"{name} {type_}" for name, type_ in columns.items()) or "nothing"
+
+
+def bounded_tables(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
+    """Cut a table into tables of at most so many rows and bytes; a single row may be larger."""
+    count = table.num_rows
+    if count <= 1 or (count <= rows and table.nbytes <= size):
+        yield table
+        return
+    middle = count // 2
+    yield from bounded_tables(table.slice(0, middle), rows, size)
+    yield from bounded_tables(table.slice(middle), rows, size)
+
+
+# -- Parquet files
 
 
 def state_directory(schema: StateSchema) -> str:
@@ -86,12 +274,12 @@ class PartsWriter:
         Tables should come sorted by key group, or else readers of a few key groups have to read
         more than they need.
         """
-        for piece in pieces(table, GROUP_ROWS, GROUP_BYTES):
-            rows, size = piece.num_rows, piece.nbytes
+        for some in bounded_tables(table, GROUP_ROWS, GROUP_BYTES):
+            rows, size = some.num_rows, some.nbytes
             if self._rows + rows > GROUP_ROWS or self._bytes + size > GROUP_BYTES:
                 self._close_group()
             if rows:
-                self._held.append(piece)
+                self._held.append(some)
                 self._rows, self._bytes = self._rows + rows, self._bytes + size
 
     def finish(self) -> tuple[StatePart, ...]:
@@ -204,177 +392,3 @@ def _wanted(file: pq.ParquetFile, number: int, first: int, last: int) -> pa.Tabl
     if known and first <= statistics.min and statistics.max <= last:
         return table
     return table.filter((pc.field(_GROUP) >= first) & (pc.field(_GROUP) <= last))
-
-
-ROWS = pa.schema([field for field in COLUMNS if field.name != "state"])
-"""The columns of rows: group, key, sub, value."""
-
-_PIECE_ROWS = 1 << 16
-_PIECE_BYTES = 64 << 20
-_POSITION = np.dtype([("epoch", ">u8"), ("index", ">u4")])
-_MAX_EPOCH = (1 << 31) - 1
-_TROUBLE = (TurnbackError, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError)
-
-Translate = Callable[[pa.Array], pa.Array]
-
-
-class StateTable:
-    """One state, as rows of bytes or as a table with typed columns.
-
-    Rows have the columns `ROWS`, and are all live: no value is null, and sub is null exactly for
-    states with one value per key. Typed tables have the columns of `arrow_schema`: ``key_group``,
-    ``key`` (a struct of f0, f1 and so on for keys of several columns), ``position`` for lists or
-    ``map_key`` for maps, and ``value``, which is null where None is stored.
-
-    Rows to typed and back gives the same bytes, except that decimals in values come back with all
-    the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
-    the list sorts by, so elements added later come last only in epochs after those stored.
-
-    Args:
-        schema: What is known of the state.
-
-    Attributes:
-        schema: As given.
-        arrow_schema: The columns of typed tables.
-
-    Raises:
-        IncompatibleStateError: This version knows no such state.
-    """
-
-    def __init__(self, schema: StateSchema) -> None:
-        self.schema = schema
-        if schema.kind not in KINDS:
-            raise self._unusable(f"its kind {schema.kind!r} is none of {', '.join(KINDS)}")
-        try:
-            types = tuple(type_from_descriptor(t) for t in schema.key["types"])
-            KeyCodec(types, bool(schema.key["columns"]))
-            sub = type_from_descriptor(schema.sub) if schema.kind == "map" else None
-            value = type_from_descriptor(schema.value)
-        except (TurnbackError, TypeError, KeyError) as error:
-            raise self._unusable(f"its types cannot be used: {error}") from error
-        whole = types[0] if len(types) == 1 else Types.TUPLE(types)
-        self._key = ColumnCodec(whole, required=True)
-        self._value = ColumnCodec(value)
-        self._sub = _sub_column(schema.kind, sub)
-        fields = [
-            pa.field("key_group", pa.int32(), nullable=False),
-            pa.field("key", self._key.arrow, nullable=False),
-            *([] if self._sub is None else [self._sub[0]]),
-            pa.field("value", self._value.arrow),
-        ]
-        self.arrow_schema = pa.schema(fields)
-
-    def to_typed(self, rows: pa.Table) -> pa.Table:
-        """Return rows as a typed table, in the same order.
-
-        Raises:
-            StateError: The rows do not hold what the schema says.
-        """
-        return self._translated(rows, self._typed_columns, self.arrow_schema)
-
-    def to_rows(self, typed: pa.Table) -> pa.Table:
-        """Return a typed table as rows, in the same order.
-
-        Raises:
-            IncompatibleStateError: The table has other columns than `arrow_schema`.
-            StateError: A value cannot be stored.
-        """
-        expected = {field.name: field.type for field in self.arrow_schema}
-        found = dict(zip(typed.schema.names, typed.schema.types, strict=True))
-        if found != expected or len(typed.schema.names) != len(expected):
-            raise self._unusable(f"expected the columns {_told(expected)}, found {_told(found)}")
-        return self._translated(typed, self._row_columns, ROWS)
-
-    def _translated(
-        self, table: pa.Table, translate: Callable[[dict[str, pa.Array]], list[Any]], to: pa.Schema
-    ) -> pa.Table:
-        batches = []
-        for piece in pieces(table, _PIECE_ROWS, _PIECE_BYTES):
-            columns = {name: piece[name].combine_chunks() for name in piece.schema.names}
-            batches.append(pa.record_batch(translate(columns), schema=to))
-        return pa.Table.from_batches(batches, schema=to)
-
-    def _typed_columns(self, rows: dict[str, pa.Array]) -> list[pa.Array]:
-        columns = [
-            rows["group"],
-            self._column("key", self._key.decode, rows["key"]),
-            self._column("value", self._value.decode, rows["value"]),
-        ]
-        if self._sub is not None:
-            field, decode, _ = self._sub
-            columns.insert(2, self._column(field.name, decode, rows["sub"]))
-        return columns
-
-    def _row_columns(self, typed: dict[str, pa.Array]) -> list[pa.Array]:
-        groups = typed["key_group"]
-        if groups.null_count or (len(groups) and pc.min(groups).as_py() < 0):
-            raise self._wrong("key_group", "every row needs its key group, which is 0 or more")
-        subs = pa.nulls(len(groups), pa.binary())
-        if self._sub is not None:
-            field, _, encode = self._sub
-            subs = self._column(field.name, encode, typed[field.name])
-        return [
-            groups,
-            self._column("key", self._key.encode, typed["key"]),
-            subs,
-            self._column("value", self._value.encode, typed["value"]),
-        ]
-
-    def _column(self, name: str, translate: Translate, column: pa.Array) -> pa.Array:
-        try:
-            return translate(column)
-        except _TROUBLE as error:
-            raise self._wrong(name, str(error)) from error
-
-    def _wrong(self, column: str, what: str) -> StateError:
-        return StateError(
-            f"state {self.schema.name!r} of operator {self.schema.uid!r}, column {column}: {what}"
-        )
-
-    def _unusable(self, what: str) -> IncompatibleStateError:
-        return IncompatibleStateError(
-            f"state {self.schema.name!r} of operator {self.schema.uid!r} cannot be read: {what}. "
-            "Use the version of Turnback that wrote it, or a newer one"
-        )
-
-
-def _sub_column(kind: str, type_: TypeInfo | None) -> tuple[pa.Field, Translate, Translate] | None:
-    if kind == "list":
-        return pa.field("position", pa.int64(), nullable=False), _to_positions, _from_positions
-    if type_ is None:
-        return None
-    required = isinstance(sub_codec(type_), KeyCodec)
-    codec = ColumnCodec(type_, required=required)
-    return pa.field("map_key", codec.arrow, nullable=not required), codec.decode, codec.encode
-
-
-def _to_positions(subs: pa.Array) -> pa.Array:
-    lengths = pc.min_max(pc.binary_length(subs))
-    if subs.null_count or {lengths["min"].as_py(), lengths["max"].as_py()} - {12, None}:
-        raise ValueError("a list position has to have 12 bytes")
-    fixed = subs.cast(pa.binary(12))
-    stored = np.frombuffer(fixed.buffers()[1] or b"", _POSITION)
-    stored = stored[fixed.offset : fixed.offset + len(fixed)]
-    epochs = stored["epoch"].astype(np.uint64)
-    if len(epochs) and int(epochs.max()) > _MAX_EPOCH:
-        raise ValueError(f"the epoch {int(epochs.max())} in a list position is too large")
-    return pa.array(epochs.astype(np.int64) << 32 | stored["index"].astype(np.int64))
-
-
-def _from_positions(positions: pa.Array) -> pa.Array:
-    if positions.null_count:
-        raise ValueError("every element of a list needs a position")
-    numbers = positions.to_numpy()
-    if len(numbers) and int(numbers.min()) < 0:
-        raise ValueError(f"the list position {int(numbers.min())} is negative")
-    stored = np.empty(len(numbers), _POSITION)
-    stored["epoch"], stored["index"] = numbers >> 32, numbers & 0xFFFFFFFF
-    size = len(numbers)
-    fixed = pa.FixedSizeBinaryArray.from_buffers(
-        pa.binary(12), size, [None, pa.py_buffer(stored.tobytes())]
-    )
-    return fixed.cast(pa.binary())
-
-
-def _told(columns: dict[str, pa.DataType]) -> str:
-    return ", ".join(f"{name} {type_}" for name, type_ in columns.items()) or "nothing"

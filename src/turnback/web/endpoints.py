@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from turnback.inspect.compare import DiffPage, StateDiffRow
 from turnback.inspect.model import (
     CheckpointHistory,
     ConfigRow,
+    DiffPage,
     FailureRow,
     JobDetail,
     JobSummary,
     RequestRow,
     SavepointRow,
     SnapshotView,
+    StateDiffRow,
     StatePage,
 )
 from turnback.inspect.timeline import Timeline

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from turnback.inspect.compare import DiffPage, StateDiffRow
-from turnback.inspect.model import SnapshotView, StatePage
+from turnback.inspect.model import DiffPage, SnapshotView, StateDiffRow, StatePage
 from turnback.storage.envelope import is_id
 from turnback.web.endpoint import Call
 from turnback.web.errors import Refusal

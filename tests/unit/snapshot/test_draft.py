@@ -5,7 +5,7 @@ from savepoint_support import state_schema
 
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, PlanError, StateError
-from turnback.snapshot.draft import Draft
+from turnback.snapshot.draft import SavepointDraft
 from turnback.types.factory import Types
 
 
@@ -13,8 +13,8 @@ def info(uid: str, kind: str = "keyed process") -> OperatorInfo:
     return OperatorInfo(uid, uid.title(), kind, 2)
 
 
-def draft() -> Draft[str, str]:
-    return Draft(
+def draft() -> SavepointDraft[str, str]:
+    return SavepointDraft(
         "/sp",
         [
             (state_schema(uid="count", name="total"), "totals"),
@@ -43,7 +43,11 @@ def test_states_are_found_by_uid_and_name():
     ],
 )
 def test_what_is_not_there_is_said_with_the_nearest_name(uid, name, told):
-    for use in (Draft.find, Draft.remove_state, lambda d, *id: Draft.rename_state(d, *id, "x")):
+    for use in (
+        SavepointDraft.find,
+        SavepointDraft.remove_state,
+        lambda d, *id: SavepointDraft.rename_state(d, *id, "x"),
+    ):
         with pytest.raises(StateError, match=told.replace("?", r"\?")):
             use(draft(), uid, name)
 

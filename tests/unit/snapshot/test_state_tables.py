@@ -10,15 +10,9 @@ import pyarrow as pa
 import pytest
 
 from turnback.core.errors import CorruptFileError, StateError
+from turnback.snapshot.diff import ChangeDecoder, EntryReader, incomparable
 from turnback.snapshot.metadata import StatePart
-from turnback.snapshot.reader import (
-    ChangeDecoder,
-    EntryReader,
-    StateReader,
-    incomparable,
-    reading_spans,
-)
-from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.reader import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
 from turnback.state.files import StorageRef, storage_of
