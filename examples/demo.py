@@ -29,7 +29,7 @@ from rich.table import Table
 
 from turnback.core.errors import ConfigurationError
 from turnback.job.directory import JobDirectory
-from turnback.job.history import AttemptStarted, CheckpointDone, read_history
+from turnback.job.history import AttemptStarted, CheckpointStats, read_history
 from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
 from turnback.spark.session import check_java
@@ -177,7 +177,7 @@ def report(demo: Demo, second: Driver, third: Driver) -> bool:
     )
     history = [r.event for r in read_history(JobDirectory.locate(demo.jobs, JOB).storage)]
     starts = [e.snapshot or "nothing" for e in history if isinstance(e, AttemptStarted)]
-    taken = sum(isinstance(e, CheckpointDone) for e in history)
+    taken = sum(isinstance(e, CheckpointStats) for e in history)
     summary.add_row("version 1 started from", ", then ".join(starts))
     summary.add_row("its checkpoints", f"{taken}")
     summary.add_row("savepoint", str(demo.savepoint))

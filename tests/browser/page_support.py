@@ -16,8 +16,8 @@ from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.history import (
     AttemptStarted,
-    CheckpointDone,
     CheckpointFailed,
+    CheckpointStats,
     History,
     JobEnded,
     Restarting,
@@ -74,7 +74,7 @@ class World:
         job.checkpoint((total, {"user-007": 700, "zoe": 1}))
         for epoch, number in enumerate(job.log.numbers()[-2:], 1):
             history.record(
-                CheckpointDone(
+                CheckpointStats(
                     number, epoch, "periodic", 50, 100, 150, 4096, 1, 99_000, 2, 40, tasks=2
                 )
             )

@@ -70,8 +70,8 @@ def _holds_merged_file(arguments: Arguments) -> bool:
 
 
 _APPEND = "checkpoint.log:CheckpointLog.append"
-_COMMIT_SINKS = "checkpoint.pipeline:Steps.commit_sinks"
-_CLEAN = "checkpoint.retention:Retention._delete_doomed"
+_COMMIT_SINKS = "checkpoint.commits:Committers.commit"
+_CLEAN = "checkpoint.retention:Retention._delete_retired"
 _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
 
 POINTS: dict[str, tuple[Point, ...]] = {
@@ -130,7 +130,9 @@ def install(environment: Mapping[str, str]) -> None:
             for point in POINTS[name]:
                 changes += _changes(point, reach)
     if environment.get("TURNBACK_FAULT_COMMIT_FIRST") == "1":
-        changes.append(_wrapping("checkpoint.pipeline:Pipeline._persist", _commit_first))
+        changes.append(
+            _wrapping("checkpoint.protocol:CommitProtocol._persist_manifest", _commit_first)
+        )
     if changes:
         sys.meta_path.insert(0, _Finder(changes))
 
@@ -201,7 +203,7 @@ def _changes(point: Point, reach: Callable[[], None]) -> Iterator[tuple[str, Cha
 
 
 def _commit_first(method: Callable[..., Any], self: Any, pending: Any) -> Any:
-    self.commit_open(pending.epoch)
+    self.commit_up_to(pending.epoch)
     return method(self, pending)
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
-from turnback.checkpoint.retention import HeldCheckpoint, Holds
+from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.core.clock import Clock
 from turnback.job.directory import JobDirectory
 from turnback.job.history import History
@@ -67,7 +67,7 @@ class Attempt:
         clock: Clock,
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
-        holds: Holds,
+        pins: PinnedFiles,
     ) -> None:
         self._spark = spark
         self._plan = plan
@@ -86,9 +86,7 @@ class Attempt:
         leaves = leaf_names(plan)
         self._scratch = Scratch(leaves)
         self.coordinator = CheckpointCoordinator(
-            fence,
             log,
-            directory.storage,
             spec.settings,
             sinks.committers,
             max_parallelism=plan.max_parallelism,
@@ -96,7 +94,7 @@ class Attempt:
             history=history,
             clock=clock,
             on_failure=lambda _: self._wake.set(),
-            holds=holds,
+            pins=pins,
             inherited=snapshot.files() if snapshot else (),
         )
         storage = StorageRef(directory.storage.uri, dict(spec.storage_options), spec.inline)
@@ -153,10 +151,10 @@ class Attempt:
         """End this attempt from another thread as if its input had ended."""
         self._wake.set()
 
-    def hold(self, kind: str) -> Future[HeldCheckpoint]:
+    def hold(self, kind: str) -> Future[PinnedCheckpoint]:
         """Take a checkpoint of the newest epoch, and keep its files until it is released."""
         self.coordinator.offer(self._epochs.initial)
-        return self.coordinator.hold(kind)
+        return self.coordinator.pin(kind)
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""

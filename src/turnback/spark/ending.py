@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Manifest
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
@@ -172,9 +172,7 @@ class Ending:
             self.request = self._decision = None
             self._resume()
 
-    def decide(
-        self, request: Request, attempt: OneAttempt, checkpoint: CompletedCheckpoint
-    ) -> None:
+    def decide(self, request: Request, attempt: OneAttempt, checkpoint: Manifest) -> None:
         """Write down that the job ends with a checkpoint of a paused attempt.
 
         Raises:
@@ -187,7 +185,7 @@ class Ending:
             self._decision = Decision(
                 id=request.id,
                 checkpoint=checkpoint.number,
-                epoch=checkpoint.manifest.epoch,
+                epoch=checkpoint.epoch,
                 attempt=self._own_attempt(),
             )
             self._decisions.add(self._decision)

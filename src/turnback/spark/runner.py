@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.checkpoint.retention import Holds
+from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
@@ -58,7 +58,7 @@ class JobRunner:
             self._directory.storage.uri, dict(spec.storage_options), spec.inline
         )
         self._starter = Starter(spark, plan, spec, self._storage, self._clock)
-        self._holds = Holds()
+        self._pins = PinnedFiles()
         self._service = Service(
             spark, self._directory, self._storage, spec.savepoints, self, self._clock
         )
@@ -199,7 +199,7 @@ class JobRunner:
                 self._clock,
                 self._epoch_done,
                 lambda: self._is_running(info, fence.attempt),
-                self._holds,
+                self._pins,
             )
             self._service.begins(self._attempt)
             if self._cancelled.is_set():

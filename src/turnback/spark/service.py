@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from pyspark.sql import SparkSession
 
 from turnback.checkpoint.manifest import Manifest
-from turnback.checkpoint.retention import HeldCheckpoint
+from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.clock import Clock
 from turnback.core.errors import (
@@ -305,7 +305,7 @@ class Service:
             except AttemptOverError:
                 continue
         with held:
-            entry = self._savepoints.take(request, held.checkpoint.manifest, self._job.origin)
+            entry = self._savepoints.take(request, held.manifest, self._job.origin)
         self._answer(request, RequestState.COMPLETED, path=entry.path, checkpoint=entry.checkpoint)
 
     def _end_with(self, request: Request) -> None:
@@ -313,7 +313,7 @@ class Service:
         manifest, held = self._ending.decided(request), None
         if manifest is None:
             held = self._decide(request)
-            manifest = held.checkpoint.manifest
+            manifest = held.manifest
         try:
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
@@ -325,7 +325,7 @@ class Service:
         else:
             self._ending.finish(request)
 
-    def _decide(self, request: Request) -> HeldCheckpoint:
+    def _decide(self, request: Request) -> PinnedCheckpoint:
         """Pause the stream, and decide that the job ends with the checkpoint of its last epoch."""
         while True:
             attempt = self._attempt()
@@ -333,7 +333,7 @@ class Service:
             try:
                 held = self._hold(attempt)
                 try:
-                    self._ending.decide(request, attempt, held.checkpoint)
+                    self._ending.decide(request, attempt, held.manifest)
                 except BaseException:
                     held.release()
                     raise
@@ -351,7 +351,7 @@ class Service:
             self._ended.wait(_WAIT_S)
         raise CheckpointError(f"job {self._name!r} has ended")
 
-    def _hold(self, attempt: Attempt) -> HeldCheckpoint:
+    def _hold(self, attempt: Attempt) -> PinnedCheckpoint:
         try:
             return attempt.hold("savepoint").result()
         except FencedError:

@@ -3,7 +3,7 @@ import pytest
 from coordinator_fakes import (
     HookedStorage,
     Job,
-    Lanes,
+    ManualExecutors,
     RecordingCommitter,
     memory,
     state_file,
@@ -15,13 +15,14 @@ from turnback.config.checkpointing import ExternalizedCheckpointRetention as Ret
 from turnback.core.errors import (
     CheckpointError,
     CheckpointTimeoutError,
+    CommitStateUnknownError,
     ConfigurationError,
     CorruptFileError,
     FencedError,
     SinkError,
     StorageError,
 )
-from turnback.job.history import CheckpointDone, CheckpointFailed, read_history
+from turnback.job.history import CheckpointFailed, CheckpointStats, read_history
 
 
 def settings(**options) -> CheckpointSettings:
@@ -39,7 +40,6 @@ def test_a_checkpoint_holds_the_newest_epoch_and_all_transactions_since_the_last
     assert (manifest.number, manifest.epoch, manifest.parent) == (2, 2, None)
     assert manifest.transactions == {"sink": (b"t1", b"t2")}
     assert manifest.sources["source"].offset == '{"offset": 2}'
-    assert manifest.config == {"some": "option"}
     assert job.sink.visible == [b"t1", b"t2"]
     assert job.log.committed() == 2
 
@@ -78,45 +78,45 @@ def test_sinks_commit_only_after_the_manifest_is_durable() -> None:
 
 
 def test_epochs_go_on_while_a_checkpoint_is_written() -> None:
-    lanes = Lanes()
-    job = Job(executor=lanes)
+    executors = ManualExecutors()
+    job = Job(executor=executors)
     job.epoch(1)
     job.checkpoint()
     job.epoch(2)
     job.epoch(3)
-    lanes.run()
+    executors.run()
     assert job.log.latest().epoch == 1
     assert job.sink.visible == [b"t1"]
     job.checkpoint()
-    lanes.run()
+    executors.run()
     assert job.log.latest().transactions == {"sink": (b"t2", b"t3")}
 
 
 def test_one_at_a_time_by_default() -> None:
-    lanes = Lanes()
-    job = Job(executor=lanes)
+    executors = ManualExecutors()
+    job = Job(executor=executors)
     job.epoch(1)
     job.checkpoint()
     job.epoch(2)
     job.checkpoint()
-    assert len(lanes["manifest"].jobs) == 1
-    lanes.run()
+    assert len(executors["manifest"].tasks) == 1
+    executors.run()
     job.coordinator.tick()
-    lanes.run()
+    executors.run()
     assert job.log.latest().epoch == 2
 
 
 def test_concurrent_checkpoints_carry_what_is_not_yet_committed_and_commit_it_once() -> None:
-    lanes = Lanes()
-    job = Job(settings=settings(max_concurrent=2), executor=lanes)
+    executors = ManualExecutors()
+    job = Job(settings=settings(max_concurrent=2), executor=executors)
     job.epoch(1)
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     job.epoch(2)
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     assert job.log.latest().transactions == {"sink": (b"t1", b"t2")}
-    lanes.run()
+    executors.run()
     assert job.sink.calls == [(b"t1",), (b"t2",)]
 
 
@@ -147,17 +147,17 @@ def test_fencing_is_not_a_tolerable_failure() -> None:
 
 
 def test_a_zombie_deletes_nothing() -> None:
-    lanes = Lanes()
+    executors = ManualExecutors()
     storage = memory()
-    job = Job(storage, executor=lanes)
+    job = Job(storage, executor=executors)
     job.epoch(1, [state_file(storage, "state/1/a")])
     job.checkpoint()
-    lanes.run()
+    executors.run()
     job.epoch(2, [state_file(storage, "state/1/b")])
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     take_fence(CheckpointLog(storage), nonce="newer")
-    lanes.run()
+    executors.run()
     assert job.checkpoints() == [2, 3]
     assert job.files() == ["state/1/a", "state/1/b"]
     assert isinstance(job.coordinator.failure, FencedError)
@@ -173,8 +173,8 @@ def test_an_at_least_once_zombie_commits_nothing() -> None:
 
 
 def test_past_the_timeout_it_is_discarded_and_the_next_one_carries_its_transactions() -> None:
-    lanes = Lanes()
-    job = Job(settings=settings(timeout_ms=500, tolerable_failures=1), executor=lanes)
+    executors = ManualExecutors()
+    job = Job(settings=settings(timeout_ms=500, tolerable_failures=1), executor=executors)
     job.epoch(1)
     asked = job.coordinator.trigger()
     job.coordinator.tick()
@@ -185,11 +185,11 @@ def test_past_the_timeout_it_is_discarded_and_the_next_one_carries_its_transacti
     job.coordinator.tick()
     with pytest.raises(CheckpointTimeoutError, match=r"epoch 1 .*500 ms.*waiting"):
         asked.result(0)
-    lanes.run()
+    executors.run()
     assert job.checkpoints() == []
     job.epoch(2)
     job.checkpoint()
-    lanes.run()
+    executors.run()
     assert job.log.latest().transactions == {"sink": (b"t1", b"t2")}
     assert job.sink.visible == [b"t1", b"t2"]
     job.history.flush()
@@ -222,18 +222,18 @@ def test_a_manifest_that_lands_after_the_timeout_is_not_committed_but_kept_consi
 
 
 def test_a_slow_sink_times_the_checkpoint_out_and_commits_are_not_run_twice_at_once() -> None:
-    lanes = Lanes()
-    job = Job(settings=settings(timeout_ms=500, tolerable_failures=1), executor=lanes)
+    executors = ManualExecutors()
+    job = Job(settings=settings(timeout_ms=500, tolerable_failures=1), executor=executors)
     job.epoch(1)
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     job.clock.advance(500)
     job.coordinator.tick()
     job.epoch(2)
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     assert job.log.latest().transactions == {"sink": (b"t1", b"t2")}
-    lanes.run()
+    executors.run()
     assert job.sink.calls == [(b"t1",), (b"t2",)]
     assert job.log.committed() == 3
 
@@ -249,7 +249,7 @@ def test_too_many_failures_in_a_row_fail_the_job() -> None:
     job.epoch(3)
     asked = job.coordinator.trigger()
     job.coordinator.tick()
-    with pytest.raises(StorageError):
+    with pytest.raises(CommitStateUnknownError):
         asked.result(0)
     with pytest.raises(CheckpointError, match=r"'job'.*3 .*2 are tolerated.*no answer") as raised:
         job.epoch(4)
@@ -299,7 +299,7 @@ def test_a_write_of_unknown_outcome_keeps_its_files_until_it_is_known() -> None:
     job.epoch(2, [b])
     storage.heal()
     # The outcome of chk-2 is not known, so `a` must not go.
-    job.coordinator._pipeline._clean()
+    job.coordinator._protocol._clean_up()
     assert job.files() == ["state/1/a", "state/1/b"]
     job.checkpoint()
     assert job.log.latest().transactions == {"sink": (b"t1", b"t2")}
@@ -400,7 +400,7 @@ def test_a_manual_checkpoint_does_not_wait_for_the_interval() -> None:
     job.epoch(1)
     job.coordinator.tick()
     done = asked.result(0)
-    assert (done.number, done.manifest.trigger) == (2, "manual")
+    assert (done.number, done.trigger) == (2, "manual")
     again = job.coordinator.trigger()
     job.coordinator.tick()
     assert again.result(0) is done
@@ -411,7 +411,7 @@ def test_final_covers_the_newest_epoch_and_is_taken_once() -> None:
     assert job.coordinator.final() is None
     job.epoch(1)
     done = job.coordinator.final()
-    assert (done.number, done.epoch, done.manifest.trigger) == (2, 1, "final")
+    assert (done.number, done.epoch, done.trigger) == (2, 1, "final")
     assert job.coordinator.final() is done
     assert job.sink.visible == [b"t1"]
 
@@ -437,25 +437,25 @@ def test_final_tries_again_within_what_is_tolerated() -> None:
 
 
 def test_the_history_tells_sizes_and_durations() -> None:
-    lanes = Lanes()
+    executors = ManualExecutors()
     storage = memory()
-    job = Job(storage, executor=lanes)
+    job = Job(storage, executor=executors)
     a = state_file(storage, "state/1/a", b"x" * 10)
     job.epoch(1, [a])
     job.checkpoint()
     job.clock.advance(3)
-    lanes["manifest"].jobs.insert(0, lambda: None)
-    lanes["manifest"].run()
+    executors["manifest"].tasks.insert(0, lambda: None)
+    executors["manifest"].run()
     job.clock.advance(5)
-    lanes.run()
+    executors.run()
     job.epoch(2, [a, state_file(storage, "state/1/b", b"x" * 7)])
     job.checkpoint()
-    lanes.run()
+    executors.run()
     job.coordinator.close()
     events = [r.event for r in read_history(storage)]
     assert events == [
-        CheckpointDone(2, 1, "periodic", 3, 0, 5, 10, 1, 10, 1),
-        CheckpointDone(3, 2, "periodic", 0, 0, 0, 7, 1, 17, 2),
+        CheckpointStats(2, 1, "periodic", 3, 0, 5, 10, 1, 10, 1),
+        CheckpointStats(3, 2, "periodic", 0, 0, 0, 7, 1, 17, 2),
     ]
 
 
@@ -482,24 +482,17 @@ def test_close_does_not_roll_back_what_a_manifest_may_hold() -> None:
     assert job.sink.aborted == []
 
 
-def test_an_aborted_checkpoint_leaves_nothing_and_does_not_count() -> None:
-    lanes = Lanes()
-    storage = memory()
-    job = Job(storage, executor=lanes)
-    job.epoch(1, [state_file(storage, "state/1/a")])
+def test_close_discards_a_checkpoint_that_is_not_being_written_yet() -> None:
+    job = Job(executor=ManualExecutors())
+    job.epoch(1)
     asked = job.coordinator.trigger()
     job.coordinator.tick()
-    job.coordinator.abort_pending()
+    job.coordinator.close()
     with pytest.raises(CheckpointError, match="aborted"):
         asked.result(0)
-    lanes.run()
     assert job.checkpoints() == []
-    assert job.coordinator.failure is None
-    job.epoch(2, [state_file(storage, "state/1/b")])
-    job.checkpoint()
-    lanes.run()
-    assert job.files() == ["state/1/b"]
-    assert job.sink.visible == [b"t1", b"t2"]
+    assert job.sink.aborted == [b"t1"]
+    assert (job.coordinator.failure, job.coordinator.failed) == (None, 0)
 
 
 def test_cancelling_keeps_the_checkpoints_unless_told_otherwise() -> None:
@@ -541,8 +534,8 @@ def test_epochs_must_go_up_and_sinks_must_be_known() -> None:
 
 
 def test_tick_says_when_to_come_back() -> None:
-    lanes = Lanes()
-    job = Job(settings=settings(timeout_ms=5_000), executor=lanes)
+    executors = ManualExecutors()
+    job = Job(settings=settings(timeout_ms=5_000), executor=executors)
     assert job.coordinator.tick() is None
     job.clock.advance(400)
     job.epoch(1)
@@ -604,25 +597,25 @@ def test_cancelling_rolls_back_what_turns_out_not_to_be_durable() -> None:
 
 
 def test_who_waits_is_told_of_a_failure() -> None:
-    lanes = Lanes()
-    job = Job(executor=lanes)
+    executors = ManualExecutors()
+    job = Job(executor=executors)
     job.epoch(1)
     job.checkpoint()
     asked = job.coordinator.trigger()
     take_fence(CheckpointLog(job.storage), nonce="newer")
-    lanes.run()
+    executors.run()
     with pytest.raises(FencedError):
         asked.result(0)
 
 
 def test_a_zombie_rolls_nothing_back() -> None:
-    lanes = Lanes()
-    job = Job(executor=lanes)
+    executors = ManualExecutors()
+    job = Job(executor=executors)
     job.epoch(1)
     job.checkpoint()
     job.epoch(2)
     take_fence(CheckpointLog(job.storage), nonce="newer")
-    lanes.run()
+    executors.run()
     job.coordinator.close()
     assert job.sink.aborted == []
     assert job.sink.calls == []

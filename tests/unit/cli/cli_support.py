@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from snapshot_support import FakeJob, schema
 from turnback.cli.main import main
-from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History
+from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
 from turnback.job.request import Progress, Request, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, JobState, ProgramOperator
@@ -117,7 +117,7 @@ def make_job(
         number = taken.origin.checkpoint
         assert number is not None
         history.record(
-            CheckpointDone(number, job.epoch, "periodic", 1, 20, 3, 900, 1, 1800, 2, 5, 2)
+            CheckpointStats(number, job.epoch, "periodic", 1, 20, 3, 900, 1, 1800, 2, 5, 2)
         )
     history.record(CheckpointFailed(3, "periodic", "the disk is full", after_ms=10))
     history.flush()

@@ -36,7 +36,6 @@ CHECKPOINT = Manifest(
     operators=(),
     transactions={},
     watermarks={},
-    config={},
 )
 
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Fence, Manifest
-from turnback.checkpoint.retention import HeldCheckpoint, Holds
+from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, FencedError
@@ -229,7 +229,7 @@ class FakeAttempt:
         self.coordinator = SimpleNamespace(failure=None)
         self.is_running = False
         self.epoch = start.epoch if start is not None else 0
-        self._log, self._fence, self._holds = log, fence, Holds()
+        self._log, self._fence, self._pins = log, fence, PinnedFiles()
         self._last: Manifest | None = None
         self._gate, self._wake, self._taking = threading.Lock(), threading.Event(), threading.Lock()
         self._stopping = False
@@ -272,12 +272,12 @@ class FakeAttempt:
     def resume(self) -> None:
         self._gate.release()
 
-    def hold(self, kind: str) -> Future[HeldCheckpoint]:
-        future: Future[HeldCheckpoint] = Future()
+    def hold(self, kind: str) -> Future[PinnedCheckpoint]:
+        future: Future[PinnedCheckpoint] = Future()
         try:
             if not self.is_running or self.coordinator.failure is not None:
                 raise CheckpointError("job 'job' has ended")
-            future.set_result(HeldCheckpoint(CompletedCheckpoint(self._checkpoint()), self._holds))
+            future.set_result(PinnedCheckpoint(self._checkpoint(), self._pins))
         except Exception as e:  # noqa: BLE001 - raised by whoever waits
             future.set_exception(e)
         return future
@@ -302,7 +302,6 @@ class FakeAttempt:
                 operators=(),
                 transactions={},
                 watermarks={},
-                config={},
             )
             self._last = self._log.append(manifest)[-1]
             committed = self.driver.world.committed

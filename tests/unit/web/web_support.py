@@ -15,7 +15,13 @@ from snapshot_support import FakeJob, schema
 from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
-from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History, JobEnded
+from turnback.job.history import (
+    AttemptStarted,
+    CheckpointFailed,
+    CheckpointStats,
+    History,
+    JobEnded,
+)
 from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
 from turnback.web.app import create_app
 from turnback.web.server import serve
@@ -57,7 +63,7 @@ class World:
         numbers = job.log.numbers()
         for epoch, number in enumerate(numbers[-2:], 1):
             history.record(
-                CheckpointDone(
+                CheckpointStats(
                     number, epoch, "periodic", 5, 10, 15, 100 * epoch, 1, 1000 * epoch, 2
                 )
             )
