@@ -16,8 +16,14 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.inspect.attempts import AttemptLife, failure_rows, read_attempts
-from turnback.inspect.checkpoints import checkpoint_history, under_way_rows, unrecorded
+from turnback.inspect.history import (
+    AttemptLife,
+    checkpoint_history,
+    failure_rows,
+    read_attempts,
+    under_way_rows,
+    unrecorded,
+)
 from turnback.inspect.locations import is_directory_of, last_segment, shown
 from turnback.inspect.model import (
     CheckpointHistory,

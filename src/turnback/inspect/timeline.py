@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from turnback.core.errors import StorageError
-from turnback.inspect.attempts import AttemptLife
+from turnback.inspect.history import AttemptLife
 from turnback.inspect.job import Job
 from turnback.inspect.locations import plain, shown
 from turnback.inspect.model import SavepointRow, View

@@ -60,9 +60,9 @@ def unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
     return (
         f"{snapshot.name} of job {snapshot.job!r} has promised output of {snapshot.describe(uid)}, "
         f"which is not committed yet, and the program has no such sink. Give the sink this uid "
-        f"again; or say what it is called now with renames={{{name}: ...}}; or settle it first with "
-        f"`turnback transactions commit {snapshot.job}`; or leave the output out knowingly, with "
-        f"allow_non_restored_state=[{name}]"
+        f"again; or say what it is called now with renames={{{name}: ...}}; or settle it first "
+        f"with `turnback transactions commit {snapshot.job}`; or leave the output out knowingly, "
+        f"with allow_non_restored_state=[{name}]"
     )
 
 
