@@ -17,8 +17,7 @@ from turnback.core.errors import (
     JobNotFoundError,
     SinkError,
 )
-from turnback.inspect.prepared import TransactionState
-from turnback.inspect.transactions import Action, list_transactions, settle
+from turnback.inspect.transactions import Action, TransactionState, list_transactions, settle
 from turnback.job.process import ProcessId
 from turnback.job.status import JobState
 from turnback.sinks.base import CommitterContext, WriterContext
