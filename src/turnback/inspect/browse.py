@@ -34,7 +34,6 @@ class RowPosition(NamedTuple):
     row: int
 
     def cursor(self) -> str:
-        """The text that stands for it."""
         return f"{self.place}.{self.row}"
 
     @classmethod
@@ -99,7 +98,6 @@ class StateRows:
         return list(zip(*lists, strict=True))
 
     def _formatters(self, full: bool) -> list[Formatter]:
-        """One for each column."""
         formats = [_key_formatter(self.key_types)]
         if self.schema.kind == "list":
             formats.append(_position)

@@ -196,7 +196,6 @@ class AttemptLife:
         return not is_terminal(alive.state) and not alive.is_driven
 
     def state(self, alive: Liveness) -> str:
-        """Return how it is, or how it ended."""
         if self.ended is not None and isinstance(self.ended.event, JobEnded):
             return self.ended.event.state
         if self.ended is not None:

@@ -188,7 +188,6 @@ class Job:
         return savepoint_rows(entries, self.name, script, self.options)
 
     def attempts(self) -> list[AttemptLife]:
-        """Return its attempts, oldest first."""
         return read_attempts(self.directory, self.directory.status())
 
     def failures(self) -> list[FailureRow]:

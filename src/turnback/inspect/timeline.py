@@ -139,7 +139,6 @@ class _Family:
         return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
 
     def drawn(self, life: _Life) -> TimelineJob:
-        """Return a job for the picture."""
         numbers = range(len(life.attempts))
         return TimelineJob(
             name=life.name,

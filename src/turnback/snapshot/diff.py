@@ -84,7 +84,6 @@ class StatePair:
 
     @property
     def schema(self) -> StateSchema:
-        """What the state is."""
         return self.new.schema
 
 
@@ -149,11 +148,9 @@ class EntryReader(StateReader):
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns it gives."""
         return ENTRIES
 
     def read(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Read the key groups first..last."""
         codec = StateTable(self.stored.schema)
         reordered = reordering(type_from_descriptor(self.stored.schema.value))
         for typed in self.stored.typed(first, last):
@@ -206,7 +203,6 @@ class EntryChange(NamedTuple):
 
     @property
     def change(self) -> Change:
-        """What became of it."""
         return Change.of(self.old, self.new)
 
 
@@ -263,7 +259,6 @@ class ChangeDecoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns it gives."""
         _, *columns, value = StateTable(self.state).arrow_schema
         change = pa.field("change", pa.string(), nullable=False)
         return pa.schema(
@@ -271,7 +266,6 @@ class ChangeDecoder:
         )
 
     def __call__(self, batches: Batches) -> Batches:
-        """Decode."""
         schema = self.schema
         for batch in batches:
             keys, subs, old, new = (

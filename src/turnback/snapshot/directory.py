@@ -88,7 +88,6 @@ class SavepointDirectory:
 
     @property
     def uri(self) -> str:
-        """Where it is."""
         return self.storage.uri
 
     def begin(self, id: str) -> SavepointMetadata | None:

@@ -106,7 +106,6 @@ class SavepointDraft(Generic[S, P]):
         self.states[schema.id] = (schema, content)
 
     def remove_state(self, uid: str, state: str) -> None:
-        """Leave a state out."""
         del self.states[check_state(self._name, self.states, uid, state)]
 
     def remove_operator(self, uid: str) -> None:
@@ -119,7 +118,6 @@ class SavepointDraft(Generic[S, P]):
             self.operators.pop(uid, None)
 
     def rename_state(self, uid: str, old: str, new: str) -> None:
-        """Give a state another name."""
         check_state(self._name, self.states, uid, old)
         check_state_name(new)
         if old != new and (uid, new) in self.states:
@@ -168,7 +166,6 @@ class SavepointDraft(Generic[S, P]):
         self.sources |= positions
 
     def drop_sources(self, uids: Iterable[str]) -> None:
-        """Forget the positions of some sources."""
         known = self.source_uids()
         gone = set(uids)
         for uid in sorted(gone - known):
@@ -186,7 +183,6 @@ class SavepointDraft(Generic[S, P]):
         return {source_uid(leaf, set(self.operators)) for leaf in self.sources}
 
     def uids(self) -> set[str]:
-        """The uids of everything in it."""
         return {id[0] for id in self.states} | set(self.operators) | self.source_uids()
 
     def _move(self, moves: Mapping[StateId, StateId]) -> None:

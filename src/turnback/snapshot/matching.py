@@ -46,7 +46,6 @@ class Program:
     streams: Mapping[str, int] = field(default_factory=dict)
 
     def uids(self) -> frozenset[str]:
-        """The uids of everything in it."""
         return self.sources | self.others | frozenset(self.states)
 
     def knows(self, id: StateId) -> bool:

@@ -92,7 +92,6 @@ class SavedState(msgspec.Struct, frozen=True):
 
     @property
     def id(self) -> StateId:
-        """Uid and name."""
         return self.schema.id
 
     @property

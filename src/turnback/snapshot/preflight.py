@@ -168,7 +168,6 @@ class CheckReport:
         return not any(row.blocking for row in self.rows)
 
     def of(self, verdict: Verdict) -> tuple[CheckRow, ...]:
-        """The rows with a verdict."""
         return tuple(row for row in self.rows if row.verdict is verdict)
 
     def render(self) -> str:

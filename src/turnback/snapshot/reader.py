@@ -60,7 +60,6 @@ class StoredRows:
     files: tuple[StateFile, ...] = ()
 
     def held_by(self) -> list[StateFile | StatePart]:
-        """The files with its rows."""
         files = [file for file in self.files if self.schema.uid in file.operators]
         return [*self.parts, *files]
 
@@ -109,7 +108,6 @@ class StateReader:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns it gives."""
         from turnback.snapshot.table import StateTable
 
         return StateTable(self.stored.schema).arrow_schema

@@ -55,17 +55,14 @@ class Snapshot:
 
     @property
     def job(self) -> str:
-        """The job that took it."""
         return self.document.job
 
     @property
     def job_id(self) -> str:
-        """The identity of that job."""
         return self.document.job_id
 
     @property
     def epoch(self) -> int:
-        """The last epoch in it."""
         return self.document.epoch
 
     @property
@@ -75,7 +72,6 @@ class Snapshot:
 
     @property
     def max_parallelism(self) -> int:
-        """Number of key groups."""
         return self.document.max_parallelism
 
     @property
@@ -85,7 +81,6 @@ class Snapshot:
 
     @property
     def operators(self) -> tuple[OperatorInfo, ...]:
-        """The operators of the program that took it."""
         return self.document.operators
 
     @property
@@ -97,7 +92,6 @@ class Snapshot:
 
     @property
     def state_ids(self) -> list[StateId]:
-        """Uid and name of each state."""
         return [state.id for state in self.states]
 
     @property
@@ -126,7 +120,6 @@ class Snapshot:
         return [uid for uid, transactions in self.promised.items() if transactions]
 
     def uids(self) -> frozenset[str]:
-        """The uids of everything in it."""
         operators = {op.uid for op in self.operators}
         return frozenset(operators.union(self.streams, (uid for uid, _ in self.state_ids)))
 
@@ -153,7 +146,6 @@ class Snapshot:
         return next(state for state in self.states if state.id == id)
 
     def rows(self, state: SavedState) -> StoredRows:
-        """The rows of one of its states."""
         if isinstance(self.document, Manifest):
             return StoredRows(state.schema, self.storage, files=self.document.state)
         return StoredRows(state.schema, self.storage, state.files, self.document.native)

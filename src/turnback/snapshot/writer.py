@@ -45,11 +45,9 @@ class RowEncoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """What it gives."""
         return ROWS
 
     def __call__(self, batches: Batches) -> Batches:
-        """Encode."""
         codec = StateTable(self.state)
         group = None if self.grouped else self._group()
         for batch in batches:
@@ -100,7 +98,6 @@ class StateWriter:
 
     @property
     def schema(self) -> pa.Schema:
-        """What it gives."""
         return PARTS
 
     def __call__(self, batches: Batches) -> Batches:
