@@ -30,11 +30,11 @@ _CURSOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,15})")
 class RowPosition(NamedTuple):
     """A row: the file or key group it is in, and which row of that it is."""
 
-    place: int
+    block: int
     row: int
 
     def cursor(self) -> str:
-        return f"{self.place}.{self.row}"
+        return f"{self.block}.{self.row}"
 
     @classmethod
     def of(cls, cursor: str | None) -> RowPosition:
@@ -109,8 +109,8 @@ class StateRows:
     def tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
         """Typed rows from a position on, and the position of the first of each table.
 
-        A place is a file in a savepoint, and a key group in a checkpoint. In memory at once are
-        the files of one place and some of their rows.
+        A block is a file of a savepoint, or a key group of a checkpoint. In memory at once are
+        the files of one block and some of their rows.
         """
         tables = self._of_parts(start) if self.stored.parts else self._of_files(start)
         wanted = self.codec.arrow_schema
@@ -122,10 +122,10 @@ class StateRows:
     def after(self, position: RowPosition, table: pa.Table, rows: int) -> RowPosition:
         """The position after so many rows of a table that begins at a position."""
         if self.stored.parts:
-            return RowPosition(position.place, position.row + rows)
+            return RowPosition(position.block, position.row + rows)
         groups = table["key_group"].to_numpy()
         last = int(groups[rows - 1])
-        before = position.row if last == position.place else 0
+        before = position.row if last == position.block else 0
         return RowPosition(last, before + int((groups[:rows] == last).sum()))
 
     def _unreadable(self, why: str) -> StateError:
@@ -139,33 +139,33 @@ class StateRows:
 
         storage = storage_of(self.stored.storage)
         parts = sorted(self.stored.parts, key=lambda p: (p.first_group, p.last_group, p.path))
-        for place, part in enumerate(parts[start.place :], start.place):
-            first = start.row if place == start.place else 0
+        for block, part in enumerate(parts[start.block :], start.block):
+            first = start.row if block == start.block else 0
             row = 0
             for table in read_parts(storage, (part,), 0, self.groups - 1):
                 skipped = min(max(first - row, 0), table.num_rows)
                 if skipped < table.num_rows:
-                    yield RowPosition(place, row + skipped), table.slice(skipped)
+                    yield RowPosition(block, row + skipped), table.slice(skipped)
                 row += table.num_rows
 
     def _of_files(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
-        place, row = start.place, 0
+        block, row = start.block, 0
         for first, last in spans_of(self.groups, self.stored.held_by(), SPAN_ROWS, SPAN_BYTES):
-            if last < start.place:
+            if last < start.block:
                 continue
-            for table in self.stored.typed(max(first, start.place), last):
+            for table in self.stored.typed(max(first, start.block), last):
                 groups = table["key_group"].to_numpy()
-                if int(groups[0]) != place:
-                    place, row = int(groups[0]), 0
-                wanted = start.row if place == start.place else 0
-                skipped = min(max(wanted - row, 0), int((groups == place).sum()))
+                if int(groups[0]) != block:
+                    block, row = int(groups[0]), 0
+                wanted = start.row if block == start.block else 0
+                skipped = min(max(wanted - row, 0), int((groups == block).sum()))
                 if skipped < table.num_rows:
                     rest = table.slice(skipped)
-                    same = int(groups[skipped]) == place
+                    same = int(groups[skipped]) == block
                     yield RowPosition(int(groups[skipped]), row + skipped if same else 0), rest
                 end = int(groups[-1])
-                row = (row if end == place else 0) + int((groups == end).sum())
-                place = end
+                row = (row if end == block else 0) + int((groups == end).sum())
+                block = end
 
 
 def _key_formatter(types: tuple[TypeInfo, ...]) -> Formatter:

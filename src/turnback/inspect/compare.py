@@ -118,15 +118,15 @@ def _compare(
 
     deadline = time.monotonic() + SCAN_S
     ranges = _spans(pair)
-    if start.place not in (first for first, _ in ranges):
+    if start.block not in (first for first, _ in ranges):
         raise ConfigurationError(
             f"{start.cursor()!r} does not say where to go on: pass on what the page before gave "
             "as next, with the same two snapshots"
         )
     page: list[EntryChange] = []
     unchanged = 0
-    for span in (span for span in ranges if span[0] >= start.place):
-        is_first = span[0] == start.place
+    for span in (span for span in ranges if span[0] >= start.block):
+        is_first = span[0] == start.block
         if not is_first and (len(page) >= limit or time.monotonic() >= deadline):
             return page, unchanged, RowPosition(span[0], 0)
         found, same = changes(pair, *span)

@@ -27,7 +27,7 @@ from turnback.inspect.garbage_files import (
 )
 from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
-from turnback.inspect.locations import plain, shown
+from turnback.inspect.locations import normalized, shown
 from turnback.inspect.model import View
 from turnback.inspect.requests import ENDED
 from turnback.inspect.snapshots import exists
@@ -69,7 +69,7 @@ def scan(
     found: list[Garbage] = []
     skipped: list[Skipped] = []
     try:
-        started_from = {plain(place) for job in every for place in _origins(job)}
+        started_from = {normalized(place) for job in every for place in _origins(job)}
     except StorageError as error:
         started_from = None
         skipped.append(Skipped(path=jobs.root, reason=f"records of savepoints: {error}"))
@@ -249,7 +249,7 @@ def _stale_records(
     sizes = storage.sizes("savepoints")
     found = []
     for entry in SavepointCatalog(storage).list():
-        if plain(entry.path) in started_from or not _is_gone(entry.path, options):
+        if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
             continue
         path = f"savepoints/{entry.id}.json"
         size, reason = sizes.get(path, 0), f"the savepoint is gone from {shown(entry.path)}"

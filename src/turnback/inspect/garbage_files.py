@@ -82,12 +82,12 @@ def why_in_use(job: Job) -> str | None:
         return None
     driver = summary.driver
     if driver is None:
-        return "no driver has said a word yet; one may just be starting"
+        return "no driver has reported yet; one may just be starting"
     where = f"pid {driver.pid} on {driver.host}"
     if driver.alive:
         return f"it is {summary.state} ({where})"
     if driver.alive is None:
-        return f"it is {summary.state} by its driver's last word ({where}), which may still run"
+        return f"it is {summary.state} by its driver's last report ({where}), which may still run"
     return None if summary.state == LOST else "its supervisor starts it again"
 
 

@@ -124,7 +124,7 @@ def unrecorded(log: CheckpointLog, records: Sequence[Record]) -> list[Manifest]:
         try:
             slot = log.get(number)
         except (CheckpointNotFoundError, CorruptFileError, FormatVersionError):
-            continue  # dropped meanwhile; or `verify` is what tells
+            continue  # dropped meanwhile; or damaged, which `verify` reports
         if isinstance(slot, Manifest):
             newer.append(slot)
     return newer
@@ -188,7 +188,7 @@ class AttemptLife:
     concluded: str | None = None
 
     def died(self, alive: Liveness) -> bool:
-        """Return whether its driver died without a word, given how the job is."""
+        """Return whether its driver died without reporting its end, given how the job is."""
         if self.ended is not None or not self.in_history:
             return False
         if not self.is_last:
@@ -217,19 +217,14 @@ class AttemptLife:
         if isinstance(event, Restarting):
             kind, cause, delay_ms = "restarting", event.cause, event.delay_ms
         elif isinstance(event, JobEnded) and event.state == JobState.FAILED.value:
-            kind, cause = "failed", event.cause or "nobody said why"
+            kind, cause = "failed", event.cause or "no cause was recorded"
         elif event is None and self.concluded is not None:
             kind, cause = "failed", self.concluded
         elif event is None and self.died(alive):
             process = self.info.process if self.info is not None else None
             who = f"the driver (pid {process.pid} on {process.host})" if process else "the driver"
-            kind, cause = (
-                "driver died",
-                (
-                    f"{who} died without a word: it was killed, ran out of memory, or its machine "
-                    "went down"
-                ),
-            )
+            kind = "driver died"
+            cause = f"{who} was killed, ran out of memory, or its machine went down"
         else:
             return None
         return FailureRow(

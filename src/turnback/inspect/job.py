@@ -288,7 +288,7 @@ class Job:
     def _require_served(self) -> None:
         summary = self.summary()
         if summary.state == UNREADABLE:
-            raise JobNotRunningError(f"job {self.name!r} cannot be asked: {summary.problem}")
+            raise JobNotRunningError(f"job {self.name!r} cannot take requests: {summary.problem}")
         alive = self.liveness()
         if alive.is_served:
             return

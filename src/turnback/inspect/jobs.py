@@ -22,7 +22,7 @@ from turnback.core.errors import (
 )
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.inspect.job import Job
-from turnback.inspect.locations import is_directory_of, last_segment, plain, shown
+from turnback.inspect.locations import is_directory_of, last_segment, normalized, shown
 from turnback.inspect.model import JobSummary, SavepointRow
 from turnback.inspect.timeline import Timeline, timeline
 from turnback.job.catalog import SavepointCatalog
@@ -279,7 +279,7 @@ def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
             f"{error}. Nothing was deleted; force it if you are sure"
         ) from error
     needed = point.snapshot if point is not None else None
-    if needed is not None and plain(needed) == plain(location):
+    if needed is not None and normalized(needed) == normalized(location):
         raise ConfigurationError(
             f"job {job.name!r} was started from {location} and has taken no checkpoint since: it "
             "could not be started again without it. Let it take a checkpoint first, or force it"
@@ -296,7 +296,7 @@ def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
         catalog = SavepointCatalog(job.directory.storage)
         try:
             entry = catalog.get(id)
-            if plain(entry.path) != plain(snapshot.origin.uri):
+            if normalized(entry.path) != normalized(snapshot.origin.uri):
                 return
             directory.load()
         except CheckpointNotFoundError:

@@ -119,7 +119,7 @@ class JobSummary(View, frozen=True, kw_only=True):
     Attributes:
         job_id: Its identity; changes when it is started afresh.
         state: Flink's word for where it is in its life (RUNNING, RESTARTING, FAILED, ...); or LOST
-            if its driver died without a word and nobody starts it again; or UNREADABLE.
+            if its driver died and nobody starts it again; or UNREADABLE.
         created_ms: When it was first started.
         updated_ms: When its driver last wrote its status.
         started_ms: When its newest attempt began.

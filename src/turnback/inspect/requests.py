@@ -47,9 +47,7 @@ def request_kind(kind: RequestKind | str) -> RequestKind:
         return RequestKind(kind)
     except ValueError:
         known = ", ".join(RequestKind)
-        raise ConfigurationError(
-            f"{kind!r} cannot be asked of a job: it is one of {known}"
-        ) from None
+        raise ConfigurationError(f"{kind!r} is no request to a job: it is one of {known}") from None
 
 
 def request_format(format: SavepointFormat | str | None) -> SavepointFormat | None:
@@ -80,7 +78,7 @@ def takes_savepoint(
     """
     if drain and savepoint is False:
         raise ConfigurationError(
-            "that event time has come to its end is told in a savepoint: take one, or do not drain"
+            "a drained job is marked as such in a savepoint: take one, or do not drain"
         )
     if savepoint is not None:
         return savepoint

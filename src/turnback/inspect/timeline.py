@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from turnback.core.errors import StorageError
 from turnback.inspect.history import AttemptLife
 from turnback.inspect.job import Job
-from turnback.inspect.locations import plain, shown
+from turnback.inspect.locations import normalized, shown
 from turnback.inspect.model import SavepointRow, View
 from turnback.inspect.summary import Liveness
 from turnback.snapshot.find import split_slot_path
@@ -92,9 +92,9 @@ def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
     Raises:
         StorageError: The job itself cannot be read; others are left out, loudly.
     """
-    lives = {plain(job.directory.storage.uri): _read(job)}
+    lives = {normalized(job.directory.storage.uri): _read(job)}
     for other in jobs:
-        place = plain(other.directory.storage.uri)
+        place = normalized(other.directory.storage.uri)
         if place in lives:
             continue
         try:
@@ -126,9 +126,9 @@ class _Family:
 
     def __init__(self, lives: Sequence[_Life]) -> None:
         self._lives = lives
-        self._places = {plain(life.job.directory.storage.uri): life for life in lives}
+        self._places = {normalized(life.job.directory.storage.uri): life for life in lives}
         self._saved = {
-            plain(row.path): (life, row) for life in lives for row in reversed(life.savepoints)
+            normalized(row.path): (life, row) for life in lives for row in reversed(life.savepoints)
         }
         self._parents = {id(life): self._parents_of(life) for life in lives}
 
@@ -177,20 +177,20 @@ class _Family:
     ) -> tuple[_Life | None, StartedFrom | None]:
         number, given = _origin(attempt)
         if number is not None:
-            return life, _checkpoint(plain(life.job.directory.storage.uri), life.name, number)
+            return life, _checkpoint(normalized(life.job.directory.storage.uri), life.name, number)
         if given is None:
             return None, None
         slot = split_slot_path(shown(given))
         if slot is not None:
-            owner = self._places.get(plain(slot[0]))
-            return owner, _checkpoint(plain(slot[0]), owner.name if owner else None, slot[1])
-        owner, row = self._saved.get(plain(given), (None, None))
+            owner = self._places.get(normalized(slot[0]))
+            return owner, _checkpoint(normalized(slot[0]), owner.name if owner else None, slot[1])
+        owner, row = self._saved.get(normalized(given), (None, None))
         return owner, StartedFrom(
             kind="savepoint",
             job=owner.name if owner is not None else None,
             checkpoint=row.checkpoint if row is not None else None,
             savepoint=row.id if row is not None else None,
-            path=plain(given),
+            path=normalized(given),
         )
 
 

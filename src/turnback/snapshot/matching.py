@@ -137,7 +137,7 @@ def match_program(
     changed = {uid: count for uid, count in counts.items() if count[0] != count[1]}
     rewound = {uid for uid in changed if droppable.covers(sources[uid][0])}
     sinks = {uid: renamed.uid(uid) for uid in snapshot.promising_sinks}
-    homeless = [uid for uid, now in sinks.items() if now not in program.sinks]
+    unmatched = [uid for uid, now in sinks.items() if now not in program.sinks]
     return Match(
         states={id: several[0] for id, several in states.items()},
         undecided=frozenset(id for id in states if not program.knows(id)),
@@ -152,9 +152,9 @@ def match_program(
         ),
         changed_sources={uid: count for uid, count in changed.items() if uid not in rewound},
         rewound_sources=tuple(sorted(rewound)),
-        sinks={uid: now for uid, now in sinks.items() if uid not in homeless},
-        unclaimed_sinks=tuple(uid for uid in homeless if not droppable.covers(uid)),
-        dropped_sinks=tuple(uid for uid in homeless if droppable.covers(uid)),
+        sinks={uid: now for uid, now in sinks.items() if uid not in unmatched},
+        unclaimed_sinks=tuple(uid for uid in unmatched if not droppable.covers(uid)),
+        dropped_sinks=tuple(uid for uid in unmatched if droppable.covers(uid)),
     )
 
 
