@@ -53,15 +53,11 @@ class TransactionRow(View, frozen=True, kw_only=True):
     """A transaction of a sink.
 
     Attributes:
-        sink: Uid of the sink.
         kind: What sort of sink it is.
         state: What becomes of it when the job is started again.
         what: What it is, for people.
         epoch: The epoch it belongs to, if that is known.
         rows: Number of elements in it, if that is known.
-        bytes: Its size.
-        path: Its file, if it is one.
-        problem: What is wrong with it.
     """
 
     sink: str

@@ -15,6 +15,10 @@ from difflib import get_close_matches
 from typing import Any
 
 from turnback.core.errors import ConfigurationError
+from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
+from turnback.program.functions import Function, declared_states
+from turnback.program.graph import REDUCED, NodeKind
+from turnback.program.plan import Operator, Plan
 from turnback.snapshot.metadata import SavedState, StateId
 from turnback.snapshot.snapshot import Snapshot
 
@@ -281,3 +285,38 @@ def _refuse_two(what: str, names: Sequence[Name]) -> None:
             f"{what} would start from {' and '.join(map(written_name, names))}; it can take over "
             f"one of them only: leave out a rename, or give the other one a state of its own"
         )
+
+
+def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
+    """What a program can take over, as far as it is known without running it.
+
+    Args:
+        plan: The program.
+        streams: How many streams each source reads, where that is known.
+    """
+    keyed = [op for op in plan.operators() if op.key is not None]
+    states = {op.uid: frozenset(known_states(op)) for op in keyed}
+    sources = frozenset(source.uid for source in plan.sources)
+    return Program(
+        states=states,
+        open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
+        sources=sources,
+        others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
+        sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
+        streams=dict(streams or {}),
+    )
+
+
+def known_states(operator: Operator) -> dict[str, StateDescriptor]:
+    """The states an operator is known to have without being opened, by name."""
+    found = {d.name: d for d in declared_states(operator.function).values()}
+    if operator.kind is NodeKind.REDUCE:
+        found[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
+    return found
+
+
+def _asks_in_open(function: Any) -> bool:
+    """Whether a function may ask for state in `open`: one that leaves it as it is cannot."""
+    if not isinstance(function, Function):
+        return False
+    return getattr(function.open, "__func__", None) is not Function.open

@@ -9,17 +9,17 @@ from enum import Enum
 from typing import Any
 
 from turnback.core.errors import IncompatibleStateError
-from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
-from turnback.program.functions import Function, declared_states
-from turnback.program.graph import REDUCED, NodeKind
-from turnback.program.plan import Operator, Plan
+from turnback.program.descriptors import StateDescriptor
+from turnback.program.plan import Plan
 from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
 from turnback.snapshot.matching import (
     Allowed,
     Match,
     Program,
     Renames,
+    known_states,
     match_program,
+    program_of,
     written_name,
 )
 from turnback.snapshot.metadata import SavedState, StateId
@@ -239,41 +239,6 @@ def check(
         *_parallelism(plan, snapshot, match),
     ]
     return CheckReport(snapshot.name, snapshot.job, tuple(rows))
-
-
-def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
-    """What a program can take over, as far as it is known without running it.
-
-    Args:
-        plan: The program.
-        streams: How many streams each source reads, where that is known.
-    """
-    keyed = [op for op in plan.operators() if op.key is not None]
-    states = {op.uid: frozenset(known_states(op)) for op in keyed}
-    sources = frozenset(source.uid for source in plan.sources)
-    return Program(
-        states=states,
-        open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
-        sources=sources,
-        others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
-        sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
-        streams=dict(streams or {}),
-    )
-
-
-def known_states(operator: Operator) -> dict[str, StateDescriptor]:
-    """The states an operator is known to have without being opened, by name."""
-    found = {d.name: d for d in declared_states(operator.function).values()}
-    if operator.kind is NodeKind.REDUCE:
-        found[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
-    return found
-
-
-def _asks_in_open(function: Any) -> bool:
-    """Whether a function may ask for state in `open`: one that leaves it as it is cannot."""
-    if not isinstance(function, Function):
-        return False
-    return getattr(function.open, "__func__", None) is not Function.open
 
 
 def _states(plan: Plan, match: Match) -> Iterator[CheckRow]:

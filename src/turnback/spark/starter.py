@@ -11,8 +11,8 @@ from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePositio
 from turnback.core.clock import Clock
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.program.plan import Plan
-from turnback.snapshot.matching import Match, known_names, match_program
-from turnback.snapshot.preflight import known_states, program_of, refuse_data_loss
+from turnback.snapshot.matching import Match, known_names, known_states, match_program, program_of
+from turnback.snapshot.preflight import refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, source_uid
 from turnback.snapshot.writer import copy_source_log
 from turnback.spark.frames import pickled

@@ -12,8 +12,14 @@ import pytest
 from msgspec.structs import replace
 
 from snapshot_support import FakeJob, memory_root, schema
-from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StateError
-from turnback.inspect import browse
+from turnback.core.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    NotFoundError,
+    StateError,
+)
+from turnback.inspect import browse, compare
 from turnback.inspect.browse import page
 from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.snapshot import Snapshot
@@ -336,3 +342,22 @@ def test_a_savepoint_of_an_earlier_release():
     for key, value in found.rows:
         (one,) = page(snapshot, "every/thing", "stats", key=json.dumps(key)).rows
         assert one == (key, value)
+
+
+def test_one_that_was_dropped_is_told_from_one_that_is_damaged(tmp_path: Path) -> None:
+    job = FakeJob(str(tmp_path))
+    job.attempt()
+    first = job.checkpoint((TOTAL, {"ann": 1}))
+    second = job.checkpoint((TOTAL, {"ann": 2}))
+    assert first.manifest is not None
+    for file in {f.path for f in (*first.manifest.state, *second.manifest.state)}:
+        storage_of(first.storage).delete(file)
+    with pytest.raises(NotFoundError):
+        page(first, TOTAL.uid, TOTAL.name)
+    job.log.remove(first.manifest.number)
+    with pytest.raises(CheckpointNotFoundError, match=r"chk-\d+ of job 'likes' is not kept any"):
+        page(first, TOTAL.uid, TOTAL.name)
+    with pytest.raises(CheckpointNotFoundError, match="num-retained"):
+        compare.page(first, second, TOTAL.uid, TOTAL.name)
+    with pytest.raises(NotFoundError):
+        page(second, TOTAL.uid, TOTAL.name)

@@ -13,8 +13,9 @@ from snapshot_support import described
 from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError
+from turnback.snapshot.matching import program_of
 from turnback.snapshot.metadata import SavedState
-from turnback.snapshot.preflight import Subject, Verdict, check, program_of
+from turnback.snapshot.preflight import Subject, Verdict, check
 from turnback.state.schema import StateSchema
 
 KEY = {"types": ["string"], "columns": True}
