@@ -56,11 +56,6 @@ class RowPosition(NamedTuple):
 class StateRows:
     """The rows of one state.
 
-    Args:
-        snapshot: The checkpoint or savepoint.
-        uid: The operator.
-        name: The state.
-
     Attributes:
         key_types: Types of the key's columns.
         columns: Names of the columns that are shown.

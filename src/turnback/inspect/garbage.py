@@ -179,12 +179,6 @@ def _partial_savepoints(
     Only those that a job here was asked for: the directory may be shared with jobs elsewhere,
     whose drivers cannot be seen.
 
-    Args:
-        directory: Where savepoints are.
-        jobs: The jobs of this root.
-        root: The directory of those jobs.
-        options: Settings of the storage.
-
     Raises:
         StorageError: The storage does not answer.
     """

@@ -233,23 +233,13 @@ class AttemptLife:
 
 
 def failure_rows(attempts: Sequence[AttemptLife], alive: Liveness) -> list[FailureRow]:
-    """Return the failures of a job, newest first.
-
-    Args:
-        attempts: Its attempts, oldest first.
-        alive: How it is.
-    """
+    """Return the failures of a job, newest first."""
     failures = (attempt.failure(alive) for attempt in reversed(attempts))
     return [failure for failure in failures if failure is not None]
 
 
 def read_attempts(directory: JobDirectory, status: Status | None) -> list[AttemptLife]:
-    """Return the attempts of a job that are remembered, oldest first.
-
-    Args:
-        directory: The job directory.
-        status: What its driver last said.
-    """
+    """Return the attempts of a job that are remembered, oldest first."""
     by_attempt: dict[int, list[Record]] = {}
     for record in read_history(directory.storage):
         by_attempt.setdefault(record.attempt, []).append(record)

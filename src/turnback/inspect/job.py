@@ -67,13 +67,7 @@ from turnback.state.files import StorageRef
 
 
 class Job:
-    """A job, for those who look at it and ask something of it. What it shows is never cached.
-
-    Args:
-        directory: Its directory.
-        options: Settings of the storage.
-        clock: Where time comes from.
-    """
+    """A job, for those who look at it and ask something of it. What it shows is never cached."""
 
     def __init__(
         self,

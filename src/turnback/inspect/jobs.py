@@ -43,11 +43,6 @@ class Jobs:
     Names of directories are not trusted: a job's name is what its `job.json` says, and has to be
     the name its directory is made from. Links in the root are not followed.
 
-    Args:
-        root: The directory of all jobs, `state.checkpoints.dir`.
-        options: Settings of the storage.
-        clock: Where time comes from.
-
     Raises:
         ConfigurationError: The root cannot be used.
     """
@@ -241,11 +236,6 @@ def _id(job: Job) -> str | None:
 
 def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:
     """Delete a savepoint for good; the job that took it forgets it.
-
-    Args:
-        snapshot: The savepoint.
-        jobs: The jobs that may need it.
-        force: Delete it even if a job would go on from it, or may do so.
 
     Raises:
         ConfigurationError: It is a checkpoint, or a job needs it.

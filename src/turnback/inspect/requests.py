@@ -122,14 +122,7 @@ def request_row(requests: Requests, id_: str) -> RequestRow:
 
 
 def ended_row(row: RequestRow, requests: Requests, job: JobState, storage: Storage) -> RequestRow:
-    """Return a request without result, as it is now that its job has ended.
-
-    Args:
-        row: The request.
-        requests: The requests of the job.
-        job: How it has ended.
-        storage: The job directory.
-    """
+    """Return a request without result, as it is now that its job has ended."""
     request = requests.get(row.id)
     # The driver may have answered between the two looks.
     if request is None or requests.result(row.id) is not None:

@@ -115,14 +115,7 @@ def savepoint_rows(
     script: tuple[str, ...],
     options: Mapping[str, str] | None,
 ) -> list[SavepointRow]:
-    """Return the savepoints of a job, newest first.
-
-    Args:
-        entries: Their records, oldest first.
-        job: The job.
-        script: The program that took them, with its arguments; empty if that is not known.
-        options: Settings of the storage they are in.
-    """
+    """Return the savepoints of a job, newest first."""
     rows = []
     for entry in entries:
         path = shown(entry.path)

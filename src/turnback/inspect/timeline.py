@@ -35,15 +35,9 @@ class StartedFrom(View, frozen=True, kw_only=True):
 
 
 class TimelineAttempt(View, frozen=True, kw_only=True):
-    """A life of a job.
+    """An attempt of a job: RUNNING, RESTARTED, FINISHED, FAILED, CANCELED or LOST.
 
-    Attributes:
-        attempt: Its number.
-        started_ms: When it began.
-        ended_ms: When it ended, as far as is known; None while it runs.
-        state: How it is or ended: RUNNING, RESTARTED, FINISHED, FAILED, CANCELED, LOST.
-        started_from: What it started from; None for nothing.
-        cause: Why it ended.
+    `ended_ms` is None while it runs, `started_from` if it started from nothing.
     """
 
     attempt: int
@@ -64,13 +58,7 @@ class TimelineJob(View, frozen=True, kw_only=True):
 
 
 class Timeline(View, frozen=True, kw_only=True):
-    """A job, the jobs it descends from and those that descend from it.
-
-    Attributes:
-        job: The job.
-        now_ms: The end of the picture.
-        jobs: Ancestors first.
-    """
+    """A job, the jobs it descends from and those that descend from it, ancestors first."""
 
     job: str
     now_ms: int
@@ -83,11 +71,6 @@ _OWN = re.compile(r"chk-([0-9]+)")
 
 def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
     """Return the timeline around a job.
-
-    Args:
-        job: The job.
-        jobs: All jobs that may be related to it.
-        now_ms: The end of the picture.
 
     Raises:
         StorageError: The job itself cannot be read; others are left out, loudly.

@@ -49,13 +49,6 @@ class SavepointDraft(Generic[S, P]):
     It never looks into what it holds: `S` stands for the rows of a state, `P` for the position of
     a source.
 
-    Args:
-        name: What it is made from, for messages.
-        states: The states to begin with.
-        operators: The operators of the program that took them.
-        sources: The positions to begin with, by uid, or ``uid#0`` where one uid has several.
-        watermarks: By uid.
-
     Attributes:
         states: Schema and content of every state, by uid and name.
         operators: By uid.

@@ -288,12 +288,7 @@ def _refuse_two(what: str, names: Sequence[Name]) -> None:
 
 
 def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
-    """What a program can take over, as far as it is known without running it.
-
-    Args:
-        plan: The program.
-        streams: How many streams each source reads, where that is known.
-    """
+    """What a program can take over, as far as it is known without running it."""
     keyed = [op for op in plan.operators() if op.key is not None]
     states = {op.uid: frozenset(known_states(op)) for op in keyed}
     sources = frozenset(source.uid for source in plan.sources)

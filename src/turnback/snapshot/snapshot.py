@@ -267,10 +267,6 @@ class FileProblem(msgspec.Struct, frozen=True):
 def verify_snapshot(snapshot: Snapshot, on_progress: OnProgress | None = None) -> list[FileProblem]:
     """Read every file of a snapshot and compare it with what was recorded.
 
-    Args:
-        snapshot: The checkpoint or savepoint.
-        on_progress: Called after every file.
-
     Returns:
         What is wrong, nothing if it can be restored.
 

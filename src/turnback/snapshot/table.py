@@ -55,9 +55,6 @@ class StateTable:
     the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
     the list sorts by, so elements added later come last only in epochs after those stored.
 
-    Args:
-        schema: What is known of the state.
-
     Attributes:
         schema: As given.
         arrow_schema: The columns of typed tables.
@@ -311,12 +308,6 @@ def read_parts(
     storage: Storage, parts: Iterable[StatePart], first_group: int, last_group: int
 ) -> Iterator[pa.Table]:
     """Yield the rows of a range of key groups, a row group at a time.
-
-    Args:
-        storage: The savepoint's directory.
-        parts: Files of one state.
-        first_group: Smallest key group wanted.
-        last_group: Greatest one.
 
     Raises:
         CorruptFileError: A file is not what was written; no row of it was given out.
