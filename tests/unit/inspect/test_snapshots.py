@@ -16,7 +16,7 @@ from turnback.core.errors import (
     JobNotFoundError,
 )
 from turnback.inspect.snapshots import view
-from turnback.snapshot.find import find_snapshot, open_snapshot
+from turnback.snapshot.find import find_snapshot, locate, open_snapshot
 from turnback.snapshot.metadata import METADATA, Origin
 from turnback.snapshot.snapshot import verify_snapshot
 from turnback.state.files import StorageRef, storage_of
@@ -80,6 +80,7 @@ def found(job, text):
 )
 def test_snapshots_of_a_job(job, text, id):
     assert found(job, text) == id
+    assert view(locate(text, StorageRef(job.storage.uri))).id == id  # as in start_from
 
 
 def test_what_deletes_a_savepoint_needs_its_whole_id(job):
