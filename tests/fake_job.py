@@ -6,7 +6,7 @@ import itertools
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,24 @@ def entries(state: StateSchema, held: Mapping[Any, Any], groups: int, epoch: int
     return [list(column) for column in zip(*found, strict=True)] or [[], [], [], []]
 
 
+def described(
+    states: Iterable[SavedState] = (),
+    operators: Iterable[OperatorInfo] = (),
+    sources: Iterable[str] = (),
+    *,
+    groups: int = 128,
+    promised: Mapping[str, tuple[bytes, ...]] | None = None,
+) -> Snapshot:
+    """A snapshot without files that calls itself chk-7 of the job clicks."""
+    metadata = SavepointMetadata(
+        id="sp", turnback_version="0", type=SavepointFormat.CANONICAL, job="clicks", job_id="id",
+        attempt=1, checkpoint=7, epoch=1, created_ms=0, trigger="savepoint (user)",
+        max_parallelism=groups, sources={leaf: SourcePosition(None) for leaf in sources},
+        operators=tuple(operators), states=tuple(states), watermarks={},
+    )  # fmt: skip
+    return Snapshot(metadata, StorageRef("chk-7"), promised or {})
+
+
 class FakeJob:
     """Takes snapshots of whatever states it is given: pairs of schema and content."""
 
@@ -136,7 +154,7 @@ class FakeJob:
                 self.storage.put(path, built.data)
         written = self._append(tuple(self.files), tuple(self.schemas.values()), **more)
         self.clock.advance(60_000)
-        return Snapshot.of_manifest(written, StorageRef(self.storage.uri))
+        return Snapshot(written, StorageRef(self.storage.uri))
 
     def _append(
         self, files: tuple[StateFile, ...], schemas: tuple[StateSchema, ...], **more: Any
@@ -185,7 +203,7 @@ class FakeJob:
                 )
             )  # fmt: skip
         self.clock.advance(60_000)
-        return Snapshot.of_savepoint(metadata, StorageRef(directory.uri))
+        return Snapshot(metadata, StorageRef(directory.uri))
 
     def _saved(self, storage, state, held, parts) -> SavedState:
         columns = entries(state, held, self.groups)
@@ -217,7 +235,7 @@ class FakeJob:
             native=tuple(files),
         )  # fmt: skip
         SavepointDirectory(storage).write_metadata(metadata)
-        return Snapshot.of_savepoint(metadata, StorageRef(storage.uri))
+        return Snapshot(metadata, StorageRef(storage.uri))
 
 
 class Driver(FakeJob):

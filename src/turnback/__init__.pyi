@@ -1,8 +1,7 @@
 from .api.checkpoint_config import CheckpointConfig
 from .api.client import JobClient
 from .api.environment import StreamExecutionEnvironment
-from .api.savepoint import Savepoint
-from .api.savepoint_diff import diff
+from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
 from .api.stream import DataStream, DataStreamSink, KeyedStream
 from .config.checkpointing import (

@@ -10,10 +10,12 @@ from typing import Any
 import golden_job
 import job_support
 import pytest
+import shop
 from job_support import Jobs
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from turnback import Savepoint
 from turnback.spark.session import spark_session
 
 
@@ -33,7 +35,7 @@ def session() -> SparkSession:
 @pytest.fixture
 def jobs(session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     # Workers cannot import test modules, so what is defined in them travels by value.
-    modules: list[Any] = [request.module, job_support, golden_job]
+    modules: list[Any] = [request.module, job_support, golden_job, shop]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     made = Jobs(session, tmp_path)
@@ -41,3 +43,9 @@ def jobs(session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) 
     made.close()
     for module in modules:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture
+def savepoint(jobs: Jobs) -> Savepoint:
+    shop.bought(jobs, *shop.FIRST)
+    return Savepoint.load(shop.saved(jobs), jobs.spark)

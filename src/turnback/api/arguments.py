@@ -62,14 +62,7 @@ def state_schema(uid: str, descriptor: StateDescriptor, key: KeySchema) -> State
 def given_key(
     state: StateSchema, df: DataFrame, columns: tuple[str, ...] | None, key_type: Any
 ) -> KeySchema | None:
-    """How the stream of a state is keyed, in the form of `StateSchema.key`; None if not said.
-
-    Args:
-        state: The state, for messages.
-        df: Its rows.
-        columns: The key columns, for streams keyed by columns.
-        key_type: The type of the key, for streams keyed by a function.
-    """
+    """How the stream of a state is keyed, in the form of `StateSchema.key`; None if not said."""
     from turnback.spark.state_frames import column_type
 
     if columns is not None and key_type is not None:

@@ -62,7 +62,7 @@ class JobClient:
         Returns:
             Where it is, once it is complete.
         """
-        return self._ask(
+        return self._submit(
             RequestKind.SAVEPOINT, savepoint_directory, format_type, label=label, note=note
         )
 
@@ -74,7 +74,7 @@ class JobClient:
         Returns:
             Where the savepoint is, if there is one, once the job has ended.
         """
-        return self._ask(RequestKind.STOP, None, None, savepoint=self._runner.saves_on_stop)
+        return self._submit(RequestKind.STOP, savepoint=self._runner.saves_on_stop)
 
     def stop_with_savepoint(
         self,
@@ -97,7 +97,7 @@ class JobClient:
             label: Likewise.
             note: Likewise.
         """
-        return self._ask(
+        return self._submit(
             RequestKind.STOP,
             savepoint_directory,
             format_type,
@@ -120,7 +120,7 @@ class JobClient:
         Differs from `stop_with_savepoint` in the state the job ends in, and in what becomes of its
         checkpoints. If the savepoint cannot be taken the job goes on.
         """
-        return self._ask(
+        return self._submit(
             RequestKind.CANCEL,
             savepoint_directory,
             format_type,
@@ -129,11 +129,11 @@ class JobClient:
             savepoint=True,
         )
 
-    def _ask(
+    def _submit(
         self,
         kind: RequestKind,
-        directory: str | PathLike[str] | None,
-        format_type: SavepointFormat | None,
+        directory: str | PathLike[str] | None = None,
+        format_type: SavepointFormat | None = None,
         *,
         label: str | None = None,
         note: str | None = None,

@@ -1,4 +1,4 @@
-"""From what the program, the configuration and the command line say to how a job is run."""
+"""The environment: sources, settings, and starting the job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from turnback.api.arguments import path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
@@ -32,7 +32,7 @@ from turnback.core.units import parse_duration
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.plan import Plan, plan
-from turnback.snapshot.claims import Allowed, Renames
+from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type
 
@@ -47,6 +47,21 @@ _AT_MOST_ONCE = (
     "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
     "Call enable_checkpointing(...) for more",
 )
+
+
+class ExecuteOptions(TypedDict, total=False):
+    """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
+
+    bounded: bool
+    start_from: str | int | PathLike[str] | datetime | None
+    fresh: bool
+    allow_non_restored_state: Allowed
+    renames: Renames | None
+    fork: bool
+    allow_pickled_state: bool
+    take_over_sinks: bool
+    claim_mode: ClaimMode
+    epoch_interval: Duration
 
 
 class StreamExecutionEnvironment:
@@ -65,9 +80,9 @@ class StreamExecutionEnvironment:
         if root is not None:
             self._editor.set({"state.checkpoints.dir": path_text("root", root)})
         self._graph = StreamGraph()
-        said = self.configuration.origin("log.level"), self.configuration.origin("log.format")
-        if self._launched is not None or said != (DEFAULT, DEFAULT):
-            level, format = map(self.configuration.value, ("log.level", "log.format"))
+        keys = ("log.level", "log.format")
+        if self._launched is not None or {*map(self.configuration.origin, keys)} != {DEFAULT}:
+            level, format = map(self.configuration.value, keys)
             set_up_logging(level.value, format.value)
 
     @classmethod
@@ -242,14 +257,14 @@ class StreamExecutionEnvironment:
         """Check the program and cut it into levels, without running anything."""
         return plan(self._graph, self.get_parallelism(), self.get_max_parallelism())
 
-    def execute(self, job_name: str | None = None, **how: Any) -> JobReport:
+    def execute(self, job_name: str | None = None, **options: Unpack[ExecuteOptions]) -> JobReport:
         """Run the job until its input ends, it is cancelled, or it fails for good.
 
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
-            **how: See `execute_async`.
+            **options: See `execute_async`.
         """
-        return self.execute_async(job_name, **how).result()
+        return self.execute_async(job_name, **options).result()
 
     def execute_async(
         self,
@@ -313,7 +328,7 @@ class StreamExecutionEnvironment:
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
         )
         if self._launched is not None:
-            self._launched.found(program, spec)
+            self._launched.stop_if_planning(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
         return JobClient(JobRunner(self.spark, program, spec)).start()
@@ -327,15 +342,7 @@ def job_spec(
     bounded: bool,
     epoch_interval_ms: int,
 ) -> JobSpec:
-    """Put together how a job is run.
-
-    Args:
-        start: What the program says; the command line wins.
-        configuration: All layers of it.
-        launched: How the process was launched, if with `turnback run`.
-        bounded: Whether to end when everything that is there now has been processed.
-        epoch_interval_ms: Least time between the starts of two epochs.
-    """
+    """Put together how a job is run: the command line wins over the program."""
     start = launched.override(start) if launched is not None else start
     settings = CheckpointSettings.from_configuration(configuration.raw)
     backend, storage = state_backend(configuration)

@@ -1,4 +1,4 @@
-"""What Turnback has to say of a job, as lines for people or as JSON for machines."""
+"""How this process was started: what `turnback run` says of the job, and where its log goes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnback.job.run import (
     current_run,
 )
 from turnback.program.plan import Plan
-from turnback.snapshot.claims import Allowed, Renames
+from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobSpec
 
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -68,12 +68,12 @@ def set_up_logging(level: str, format: str, stream: TextIO | None = None) -> Non
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Told apart from handlers that the program has set up."""
+    """Has a type of its own, so that handlers of the program's are not taken for it."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a program says of how its job starts; see `execute_async`."""
+    """How the program wants its job to start; see `execute_async`."""
 
     name: str
     start_from: str | int | None
@@ -121,8 +121,8 @@ class Launched:
     def override(self, start: Start) -> Start:
         """Let the command line win over the program.
 
-        A driver that is started again goes on with the job. Where that began is said and done; so
-        it is when the program runs its job a second time.
+        A driver that was started again after a crash resumes its job, wherever that began. When
+        the program runs its job a second time, the program alone says where that starts.
 
         Raises:
             ConfigurationError: The program runs another job, and it is not said which is meant.
@@ -153,7 +153,7 @@ class Launched:
             return replace(start, start_from=launch.start_from, fresh=False)
         return replace(start, start_from=None, fresh=True) if launch.fresh else start
 
-    def found(self, plan: Plan, spec: JobSpec) -> None:
+    def stop_if_planning(self, plan: Plan, spec: JobSpec) -> None:
         """End the program here, if it was started to learn what it is."""
         if self.launch.mode is LaunchMode.PLAN:
             raise ProgramFound(plan, spec)
@@ -163,7 +163,8 @@ class Launched:
 def launched() -> Launched | None:
     """How this process was launched, `None` if it was started by other means.
 
-    The first call makes it a driver of the launch: whatever ends it is told to whoever launched.
+    The first call makes it a driver of the launch: an error that ends it is recorded in the run
+    directory.
     """
     run = current_run()
     if run is None:
@@ -171,11 +172,11 @@ def launched() -> Launched | None:
     launch = run.launch()
     if launch.mode is LaunchMode.RUN:
         run.set_driver(ProcessId.current())
-        _tell_why(run)
+        _record_crash(run)
     return Launched(launch, run)
 
 
-def _tell_why(run: RunDirectory) -> None:
+def _record_crash(run: RunDirectory) -> None:
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

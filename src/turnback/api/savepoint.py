@@ -6,20 +6,28 @@ from datetime import UTC, datetime
 from os import PathLike
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from turnback.api.arguments import path_text
 from turnback.checkpoint.manifest import Manifest, OperatorInfo
 from turnback.config.configuration import location as absolute
-from turnback.core.errors import ConfigurationError, UnsupportedTypeError
+from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.program.plan import Plan
-from turnback.snapshot.claims import Allowed, Renames, StateId, StoredState
-from turnback.snapshot.directory import FileProblem, SavepointDirectory
+from turnback.snapshot.diff import Change, state_ids, state_pair
+from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import view_names
-from turnback.snapshot.find import load_savepoint, locate, split_slot_path
-from turnback.snapshot.metadata import SavepointMetadata, check_state
+from turnback.snapshot.find import load_snapshot
+from turnback.snapshot.matching import Allowed, Renames
+from turnback.snapshot.metadata import SavepointMetadata, StateId
 from turnback.snapshot.preflight import CheckReport, check
-from turnback.snapshot.snapshot import Snapshot, StoredRows, verify
-from turnback.state.files import StorageRef, storage_of
-from turnback.types.typeinfo import type_from_descriptor
+from turnback.snapshot.snapshot import (
+    FileProblem,
+    Snapshot,
+    StateRow,
+    state_rows,
+    verify_snapshot,
+)
+from turnback.state.files import storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,32 +35,10 @@ if TYPE_CHECKING:
     from turnback.api.environment import StreamExecutionEnvironment
 
 
-@dataclass(frozen=True)
-class StateInfo:
-    """A state of a snapshot, without its rows.
+class StateInfo(StateRow, frozen=True, kw_only=True):
+    """A state of a snapshot, without its rows; `key_columns`: the stream is keyed by columns."""
 
-    Attributes:
-        uid: The operator.
-        name: Name of the state.
-        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
-        key_type: Type of the keys; several, separated by commas, for keys of several columns.
-        key_columns: The stream is keyed by columns; else by a function.
-        map_key_type: Type of a map's keys, else None.
-        value_type: Type of values, list elements or accumulators.
-        rows: Values, list elements or map entries; None where nobody has counted them, as in
-            checkpoints.
-        bytes: Size of its files; None where files hold several states.
-    """
-
-    uid: str
-    name: str
-    kind: str
-    key_type: str
     key_columns: bool
-    map_key_type: str | None
-    value_type: str
-    rows: int | None
-    bytes: int | None
 
 
 class Savepoint:
@@ -89,12 +75,8 @@ class Savepoint:
             FormatVersionError: It was written by a newer version.
             ConfigurationError: The path cannot be used.
         """
-        text = absolute(path_text("location", location))
-        options = dict(storage_options or {})
-        slot = split_slot_path(text)
-        if slot is None:
-            return cls(load_savepoint(text, options), spark)
-        return cls(locate(slot[1], StorageRef(slot[0], options)), spark)
+        path = absolute(path_text("location", location))
+        return cls(load_snapshot(path, dict(storage_options or {})), spark)
 
     # -- what it says of itself
 
@@ -151,9 +133,7 @@ class Savepoint:
     @property
     def metadata(self) -> SavepointMetadata | Manifest:
         """All that is known without reading state."""
-        found = self._snapshot.metadata or self._snapshot.manifest
-        assert found is not None
-        return found
+        return self._snapshot.document
 
     @property
     def is_checkpoint(self) -> bool:
@@ -162,7 +142,11 @@ class Savepoint:
 
     def states(self) -> list[StateInfo]:
         """All states in it, by uid and name."""
-        return [_info(state) for state in sorted(self._snapshot.states, key=lambda s: s.id)]
+        keys = {state.id: state.schema.key for state in self._snapshot.states}
+        return [
+            StateInfo(**msgspec.structs.asdict(row), key_columns=keys[row.uid, row.name].columns)
+            for row in state_rows(self._snapshot)
+        ]
 
     # -- tables
 
@@ -176,14 +160,14 @@ class Savepoint:
         Raises:
             StateError: There is no such state.
         """
-        id = check_state(self.location, self._ids(), uid, name)
+        rows = self._snapshot.rows(self._snapshot.state(uid, name))
         from turnback.spark.state_frames import state_frame
 
-        return state_frame(self.spark, self._rows(id), self.max_parallelism)
+        return state_frame(self.spark, rows, self.max_parallelism)
 
     def views(self) -> dict[str, StateId]:
         """The tables that `sql` knows: uid and name of the state behind each name."""
-        return {view: id for id, view in view_names(self._ids()).items()}
+        return {view: id for id, view in view_names(self._snapshot.state_ids).items()}
 
     def sql(self, query: str) -> DataFrame:
         """Query all states; each is a table, named after its uid and its name, see `views`.
@@ -194,7 +178,8 @@ class Savepoint:
         from turnback.spark.state_frames import view_session
 
         if self._session is None:
-            views = {view: self._rows(id) for view, id in self.views().items()}
+            found = self._snapshot
+            views = {view: found.rows(found.state(*id)) for view, id in self.views().items()}
             self._session = view_session(self.spark, views, self.max_parallelism)
         return self._session.sql(query)
 
@@ -211,11 +196,7 @@ class Savepoint:
 
     def verify(self) -> list[FileProblem]:
         """Read every file and compare it with what was recorded; returns what is wrong."""
-        storage = storage_of(self._snapshot.storage)
-        if self._snapshot.manifest is None:
-            return SavepointDirectory(storage).verify()
-        problems = verify(storage, self._snapshot.manifest)
-        return [FileProblem(problem.path, problem.reason) for problem in problems]
+        return verify_snapshot(self._snapshot)
 
     def check(
         self,
@@ -233,8 +214,8 @@ class Savepoint:
         from turnback.spark.sources import stream_counts
 
         plan = job if isinstance(job, Plan) else job.plan()
-        info, streams = self._snapshot.info(), stream_counts(plan)
-        return check(plan, info, renames, allow_non_restored_state, streams)
+        streams = stream_counts(plan)
+        return check(plan, self._snapshot, renames, allow_non_restored_state, streams)
 
     def delete(self) -> None:
         """Delete the savepoint for good.
@@ -253,31 +234,117 @@ class Savepoint:
         kind = "checkpoint" if self.is_checkpoint else "savepoint"
         return f"<{kind} {self.location} of job {self.job!r}, epoch {self.epoch}>"
 
-    def _ids(self) -> list[StateId]:
-        return [state.id for state in self._snapshot.states]
 
-    def _rows(self, id: StateId) -> StoredRows:
-        (schema,) = (state.schema for state in self._snapshot.states if state.id == id)
-        return self._snapshot.rows(schema)
+@dataclass(frozen=True)
+class StateDiff:
+    """How many rows of a state differ.
+
+    A row is a value, a list element or a map entry.
+
+    Attributes:
+        uid: The operator.
+        state: Name of the state.
+        added: Rows that only the second snapshot has.
+        removed: Rows that only the first one has.
+        changed: Rows with another value.
+        unchanged: All others.
+        incomparable: Why nothing could be compared; the numbers are 0 then.
+    """
+
+    uid: str
+    state: str
+    added: int = 0
+    removed: int = 0
+    changed: int = 0
+    unchanged: int = 0
+    incomparable: str | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether the state is the same in both snapshots."""
+        return self.incomparable is None and not (self.added or self.removed or self.changed)
 
 
-def _info(state: StoredState) -> StateInfo:
-    schema = state.schema
-    return StateInfo(
-        uid=schema.uid,
-        name=schema.name,
-        kind=schema.kind,
-        key_type=", ".join(map(_told, schema.key.types)),
-        key_columns=schema.key.columns,
-        map_key_type=None if schema.sub is None else _told(schema.sub),
-        value_type=_told(schema.value),
-        rows=state.rows,
-        bytes=state.length,
-    )
+class SavepointDiff:
+    """What differs between two snapshots, state by state. Made by `diff`."""
+
+    def __init__(self, old: Snapshot, new: Snapshot, spark: SparkSession) -> None:
+        self._old = old
+        self._new = new
+        self._spark = spark
+
+    def states(self) -> list[StateId]:
+        """Uid and name of every state that is in one of the two, or in both."""
+        return state_ids(self._old, self._new)
+
+    def state(self, uid: str, name: str) -> DataFrame:
+        """What differs in a state.
+
+        Its columns are ``key``, for lists ``position``, for maps ``map_key``, then ``change``,
+        which is added, removed or changed, and the values ``old`` and ``new``, null where there is
+        none. A state that only one of the snapshots has is added or removed as a whole. Equal rows
+        are left out.
+
+        Rows are found by key and map key. A list element is found by its position, which tells
+        when it was added: a list that was replaced by an equal one is removed and added.
+
+        Values are compared as they are stored: two maps in any order, decimals by their value, NaN
+        is equal to NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
+
+        Raises:
+            StateError: Neither snapshot has such a state.
+            IncompatibleStateError: Its types differ.
+        """
+        from turnback.spark.state_frames import changes_frame
+
+        pair = state_pair(self._old, self._new, uid, name)
+        if pair.problem is not None:
+            raise IncompatibleStateError(
+                f"state {name!r} of operator {uid!r} cannot be compared: {pair.problem}. Read it "
+                f"from both with Savepoint.state() and bring one of them to the type of the other"
+            )
+        return changes_frame(self._spark, pair)
+
+    def summary(self) -> list[StateDiff]:
+        """Count what differs in every state, with one Spark job."""
+        from turnback.spark.state_frames import count_changes
+
+        pairs = {id: state_pair(self._old, self._new, *id) for id in self.states()}
+        comparable = [id for id, pair in pairs.items() if pair.problem is None]
+        counts = count_changes(self._spark, [pairs[id] for id in comparable])
+        counted = {
+            id: StateDiff(
+                *id,
+                added=each[Change.ADDED],
+                removed=each[Change.REMOVED],
+                changed=each[Change.CHANGED],
+                unchanged=each[Change.UNCHANGED],
+            )
+            for id, each in zip(comparable, counts, strict=True)
+        }
+        return [
+            counted.get(id) or StateDiff(*id, incomparable=pair.problem)
+            for id, pair in pairs.items()
+        ]
+
+    def __repr__(self) -> str:
+        return f"<diff of {self._old.name} and {self._new.name}>"
 
 
-def _told(descriptor: object) -> str:
-    try:
-        return str(type_from_descriptor(descriptor))
-    except UnsupportedTypeError:
-        return str(descriptor)
+def diff(
+    a: Savepoint | str | PathLike[str],
+    b: Savepoint | str | PathLike[str],
+    spark: SparkSession | None = None,
+) -> SavepointDiff:
+    """Compare two snapshots key by key.
+
+    They may be of different jobs and have different numbers of key groups. Spark compares; nothing
+    but counts comes to the driver.
+
+    Args:
+        a: The first, a `Savepoint` or where it is.
+        b: The second.
+        spark: The session to work in; by default the first one's.
+    """
+    old, new = (s if isinstance(s, Savepoint) else Savepoint.load(s, spark) for s in (a, b))
+    return SavepointDiff(old._snapshot, new._snapshot, spark or old.spark)

@@ -22,7 +22,7 @@ from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.program.descriptors import StateDescriptor
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.snapshot.draft import Draft
+from turnback.snapshot.draft import SavepointDraft
 from turnback.snapshot.metadata import SavedState, SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
@@ -47,7 +47,7 @@ class SavepointWriter:
 
     def __init__(
         self,
-        draft: Draft[Kept | GivenFiles, SavepointPosition],
+        draft: SavepointDraft[Kept | GivenFiles, SavepointPosition],
         base: Snapshot | None,
         job: str,
         max_parallelism: int,
@@ -75,7 +75,7 @@ class SavepointWriter:
             spark: The session to work in.
         """
         name, groups = check_job_name(job), key_groups(max_parallelism)
-        return cls(Draft("the new savepoint"), None, name, groups, spark)
+        return cls(SavepointDraft("the new savepoint"), None, name, groups, spark)
 
     @classmethod
     def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
@@ -85,9 +85,9 @@ class SavepointWriter:
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
         base = given._snapshot
         groups = base.max_parallelism
-        draft: Draft[Kept | GivenFiles, SavepointPosition] = Draft(
+        draft: SavepointDraft[Kept | GivenFiles, SavepointPosition] = SavepointDraft(
             base.name,
-            [(s.schema, Kept(base.rows(s.schema), groups)) for s in base.states],
+            [(s.schema, Kept(base.rows(s), groups)) for s in base.states],
             base.operators,
             {leaf: SavepointPosition(p, base.storage) for leaf, p in base.sources.items()},
             given.metadata.watermarks,

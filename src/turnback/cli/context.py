@@ -95,8 +95,16 @@ class Cli:
         return self.jobs.find(text, whole=whole)
 
     def snapshot(self, text: str, *, whole: bool = False) -> Snapshot:
-        """Find a checkpoint or savepoint; see `job` for `whole`."""
-        from turnback.inspect.snapshots import open_snapshot
+        """The checkpoint or savepoint that is meant.
+
+        Args:
+            text: What was written.
+            whole: Prefixes of names and ids are not enough: for what deletes it.
+
+        Raises:
+            CheckpointNotFoundError: There is none.
+        """
+        from turnback.snapshot.find import open_snapshot
 
         return open_snapshot(text, self.jobs, self.storage_options, whole=whole)
 

@@ -81,7 +81,7 @@ def find_state(text: str, ids: Collection[tuple[str, str]], where: str) -> tuple
         raise StateError(f"{where} has several states {text!r}: write one of {names}")
     uid, slash, name = text.rpartition("/")
     if slash:
-        from turnback.snapshot.metadata import check_state
+        from turnback.snapshot.snapshot import check_state
 
         return check_state(where, ids, uid, name)
     names = ", ".join(sorted("/".join(id) for id in ids)) or "none at all"

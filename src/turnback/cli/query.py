@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.api.savepoint_diff import StateDiff
+    from turnback.api.savepoint import StateDiff
     from turnback.snapshot.snapshot import Snapshot
 
 _COUNTS = ("added", "removed", "changed", "unchanged")
@@ -128,7 +128,7 @@ def diff(
 
     old, new = cli.snapshot(a), cli.snapshot(b)
     with while_kept(old, new), spark_session(cli) as session:
-        from turnback.api.savepoint_diff import SavepointDiff
+        from turnback.api.savepoint import SavepointDiff
 
         both = SavepointDiff(old, new, session)
         if state is None:

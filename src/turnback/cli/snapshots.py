@@ -17,8 +17,8 @@ from turnback.cli.text import value_text
 from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from turnback.inspect.model import OperatorNode, SnapshotView, StatePage, StateRow
-    from turnback.snapshot.snapshot import Snapshot
+    from turnback.inspect.model import OperatorNode, SnapshotView, StatePage
+    from turnback.snapshot.snapshot import Snapshot, StateRow
 
 _STATES: tuple[Column[StateRow], ...] = (
     Column("uid", lambda row, out: row.uid),
@@ -148,7 +148,8 @@ def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
 
     Ends with code 6 if a file is missing or damaged.
     """
-    from turnback.inspect.snapshots import verify_snapshot, view
+    from turnback.inspect.snapshots import view
+    from turnback.snapshot.snapshot import verify_snapshot
 
     snapshot = cli.snapshot(snapshot_name)
     seen = view(snapshot)
@@ -198,8 +199,8 @@ def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
 
     Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
+    from turnback.inspect.jobs import dispose as delete
     from turnback.inspect.locations import shown
-    from turnback.inspect.savepoints import dispose as delete
     from turnback.inspect.snapshots import view
 
     snapshot = cli.snapshot(snapshot_name, whole=True)

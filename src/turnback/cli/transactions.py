@@ -22,8 +22,7 @@ from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from turnback.inspect.job import Job
-    from turnback.inspect.prepared import TransactionRow
-    from turnback.inspect.transactions import Settled
+    from turnback.inspect.transactions import Settled, TransactionRow
 
 _COLUMNS: tuple[Column[TransactionRow], ...] = (
     Column("sink", lambda row, out: row.sink),

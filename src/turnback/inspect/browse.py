@@ -1,4 +1,4 @@
-"""One state of a snapshot, read in this process, a piece at a time."""
+"""One state of a snapshot, read in this process, a page at a time."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from turnback.core.errors import ConfigurationError, ElementTypeError, StateError
 from turnback.inspect.model import StatePage
 from turnback.inspect.snapshots import while_kept
-from turnback.inspect.text import Show, parse_key, shower
-from turnback.snapshot.metadata import check_state
+from turnback.inspect.text import Formatter, formatter, parse_key
+from turnback.snapshot.reader import spans_of
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import storage_of
 from turnback.types.factory import Types
@@ -30,12 +30,11 @@ _CURSOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,15})")
 class RowPosition(NamedTuple):
     """A row: the file or key group it is in, and which row of that it is."""
 
-    place: int
+    block: int
     row: int
 
     def cursor(self) -> str:
-        """The text that stands for it."""
-        return f"{self.place}.{self.row}"
+        return f"{self.block}.{self.row}"
 
     @classmethod
     def of(cls, cursor: str | None) -> RowPosition:
@@ -57,11 +56,6 @@ class RowPosition(NamedTuple):
 class StateRows:
     """The rows of one state.
 
-    Args:
-        snapshot: The checkpoint or savepoint.
-        uid: The operator.
-        name: The state.
-
     Attributes:
         key_types: Types of the key's columns.
         columns: Names of the columns that are shown.
@@ -74,69 +68,62 @@ class StateRows:
     def __init__(self, snapshot: Snapshot, uid: str, name: str) -> None:
         from turnback.snapshot.table import StateTable
 
-        check_state(snapshot.name, [state.id for state in snapshot.states], uid, name)
-        (schema,) = (s.schema for s in snapshot.states if s.id == (uid, name))
-        self.schema = schema
-        self.stored = snapshot.rows(schema)
+        state = snapshot.state(uid, name)
+        self.schema = state.schema
+        self.stored = snapshot.rows(state)
         self.groups = snapshot.max_parallelism
-        self.codec = StateTable(schema)
-        self.key_types = schema.key.type_infos()
+        self.codec = StateTable(state.schema)
+        self.key_types = state.schema.key.type_infos()
         self.columns = tuple(self.codec.arrow_schema.names[1:])
 
-    def shown(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
+    def formatted(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
         """Rows with typed columns in a form that JSON can hold, without the key group.
 
         Raises:
             StateError: A value is none of its type.
         """
-        shows = self.showers(full=full)
+        formats = self._formatters(full)
         try:
             lists = [
-                [show(value) for value in typed[name].to_pylist()]
-                for name, show in zip(self.columns, shows, strict=True)
+                [format(value) for value in typed[name].to_pylist()]
+                for name, format in zip(self.columns, formats, strict=True)
             ]
         except (ValueError, OverflowError) as error:
-            raise self.unreadable(str(error)) from error
+            raise self._unreadable(str(error)) from error
         return list(zip(*lists, strict=True))
 
-    def showers(self, *, full: bool = False) -> list[Show]:
-        """What shows the values of each column."""
-        whole = {"longest": None} if full else {}
-        shows = [_key_shower(self.key_types)]
+    def _formatters(self, full: bool) -> list[Formatter]:
+        formats = [_key_formatter(self.key_types)]
         if self.schema.kind == "list":
-            shows.append(_position)
+            formats.append(_position)
         elif self.schema.kind == "map":
-            shows.append(shower(type_from_descriptor(self.schema.sub), longest=None))
-        return [*shows, shower(type_from_descriptor(self.schema.value), **whole)]
+            formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
+        value = type_from_descriptor(self.schema.value)
+        return [*formats, formatter(value, longest=None) if full else formatter(value)]
 
     def tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
         """Typed rows from a position on, and the position of the first of each table.
 
-        A place is a file in a savepoint, and a key group in a checkpoint. In memory at once are
-        the files of one place and a piece of their rows.
+        A block is a file of a savepoint, or a key group of a checkpoint. In memory at once are
+        the files of one block and some of their rows.
         """
-        found = self._of_parts(start) if self.stored.parts else self._of_files(start)
-        for position, table in found:
-            self.check(table)
-            yield position, table
-
-    def check(self, typed: pa.Table) -> None:
-        """Refuse a table that has other columns than the state."""
+        tables = self._of_parts(start) if self.stored.parts else self._of_files(start)
         wanted = self.codec.arrow_schema
-        if typed.schema.names != wanted.names or typed.schema.types != wanted.types:
-            raise self.unreadable(f"its files have the columns {typed.schema.names}")
+        for position, table in tables:
+            if table.schema.names != wanted.names or table.schema.types != wanted.types:
+                raise self._unreadable(f"its files have the columns {table.schema.names}")
+            yield position, table
 
     def after(self, position: RowPosition, table: pa.Table, rows: int) -> RowPosition:
         """The position after so many rows of a table that begins at a position."""
         if self.stored.parts:
-            return RowPosition(position.place, position.row + rows)
+            return RowPosition(position.block, position.row + rows)
         groups = table["key_group"].to_numpy()
         last = int(groups[rows - 1])
-        before = position.row if last == position.place else 0
+        before = position.row if last == position.block else 0
         return RowPosition(last, before + int((groups[:rows] == last).sum()))
 
-    def unreadable(self, why: str) -> StateError:
-        """The error for rows that cannot be used."""
+    def _unreadable(self, why: str) -> StateError:
         return StateError(
             f"state {self.schema.name!r} of operator {self.schema.uid!r} in "
             f"{self.stored.storage.uri} cannot be read: {why}"
@@ -147,44 +134,41 @@ class StateRows:
 
         storage = storage_of(self.stored.storage)
         parts = sorted(self.stored.parts, key=lambda p: (p.first_group, p.last_group, p.path))
-        for place, part in enumerate(parts[start.place :], start.place):
-            first = start.row if place == start.place else 0
+        for block, part in enumerate(parts[start.block :], start.block):
+            first = start.row if block == start.block else 0
             row = 0
             for table in read_parts(storage, (part,), 0, self.groups - 1):
                 skipped = min(max(first - row, 0), table.num_rows)
                 if skipped < table.num_rows:
-                    yield RowPosition(place, row + skipped), table.slice(skipped)
+                    yield RowPosition(block, row + skipped), table.slice(skipped)
                 row += table.num_rows
 
     def _of_files(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
-        from turnback.snapshot.reader import spans_of
-
-        files = [f for f in self.stored.files if self.schema.uid in f.operators]
-        place, row = start.place, 0
-        for first, last in spans_of(self.groups, files, SPAN_ROWS, SPAN_BYTES):
-            if last < start.place:
+        block, row = start.block, 0
+        for first, last in spans_of(self.groups, self.stored.held_by(), SPAN_ROWS, SPAN_BYTES):
+            if last < start.block:
                 continue
-            for table in self.stored.typed(max(first, start.place), last):
+            for table in self.stored.typed(max(first, start.block), last):
                 groups = table["key_group"].to_numpy()
-                if int(groups[0]) != place:
-                    place, row = int(groups[0]), 0
-                wanted = start.row if place == start.place else 0
-                skipped = min(max(wanted - row, 0), int((groups == place).sum()))
+                if int(groups[0]) != block:
+                    block, row = int(groups[0]), 0
+                wanted = start.row if block == start.block else 0
+                skipped = min(max(wanted - row, 0), int((groups == block).sum()))
                 if skipped < table.num_rows:
                     rest = table.slice(skipped)
-                    same = int(groups[skipped]) == place
+                    same = int(groups[skipped]) == block
                     yield RowPosition(int(groups[skipped]), row + skipped if same else 0), rest
                 end = int(groups[-1])
-                row = (row if end == place else 0) + int((groups == end).sum())
-                place = end
+                row = (row if end == block else 0) + int((groups == end).sum())
+                block = end
 
 
-def _key_shower(types: tuple[TypeInfo, ...]) -> Show:
+def _key_formatter(types: tuple[TypeInfo, ...]) -> Formatter:
     """Several columns as a list; never cut, because people search for what they see."""
-    shows = [shower(type_, longest=None) for type_ in types]
-    if len(shows) == 1:
-        return shows[0]
-    return lambda key: [show(value) for show, value in zip(shows, key.values(), strict=True)]
+    formats = [formatter(type_, longest=None) for type_ in types]
+    if len(formats) == 1:
+        return formats[0]
+    return lambda key: [f(value) for f, value in zip(formats, key.values(), strict=True)]
 
 
 def _position(value: int) -> int | str:
@@ -240,12 +224,12 @@ def page(
             following = _scan(rows, start, found, prefix)
         else:
             following = _look_up(rows, key, start, found)
-    shown = [row for table in found.tables for row in rows.shown(table, full=full)]
+    formatted = [row for table in found.tables for row in rows.formatted(table, full=full)]
     return StatePage(
         uid=uid,
         name=name,
         columns=rows.columns,
-        rows=tuple(shown),
+        rows=tuple(formatted),
         next=following.cursor() if following is not None else None,
         scanned=found.scanned,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from turnback.core.errors import (
     ConfigurationError,
     JobNotFoundError,
+    NotFoundError,
     StillNeededError,
     StorageError,
 )
@@ -22,28 +23,20 @@ from turnback.inspect.garbage_files import (
     remove_unused_stores,
     unused_files,
     unused_stores,
-    why_busy,
-)
-from turnback.inspect.garbage_savepoints import (
-    partial_savepoints,
-    remove_partial,
-    remove_record,
-    stale_records,
+    why_in_use,
 )
 from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
-from turnback.inspect.locations import plain, shown
+from turnback.inspect.locations import normalized, shown
 from turnback.inspect.model import View
-
-__all__ = [
-    "Findings",
-    "Garbage",
-    "GarbageKind",
-    "Skipped",
-    "find_garbage",
-    "remove",
-    "scan",
-]
+from turnback.inspect.requests import ENDED
+from turnback.inspect.snapshots import exists
+from turnback.job.catalog import SavepointCatalog
+from turnback.snapshot.directory import is_mark
+from turnback.snapshot.metadata import FILES, METADATA, SOURCES, STATE
+from turnback.storage.base import Storage
+from turnback.storage.local import LocalStorage
+from turnback.storage.open import open_storage
 
 
 class Findings(View, frozen=True, kw_only=True):
@@ -51,13 +44,6 @@ class Findings(View, frozen=True, kw_only=True):
 
     garbage: tuple[Garbage, ...] = ()
     skipped: tuple[Skipped, ...] = ()
-
-
-def find_garbage(
-    jobs: Jobs, savepoints_dir: str | None = None, runs: Iterable[Path] | None = None
-) -> list[Garbage]:
-    """Return what nothing needs; see `scan`, which also tells what was left alone."""
-    return list(scan(jobs, savepoints_dir, runs).garbage)
 
 
 def scan(
@@ -80,45 +66,46 @@ def scan(
             left alone.
     """
     every = jobs.all()
-    garbage: list[Garbage] = []
+    found: list[Garbage] = []
     skipped: list[Skipped] = []
     try:
-        started_from = {plain(place) for job in every for place in _origins(job)}
+        started_from = {normalized(place) for job in every for place in _origins(job)}
     except StorageError as error:
         started_from = None
         skipped.append(Skipped(path=jobs.root, reason=f"records of savepoints: {error}"))
     for job in every:
         try:
             if started_from is not None:
-                garbage += stale_records(job, jobs.root, started_from, jobs.options)
-            busy = why_busy(job)
-            if busy is not None:
-                raise StillNeededError(busy)
-            garbage += unused_files(job, jobs.root) + half_written(job, jobs.root)
+                found += _stale_records(job, jobs.root, started_from, jobs.options)
+            in_use = why_in_use(job)
+            if in_use is not None:
+                raise StillNeededError(in_use)
+            found += unused_files(job, jobs.root) + half_written(job, jobs.root)
         except (StorageError, StillNeededError) as error:
             path = shown(job.directory.storage.uri)
             skipped.append(Skipped(path=path, reason=str(error), job=job.name))
     if savepoints_dir is not None:
-        found, left = _partial(savepoints_dir, every, jobs)
-        garbage += found
-        skipped += left
+        try:
+            partial, left = _partial_savepoints(savepoints_dir, every, jobs.root, jobs.options)
+            found, skipped = found + partial, skipped + left
+        except (StorageError, ConfigurationError) as error:
+            skipped.append(Skipped(path=shown(savepoints_dir), reason=str(error)))
     if local_dirs is not None:
-        found, left = unused_stores(every, jobs.root, local_dirs)
-        garbage += found
-        skipped += left
-    garbage += _runs(runs or (), every, jobs.root)
-    return Findings(garbage=tuple(garbage), skipped=tuple(skipped))
+        stores, left = unused_stores(every, jobs.root, local_dirs)
+        found, skipped = found + stores, skipped + left
+    found += _runs(runs or (), every, jobs.root)
+    return Findings(garbage=tuple(found), skipped=tuple(skipped))
 
 
 def remove(
-    garbage: Garbage,
+    unneeded: Garbage,
     options: Mapping[str, str] | None = None,
     remove_run: Callable[[Path], None] | None = None,
 ) -> None:
     """Remove something, after another look at whether it is needed.
 
     Args:
-        garbage: From `scan`.
+        unneeded: From `scan`.
         options: Settings of the storage.
         remove_run: Removes the directory of a launch that is over; needed for those only.
 
@@ -126,41 +113,32 @@ def remove(
         StillNeededError: Something may need it by now; it was left alone.
         StorageError: The storage refused; what was not deleted is found again.
     """
-    if garbage.kind is GarbageKind.RUN:
+    if unneeded.kind is GarbageKind.RUN:
         if remove_run is None:
-            raise ConfigurationError(f"{garbage.path} cannot be removed without `remove_run`")
-        remove_run(Path(garbage.path))
+            raise ConfigurationError(f"{unneeded.path} cannot be removed without `remove_run`")
+        remove_run(Path(unneeded.path))
         return
-    jobs = Jobs(garbage.root, options)
-    if garbage.kind is GarbageKind.SAVEPOINT:
-        remove_partial(garbage, jobs.all(), jobs.options)
+    jobs = Jobs(unneeded.root, options)
+    if unneeded.kind is GarbageKind.SAVEPOINT:
+        _remove_partial(unneeded, jobs.all(), jobs.options)
         return
-    if garbage.kind is GarbageKind.STORES:
-        remove_unused_stores(garbage, jobs.all())
+    if unneeded.kind is GarbageKind.STORES:
+        remove_unused_stores(unneeded, jobs.all())
         return
-    job = _owner(jobs, garbage)
-    if garbage.kind is GarbageKind.FILES:
-        remove_unused_files(job, garbage)
-    elif garbage.kind is GarbageKind.HALF_WRITTEN:
+    job = _owner(jobs, unneeded)
+    if unneeded.kind is GarbageKind.FILES:
+        remove_unused_files(job, unneeded)
+    elif unneeded.kind is GarbageKind.HALF_WRITTEN:
         remove_half_written(job)
     else:
-        remove_record(job, garbage, jobs.options)
+        _remove_record(job, unneeded, jobs.options)
 
 
-def _owner(jobs: Jobs, garbage: Garbage) -> Job:
+def _owner(jobs: Jobs, unneeded: Garbage) -> Job:
     try:
-        return jobs.get(garbage.job or "")
+        return jobs.get(unneeded.job or "")
     except JobNotFoundError as error:
-        raise StillNeededError(f"{garbage.path} is left alone: {error}") from error
-
-
-def _partial(
-    directory: str, every: Sequence[Job], jobs: Jobs
-) -> tuple[list[Garbage], list[Skipped]]:
-    try:
-        return partial_savepoints(directory, every, jobs.root, jobs.options)
-    except (StorageError, ConfigurationError) as error:
-        return [], [Skipped(path=shown(directory), reason=str(error))]
+        raise StillNeededError(f"{unneeded.path} is left alone: {error}") from error
 
 
 def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> list[Garbage]:
@@ -170,16 +148,9 @@ def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> list[Garbage
     for run in runs:
         if any(log.is_relative_to(run) for log in logs):
             continue
-        found.append(
-            Garbage(
-                kind=GarbageKind.RUN,
-                path=str(run),
-                bytes=sum(_size(path) for path in run.rglob("*")),
-                reason="the launch is over, and no job has its log there",
-                job=None,
-                root=root,
-            )
-        )
+        size = sum(_size(path) for path in run.rglob("*"))
+        reason = "the launch is over, and no job has its log there"
+        found.append(Garbage(GarbageKind.RUN, str(run), size, reason, None, root))
     return found
 
 
@@ -195,3 +166,144 @@ def _origins(job: Job) -> list[str]:
     directory = job.directory
     infos = [directory.attempt(number) for number in directory.attempts()]
     return [info.snapshot for info in infos if info is not None and info.snapshot is not None]
+
+
+# -- savepoints
+
+
+def _partial_savepoints(
+    directory: str, jobs: Sequence[Job], root: str, options: Mapping[str, str] | None
+) -> tuple[list[Garbage], list[Skipped]]:
+    """Return the savepoints in a directory that nobody will complete.
+
+    Only those that a job here was asked for: the directory may be shared with jobs elsewhere,
+    whose drivers cannot be seen.
+
+    Raises:
+        StorageError: The storage does not answer.
+    """
+    storage = open_storage(directory, options)
+    found: list[Garbage] = []
+    skipped: list[Skipped] = []
+    for folder in storage.folders():
+        place = shown(storage.uri).rstrip("/") + f"/{folder}"
+        files = storage.sizes(folder)
+        marks = _marks(folder, files)
+        if not marks or f"{folder}/{METADATA}" in files:
+            continue
+        try:
+            owner = _beginner(_id(storage, marks[0]), jobs)
+        except StillNeededError as error:
+            skipped.append(Skipped(path=place, reason=str(error)))
+            continue
+        reason = f"job {owner.name!r} began it and gave it up"
+        size = sum(files.values())
+        found.append(Garbage(GarbageKind.SAVEPOINT, place, size, reason, owner.name, root))
+    return found, skipped
+
+
+def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str, str]) -> None:
+    """Delete a partial savepoint, the marks that it is one last.
+
+    Raises:
+        StillNeededError: It is complete, or somebody may complete it.
+    """
+    parent, _, folder = partial.path.rpartition("/")
+    storage = open_storage(parent, options)
+    files = storage.list(folder)
+    if f"{folder}/{METADATA}" in files:
+        raise StillNeededError(f"{partial.path} is a complete savepoint")
+    marks = _marks(folder, files)
+    if not marks:
+        raise StillNeededError(f"{partial.path} is being completed or removed right now")
+    _beginner(_id(storage, marks[0]), jobs)
+    for path in files:
+        if path.split("/")[1] in (STATE, SOURCES, FILES):
+            storage.delete(path)
+    for mark in marks:
+        storage.delete(mark)
+    inside = open_storage(partial.path, options)
+    if isinstance(inside, LocalStorage):
+        inside.remove_leftovers()
+
+
+def _stale_records(
+    job: Job, root: str, started_from: Collection[str], options: Mapping[str, str] | None
+) -> list[Garbage]:
+    """Return the records of savepoints of a job that are gone.
+
+    Args:
+        job: The job.
+        root: The directory of all jobs.
+        started_from: Where the snapshots are that jobs have started from; their records stay,
+            because they tell where those jobs come from.
+        options: Settings of the storage.
+    """
+    storage = job.directory.storage
+    sizes = storage.sizes("savepoints")
+    found = []
+    for entry in SavepointCatalog(storage).list():
+        if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
+            continue
+        path = f"savepoints/{entry.id}.json"
+        size, reason = sizes.get(path, 0), f"the savepoint is gone from {shown(entry.path)}"
+        path = f"{shown(storage.uri)}/{path}"
+        found.append(Garbage(GarbageKind.RECORD, path, size, reason, job.name, root))
+    return found
+
+
+def _remove_record(job: Job, stale: Garbage, options: Mapping[str, str]) -> None:
+    """Forget a savepoint that is gone.
+
+    Raises:
+        StillNeededError: It is there again.
+    """
+    catalog = SavepointCatalog(job.directory.storage)
+    id_ = stale.path.rpartition("/")[2].removesuffix(".json")
+    try:
+        entry = catalog.get(id_)
+    except NotFoundError:
+        return
+    if not _is_gone(entry.path, options):
+        raise StillNeededError(f"savepoint {id_} is at {shown(entry.path)}")
+    catalog.forget(id_)
+
+
+def _is_gone(path: str, options: Mapping[str, str] | None) -> bool:
+    if exists(path, options) is not False:
+        return False
+    place = shown(path)
+    # A disk that is not mounted holds no savepoints either.
+    return not place.startswith("/") or Path(place).parent.is_dir()
+
+
+def _marks(folder: str, files: Iterable[str]) -> list[str]:
+    """Return the marks of all who began to write a savepoint; they all began the same one."""
+    prefix = f"{folder}/"
+    return [path for path in files if is_mark(path.removeprefix(prefix))]
+
+
+def _id(storage: Storage, path: str) -> str:
+    try:
+        mark = storage.get(path)
+    except NotFoundError:
+        raise StillNeededError(f"{path} is being completed or removed right now") from None
+    return mark.split(b" ")[0].decode("ascii", "replace")
+
+
+def _beginner(id_: str, jobs: Sequence[Job]) -> Job:
+    """Return the job that began a savepoint and cannot complete it any more."""
+    for job in jobs:
+        try:
+            request = job.request(id_)
+        except NotFoundError:
+            continue
+        except StorageError as error:
+            raise StillNeededError(f"job {job.name!r} may be writing it: {error}") from error
+        busy = why_in_use(job)
+        if busy is not None:
+            raise StillNeededError(f"job {job.name!r} may be writing it: {busy}")
+        if request.state not in ENDED:
+            raise StillNeededError(f"job {job.name!r} will write it anew when it is started again")
+        return job
+    raise StillNeededError("no job here was asked for it, so nobody here can tell who writes it")

@@ -1,4 +1,4 @@
-"""What a clean-up finds."""
+"""Files of jobs, and local stores, that nothing needs any more."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GarbageKind(StrEnum):
     """What a launch that is over has left on this machine."""
 
 
-class Garbage(View, frozen=True, kw_only=True):
+class Garbage(View, frozen=True):
     """Something that nothing needs any more.
 
     Attributes:
@@ -73,7 +73,7 @@ class Skipped(View, frozen=True, kw_only=True):
 _FOLDER = re.compile(r"(state|offsets)/([0-9]+)")
 
 
-def why_busy(job: Job) -> str | None:
+def why_in_use(job: Job) -> str | None:
     """Return why the files of a job have to be left alone, None if no driver can need them."""
     summary = job.summary()
     if summary.state == UNREADABLE:
@@ -82,12 +82,12 @@ def why_busy(job: Job) -> str | None:
         return None
     driver = summary.driver
     if driver is None:
-        return "no driver has said a word yet; one may just be starting"
+        return "no driver has reported yet; one may just be starting"
     where = f"pid {driver.pid} on {driver.host}"
     if driver.alive:
         return f"it is {summary.state} ({where})"
     if driver.alive is None:
-        return f"it is {summary.state} by its driver's last word ({where}), which may still run"
+        return f"it is {summary.state} by its driver's last report ({where}), which may still run"
     return None if summary.state == LOST else "its supervisor starts it again"
 
 
@@ -102,26 +102,21 @@ def unused_files(job: Job, root: str) -> list[Garbage]:
     for path, size in _unreferenced(job).items():
         by_folder["/".join(path.split("/")[:2])].append(size)
     directory = shown(job.directory.storage.uri)
-    return [
-        Garbage(
-            kind=GarbageKind.FILES,
-            path=f"{directory}/{folder}",
-            bytes=sum(sizes),
-            reason=f"no checkpoint needs these {len(sizes)} files of attempt "
-            f"{folder.rpartition('/')[2]}",
-            job=job.name,
-            root=root,
-        )
-        for folder, sizes in sorted(by_folder.items(), key=lambda item: _order(item[0]))
-    ]
+    found = []
+    for folder, sizes in sorted(by_folder.items(), key=lambda item: _order(item[0])):
+        attempt = folder.rpartition("/")[2]
+        reason = f"no checkpoint needs these {len(sizes)} files of attempt {attempt}"
+        path = f"{directory}/{folder}"
+        found.append(Garbage(GarbageKind.FILES, path, sum(sizes), reason, job.name, root))
+    return found
 
 
-def remove_unused_files(job: Job, garbage: Garbage) -> None:
+def remove_unused_files(job: Job, unused: Garbage) -> None:
     """Delete what no checkpoint needs, by a new look at the checkpoints."""
     _require_idle(job)
-    folder = garbage.path.removeprefix(f"{shown(job.directory.storage.uri)}/")
+    folder = unused.path.removeprefix(f"{shown(job.directory.storage.uri)}/")
     if not _FOLDER.fullmatch(folder):
-        raise StillNeededError(f"{garbage.path} holds no state of job {job.name!r}")
+        raise StillNeededError(f"{unused.path} holds no state of job {job.name!r}")
     unneeded = _unreferenced(job, folder)
     # Once more: a driver says that it starts before it writes, so nothing of it is in the list.
     _require_idle(job)
@@ -132,19 +127,12 @@ def remove_unused_files(job: Job, garbage: Garbage) -> None:
 def half_written(job: Job, root: str) -> list[Garbage]:
     """Return the files whose writers were killed, of a job that does not run."""
     storage = job.directory.storage
-    found = storage.leftovers() if isinstance(storage, LocalStorage) else {}
-    if not found:
+    sizes = storage.leftovers() if isinstance(storage, LocalStorage) else {}
+    if not sizes:
         return []
-    return [
-        Garbage(
-            kind=GarbageKind.HALF_WRITTEN,
-            path=shown(storage.uri),
-            bytes=sum(found.values()),
-            reason=f"the writers of {len(found)} files were killed",
-            job=job.name,
-            root=root,
-        )
-    ]
+    reason, path = f"the writers of {len(sizes)} files were killed", shown(storage.uri)
+    kind = GarbageKind.HALF_WRITTEN
+    return [Garbage(kind, path, sum(sizes.values()), reason, job.name, root)]
 
 
 def remove_half_written(job: Job) -> None:
@@ -156,7 +144,7 @@ def remove_half_written(job: Job) -> None:
 
 
 def _require_idle(job: Job) -> None:
-    busy = why_busy(job)
+    busy = why_in_use(job)
     if busy is not None:
         raise StillNeededError(f"the files of job {job.name!r} are left alone: {busy}")
 
@@ -209,7 +197,7 @@ def unused_stores(
         root: The directory of all jobs.
         local_dirs: Where to look, besides the machine's default places and those the jobs name.
     """
-    garbage: list[Garbage] = []
+    unused: list[Garbage] = []
     skipped: list[Skipped] = []
     named = [place for job in jobs for place in _local_dirs_of(job)]
     for stores in all_stores([*local_dirs, *named]):
@@ -224,31 +212,22 @@ def unused_stores(
             reason = f"a process has them open, although {reason}"
             skipped.append(Skipped(path=path, reason=reason, job=owner.job))
             continue
-        garbage.append(
-            Garbage(
-                kind=GarbageKind.STORES,
-                path=path,
-                bytes=stores.size(),
-                reason=reason,
-                job=owner.job,
-                root=root,
-            )
-        )
-    return garbage, skipped
+        unused.append(Garbage(GarbageKind.STORES, path, stores.size(), reason, owner.job, root))
+    return unused, skipped
 
 
-def remove_unused_stores(garbage: Garbage, jobs: Sequence[Job]) -> None:
+def remove_unused_stores(unused: Garbage, jobs: Sequence[Job]) -> None:
     """Remove local stores, by a new look at the job.
 
     Raises:
         StillNeededError: The job uses them again, or a process has them open.
         StorageError: The file system refused.
     """
-    stores = LocalStores(Path(garbage.path))
+    stores = LocalStores(Path(unused.path))
     owner = stores.owner()
     if owner is None:
         return  # somebody else was quicker
-    if not is_below(owner.directory, garbage.root) or _why_unused(owner, jobs) is None:
+    if not is_below(owner.directory, unused.root) or _why_unused(owner, jobs) is None:
         raise StillNeededError(f"job {owner.job!r} uses them, or may do so")
     try:
         if stores.is_open() or not stores.remove():
@@ -268,7 +247,7 @@ def _why_unused(owner: StoreOwner, jobs: Sequence[Job]) -> str | None:
             return f"they are of an earlier job {owner.job!r}, with the id {owner.job_id}"
     except StorageError:
         return None
-    return "the job has ended" if why_busy(job) is None else None
+    return "the job has ended" if why_in_use(job) is None else None
 
 
 def _local_dirs_of(job: Job) -> list[str]:

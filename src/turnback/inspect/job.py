@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from turnback.config.savepoints import SavepointFormat, SavepointSettings
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
+    ConfigurationError,
     CorruptFileError,
     FormatVersionError,
     JobNotRunningError,
     NotFoundError,
     StorageError,
 )
-from turnback.inspect.attempts import AttemptLife, failure_rows, read_attempts
-from turnback.inspect.checkpoints import checkpoint_history, under_way_rows, unrecorded
+from turnback.inspect.history import (
+    AttemptLife,
+    checkpoint_history,
+    failure_rows,
+    read_attempts,
+    under_way_rows,
+    unrecorded,
+)
 from turnback.inspect.locations import is_directory_of, last_segment, shown
 from turnback.inspect.model import (
     CheckpointHistory,
@@ -27,15 +35,16 @@ from turnback.inspect.model import (
     SavepointRow,
 )
 from turnback.inspect.requests import (
-    ASKED_KEYS,
-    asked_format,
-    asked_kind,
+    ENDED,
     ended_row,
+    request_format,
+    request_kind,
     request_row,
     request_rows,
+    savepoint_settings,
     takes_savepoint,
 )
-from turnback.inspect.savepoints import savepoint_rows
+from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
     UNREADABLE,
     Liveness,
@@ -52,20 +61,13 @@ from turnback.job.history import read_history
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, Metrics
-
-if TYPE_CHECKING:
-    from turnback.checkpoint.manifest import Manifest
-    from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.find import find_snapshot
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.files import StorageRef
 
 
 class Job:
-    """A job, for those who look at it and ask something of it. What it shows is never cached.
-
-    Args:
-        directory: Its directory.
-        options: Settings of the storage.
-        clock: Where time comes from.
-    """
+    """A job, for those who look at it and ask something of it. What it shows is never cached."""
 
     def __init__(
         self,
@@ -127,8 +129,7 @@ class Job:
             return JobDetail(summary=summary)
         status = self.directory.status()
         metrics = status.metrics if status is not None else Metrics()
-        ended = ("COMPLETED", "FAILED")
-        requests = tuple(row for row in self.requests() if row.state not in ended)
+        requests = tuple(row for row in self.requests() if row.state not in ENDED)
         try:
             program = self.directory.program()
         except (CorruptFileError, FormatVersionError) as error:
@@ -155,8 +156,6 @@ class Job:
 
     def checkpoints(self) -> CheckpointHistory:
         """Return the checkpoints it has taken and is taking."""
-        from turnback.checkpoint.log import CheckpointLog
-
         storage = self.directory.storage
         status = self.directory.status()
         driven = judge(status, self._clock.now_ms()).is_driven
@@ -174,17 +173,15 @@ class Job:
 
         The history may not know the newest yet.
         """
-        from turnback.checkpoint.log import CheckpointLog
-
         return CheckpointLog(self.directory.storage).scan().manifests
 
     def savepoints(self) -> list[SavepointRow]:
         """Return the savepoints it has taken, newest first."""
-        entries = SavepointCatalog(self.directory.storage).list()
-        return savepoint_rows(entries, self.name, self._script(), self.options)
+        entries, program = SavepointCatalog(self.directory.storage).list(), self._program()
+        script = program.script if program is not None else ()
+        return savepoint_rows(entries, self.name, script, self.options)
 
     def attempts(self) -> list[AttemptLife]:
-        """Return its attempts, oldest first."""
         return read_attempts(self.directory, self.directory.status())
 
     def failures(self) -> list[FailureRow]:
@@ -209,7 +206,7 @@ class Job:
             NotFoundError: There is none of this id.
         """
         row = request_row(self._requests, id)
-        if row.state in ("COMPLETED", "FAILED"):
+        if row.state in ENDED:
             return row
         try:
             status = self.directory.status()
@@ -248,12 +245,13 @@ class Job:
             ConfigurationError: The arguments contradict each other, or the target is relative.
         """
         self._require_served()
-        wanted = asked_kind(kind)
-        settings = self._savepoint_settings()
+        wanted = request_kind(kind)
+        program = self._program()
+        settings = savepoint_settings(program.settings if program is not None else ())
         spec = RequestSpec(
             wanted,
             target=target,
-            type=asked_format(format) or settings.format,
+            type=request_format(format) or settings.format,
             label=label,
             note=note,
             savepoint=takes_savepoint(wanted, settings, target, savepoint, drain=drain),
@@ -276,16 +274,16 @@ class Job:
             ConfigurationError: Several savepoints fit.
             CorruptFileError: It is damaged.
         """
-        from turnback.inspect.snapshots import find_snapshot
-
-        return find_snapshot(self.directory, text, self.options)
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{text!r} names no snapshot of job {self.name!r}")
+        return find_snapshot(text, StorageRef(self.directory.storage.uri, self.options))
 
     # -- internals
 
     def _require_served(self) -> None:
         summary = self.summary()
         if summary.state == UNREADABLE:
-            raise JobNotRunningError(f"job {self.name!r} cannot be asked: {summary.problem}")
+            raise JobNotRunningError(f"job {self.name!r} cannot take requests: {summary.problem}")
         alive = self.liveness()
         if alive.is_served:
             return
@@ -306,16 +304,6 @@ class Job:
             return self.directory.program()
         except (CorruptFileError, FormatVersionError):
             return None
-
-    def _script(self) -> tuple[str, ...]:
-        program = self._program()
-        return program.script if program is not None else ()
-
-    def _savepoint_settings(self) -> SavepointSettings:
-        program = self._program()
-        settings = program.settings if program is not None else ()
-        found = {s.key: s.value for s in settings if s.key in ASKED_KEYS and s.value}
-        return SavepointSettings.from_configuration(found)
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {self.directory.storage.uri!r})"

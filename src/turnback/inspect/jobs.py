@@ -1,16 +1,18 @@
-"""All jobs below a root directory."""
+"""All jobs below a root directory, and deleting savepoints that none of them needs."""
 
 from __future__ import annotations
 
 import builtins
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from urllib.parse import quote
 
+from turnback.checkpoint.log import CheckpointLog
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     AmbiguousJobError,
+    CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,
     FormatVersionError,
@@ -20,10 +22,15 @@ from turnback.core.errors import (
 )
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.inspect.job import Job
-from turnback.inspect.locations import is_directory_of, last_segment, shown
+from turnback.inspect.locations import is_directory_of, last_segment, normalized, shown
 from turnback.inspect.model import JobSummary, SavepointRow
-from turnback.inspect.timeline import Timeline
+from turnback.inspect.timeline import Timeline, timeline
+from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo, decode_info
+from turnback.snapshot.directory import SavepointDirectory
+from turnback.snapshot.find import resume_point
+from turnback.snapshot.snapshot import Snapshot
+from turnback.state.files import storage_of
 from turnback.storage.open import open_storage
 
 _LOG = logging.getLogger(__name__)
@@ -35,11 +42,6 @@ class Jobs:
 
     Names of directories are not trusted: a job's name is what its `job.json` says, and has to be
     the name its directory is made from. Links in the root are not followed.
-
-    Args:
-        root: The directory of all jobs, `state.checkpoints.dir`.
-        options: Settings of the storage.
-        clock: Where time comes from.
 
     Raises:
         ConfigurationError: The root cannot be used.
@@ -104,6 +106,10 @@ class Jobs:
             return exact
         return self._at(text) if "/" in text else self._beginning(text, whole)
 
+    def find_directory(self, text: str, /, *, whole: bool = False) -> JobDirectory:
+        """Return the directory of the job that a person means; see `find`."""
+        return self.find(text, whole=whole).directory
+
     def savepoints(self) -> builtins.list[SavepointRow]:
         """Return the savepoints of all jobs, newest first by their clocks."""
         rows: builtins.list[SavepointRow] = []
@@ -116,8 +122,6 @@ class Jobs:
 
     def timeline(self, job: Job) -> Timeline:
         """Return a job, the jobs it descends from and those that descend from it."""
-        from turnback.inspect.timeline import timeline
-
         return timeline(job, self.all(), self._clock.now_ms())
 
     # -- internals
@@ -228,3 +232,64 @@ def _id(job: Job) -> str | None:
         return job.info().job_id
     except StorageError:
         return None
+
+
+def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:
+    """Delete a savepoint for good; the job that took it forgets it.
+
+    Raises:
+        ConfigurationError: It is a checkpoint, or a job needs it.
+        CheckpointNotFoundError: It is gone already; what the job remembers of it is, too.
+        StorageError: Not all of it could be deleted. What is left is no savepoint any more.
+    """
+    if snapshot.metadata is None:
+        raise ConfigurationError(
+            f"{snapshot.origin.uri} is a checkpoint: job {snapshot.job!r} itself deletes those it "
+            "does not retain any more. Only savepoints can be disposed of"
+        )
+    known = jobs.all()
+    if not force:
+        for job in known:
+            _refuse_if_needed(snapshot, job)
+    try:
+        SavepointDirectory(storage_of(snapshot.storage)).delete()
+    finally:
+        _forget(snapshot, known)
+
+
+def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
+    location = snapshot.origin.uri
+    try:
+        point = resume_point(CheckpointLog(job.directory.storage), job.directory)
+    except CheckpointNotFoundError:
+        return  # it would go on from a checkpoint, which is another matter
+    except StorageError as error:
+        raise ConfigurationError(
+            f"whether job {job.name!r} needs {location} is not known, because it cannot be read: "
+            f"{error}. Nothing was deleted; force it if you are sure"
+        ) from error
+    needed = point.snapshot if point is not None else None
+    if needed is not None and normalized(needed) == normalized(location):
+        raise ConfigurationError(
+            f"job {job.name!r} was started from {location} and has taken no checkpoint since: it "
+            "could not be started again without it. Let it take a checkpoint first, or force it"
+        )
+
+
+def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
+    """Drop the record of a savepoint that is gone; a copy of it elsewhere is not meant by it."""
+    assert snapshot.metadata is not None
+    id, directory = snapshot.metadata.id, SavepointDirectory(storage_of(snapshot.storage))
+    for job in jobs:
+        if job.name != snapshot.job:
+            continue
+        catalog = SavepointCatalog(job.directory.storage)
+        try:
+            entry = catalog.get(id)
+            if normalized(entry.path) != normalized(snapshot.origin.uri):
+                return
+            directory.load()
+        except CheckpointNotFoundError:
+            catalog.forget(id)
+        except (NotFoundError, ConfigurationError):
+            return  # it was never recorded, or its id cannot be that of a record

@@ -19,7 +19,7 @@ def shown(location: str) -> str:
     return location
 
 
-def plain(location: str) -> str:
+def normalized(location: str) -> str:
     """Return the one form that all spellings of a location have, to compare them."""
     text = shown(location.strip()).removesuffix(_METADATA)
     if text.lower().startswith("s3a://"):
@@ -29,7 +29,7 @@ def plain(location: str) -> str:
 
 def resolved(location: str) -> str:
     """Return where a location really is: an absolute path without links, or a URI."""
-    text = plain(location)
+    text = normalized(location)
     return text if "://" in text else str(Path(text).expanduser().resolve())
 
 
@@ -49,4 +49,4 @@ def is_directory_of(segment: str, job: str) -> bool:
 
 def last_segment(location: str) -> str:
     """Return the name of a directory."""
-    return plain(location).rpartition("/")[2]
+    return normalized(location).rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""The base of everything that people see."""
+"""What people and programs see of jobs and snapshots: the JSON of the web API and of --json."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+
+from turnback.job.catalog import SavepointEntry
+from turnback.job.status import ProgramOperator
+from turnback.snapshot.snapshot import StateRow
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,25 +25,19 @@ class CheckpointStatus(StrEnum):
 
 
 class CheckpointRow(View, frozen=True, kw_only=True):
-    """A checkpoint in the history of a job.
+    """A checkpoint in the history of a job; what was not measured is None.
 
     Attributes:
         number: Its number; None if it failed before it got one.
-        status: How it ended.
-        attempt: The attempt that took it.
-        epoch: The last epoch in it.
         trigger: Why it was taken: periodic, manual, savepoint, final.
-        triggered_ms: When it was begun.
         duration_ms: How long it took: sync, waiting for the checkpoint before it, async.
         sync_ms: Within the epoch, how long the slowest task took to snapshot its state.
         async_ms: How long it took beside the stream: manifest and commits.
         delta_bytes: Bytes of new files.
         full_bytes: Bytes of all files it needs.
-        files: Number of those files.
         acknowledged: Tasks that acknowledged it.
         tasks: Tasks that had to.
         path: Its file, while it is retained.
-        reason: Why it failed.
     """
 
     number: int | None
@@ -73,19 +71,10 @@ class Distribution(View, frozen=True, kw_only=True):
 
 
 class CheckpointHistory(View, frozen=True, kw_only=True):
-    """The checkpoints of a job, as far as its history remembers.
+    """The checkpoints of a job, as far as its history remembers, newest first.
 
-    Attributes:
-        completed: How many have completed.
-        failed: How many have failed.
-        in_progress: How many are under way.
-        restored: How often an attempt started from a snapshot.
-        duration_ms: Of the completed ones.
-        sync_ms: Of the completed ones.
-        async_ms: Of the completed ones.
-        delta_bytes: Of the completed ones.
-        full_bytes: Of the completed ones.
-        rows: The checkpoints, newest first.
+    `restored` says how often an attempt started from a snapshot; the distributions are of the
+    completed checkpoints.
     """
 
     completed: int
@@ -101,14 +90,11 @@ class CheckpointHistory(View, frozen=True, kw_only=True):
 
 
 class FailureRow(View, frozen=True, kw_only=True):
-    """Something that went wrong with a job.
+    """Something that went wrong with an attempt of a job.
 
     Attributes:
-        attempt: The attempt it happened to.
-        at_ms: When.
         kind: "restarting" (the attempt failed, the next one followed), "failed" (the job ended)
             or "driver died" (the next attempt was another process's).
-        cause: Why.
         delay_ms: After how long the next attempt was to follow.
     """
 
@@ -120,13 +106,7 @@ class FailureRow(View, frozen=True, kw_only=True):
 
 
 class Process(View, frozen=True, kw_only=True):
-    """A process of a job.
-
-    Attributes:
-        host: The machine it runs on.
-        pid: Its number there.
-        alive: Whether it still runs; None if that cannot be told from this machine.
-    """
+    """A process of a job; `alive` is None if that cannot be told from this machine."""
 
     host: str
     pid: int
@@ -137,25 +117,20 @@ class JobSummary(View, frozen=True, kw_only=True):
     """A job in a list of jobs.
 
     Attributes:
-        name: Its name.
         job_id: Its identity; changes when it is started afresh.
-        directory: Its directory.
         state: Flink's word for where it is in its life (RUNNING, RESTARTING, FAILED, ...); or LOST
-            if its driver died without a word and nobody starts it again; or UNREADABLE.
+            if its driver died and nobody starts it again; or UNREADABLE.
         created_ms: When it was first started.
         updated_ms: When its driver last wrote its status.
         started_ms: When its newest attempt began.
-        attempt: That attempt.
-        epoch: Its newest epoch.
         checkpoint: Its newest complete checkpoint.
         restarts: How often this driver has started it again.
         cause: Why it failed or is restarting.
-        driver: Its driver.
         supervisor: What starts the driver again when that dies.
         log: The log file of the driver, on the driver's machine.
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
-        problem: Why it is UNREADABLE.
+        problem: Why it is UNREADABLE, or what else people should know.
     """
 
     name: str
@@ -178,17 +153,10 @@ class JobSummary(View, frozen=True, kw_only=True):
     problem: str | None = None
 
 
-class OperatorNode(View, frozen=True, kw_only=True):
-    """An operator in the graph of a job.
+class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
+    """An operator in the graph of a job, or of the program that took a snapshot.
 
     Attributes:
-        uid: Its identity.
-        name: What people call it.
-        kind: What it does: source, map, keyed process, sink, ...
-        parallelism: Number of its instances; None for a source, which Spark reads as it likes.
-        level: The Spark stage it runs in; -1 for sources that Spark reads alone.
-        key: What its input is keyed by.
-        inputs: Uids of the operators it reads from.
         states: Names of its states.
         records_in: Elements read since the attempt began.
         records_out: Elements written since then.
@@ -196,13 +164,6 @@ class OperatorNode(View, frozen=True, kw_only=True):
         watermark_ms: How far event time has come.
     """
 
-    uid: str
-    name: str
-    kind: str
-    parallelism: int | None
-    level: int
-    key: str | None = None
-    inputs: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     records_in: int = 0
     records_out: int = 0
@@ -214,9 +175,7 @@ class JobDetail(View, frozen=True, kw_only=True):
     """A job on a page of its own.
 
     Attributes:
-        summary: What the list says of it.
         operators: Its graph, in the order data flows; empty if it never got as far as that.
-        max_parallelism: Number of key groups.
         warnings: What the planner had to say.
         versions: Of Turnback, Spark and Python.
         script: The program and its arguments, if it was started with `turnback run`.
@@ -236,18 +195,13 @@ class RequestRow(View, frozen=True, kw_only=True):
     """Something that was asked of a job.
 
     Attributes:
-        id: Of the request.
         kind: savepoint, stop or cancel.
         state: WAITING, RUNNING, COMPLETED or FAILED.
-        created_ms: When it was asked.
         savepoint: Whether it takes a savepoint.
         done: Parts of the savepoint that are written.
         total: All parts; 0 while that is not known.
         bytes: Bytes written.
-        started_ms: When the driver began with it.
-        ended_ms: When it ended.
         path: Where the savepoint is.
-        error: Why it failed.
     """
 
     id: str
@@ -264,34 +218,16 @@ class RequestRow(View, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class SavepointRow(View, frozen=True, kw_only=True):
+class SavepointRow(SavepointEntry, View, frozen=True, kw_only=True):
     """A savepoint that a job has taken.
 
     Attributes:
-        id: Its identity.
         job: The job.
-        path: Its directory.
-        created_ms: When it was taken.
-        checkpoint: The checkpoint it was written from.
-        epoch: The last epoch in it.
-        label: A short name.
-        note: Why it was taken.
-        scheduled: Whether the schedule asked for it.
-        bytes: Its size.
         exists: Whether it is still there; None if its storage does not answer.
         restore: The command that starts the job from it.
     """
 
-    id: str
     job: str
-    path: str
-    created_ms: int
-    checkpoint: int
-    epoch: int
-    label: str | None
-    note: str | None
-    scheduled: bool
-    bytes: int
     exists: bool | None
     restore: str
 
@@ -300,7 +236,6 @@ class ConfigRow(View, frozen=True, kw_only=True):
     """A configuration value.
 
     Attributes:
-        key: Its name.
         value: As people write it; stars for a secret.
         origin: Where it comes from: "default", the file's name, the environment variable, "code"
             or "-D".
@@ -313,43 +248,16 @@ class ConfigRow(View, frozen=True, kw_only=True):
     doc: str = ""
 
 
-class StateRow(View, frozen=True, kw_only=True):
-    """A state in a snapshot; `rows` and `bytes` where they are known."""
-
-    uid: str
-    name: str
-    kind: str
-    key_type: str
-    map_key_type: str | None
-    value_type: str
-    rows: int | None
-    bytes: int | None
-
-
 class SnapshotView(View, frozen=True, kw_only=True):
     """A checkpoint or a savepoint.
 
     Attributes:
         id: "chk-7", or the savepoint's id.
         kind: "checkpoint" or "savepoint".
-        location: Where it is.
-        job: The job that took it.
-        job_id: That job's identity.
-        attempt: The attempt that took it.
-        checkpoint: The number of the checkpoint.
-        epoch: The last epoch in it.
-        created_ms: When.
-        trigger: Why it was taken.
         format: canonical or native, of a savepoint.
-        label: A short name.
-        note: Why it was taken.
         drained: Whether event time has come to its end in it.
-        max_parallelism: Number of key groups.
         bytes: Size of all its files.
-        files: Number of them.
         sources: Spark's offset of each source, as JSON.
-        operators: Uid, name, kind and parallelism of the program's operators.
-        states: Its states.
         transactions: Prepared sink transactions in it, by sink uid.
         started_from: Where the job itself came from.
     """
@@ -382,8 +290,6 @@ class StatePage(View, frozen=True, kw_only=True):
     """Some rows of a state.
 
     Attributes:
-        uid: The operator.
-        name: The state.
         columns: Names of the columns: key, then position or map_key if there is one, then value.
         rows: Their values, in a form that JSON can hold.
         next: What to ask for to see more; None at the end.
@@ -396,3 +302,37 @@ class StatePage(View, frozen=True, kw_only=True):
     rows: tuple[tuple[Any, ...], ...]
     next: str | None
     scanned: int
+
+
+class DiffRow(View, frozen=True, kw_only=True):
+    """A difference between two snapshots: `change` is added, removed or changed."""
+
+    change: str
+    key: Any
+    sub: Any = None
+    before: Any = None
+    after: Any = None
+
+
+class StateDiffRow(View, frozen=True, kw_only=True):
+    """How one state differs between two snapshots: in both, or only in one of them."""
+
+    uid: str
+    name: str
+    presence: str
+
+
+class DiffPage(View, frozen=True, kw_only=True):
+    """Some differences of a state between two snapshots; the counts are those of this page.
+
+    `next` is what to ask for to see more, None at the end.
+    """
+
+    uid: str
+    name: str
+    added: int
+    removed: int
+    changed: int
+    same: int
+    rows: tuple[DiffRow, ...]
+    next: str | None

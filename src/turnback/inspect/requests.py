@@ -1,6 +1,8 @@
-"""What somebody asks of a job, made complete from its configuration."""
+"""Requests to a job: completed from its configuration, and what became of them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -22,31 +24,43 @@ from turnback.job.request import (
     outcome_of_ended_job,
 )
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, ProgramSetting
 from turnback.storage.base import Storage
 
-ASKED_KEYS = (
+ENDED = ("COMPLETED", "FAILED")
+_KEYS = (
     "state.savepoints.dir",
     "execution.checkpointing.savepoint-dir",
     "savepoints.on-stop",
     "savepoints.format",
 )
-"""The settings that matter; no other one keeps a job from being stopped."""
 
 
-def asked_kind(kind: RequestKind | str) -> RequestKind:
-    """Return what is asked for, or say that there is no such thing."""
+def savepoint_settings(settings: Iterable[ProgramSetting]) -> SavepointSettings:
+    """Read how a job takes savepoints; no other setting of it can keep it from being stopped."""
+    found = {s.key: s.value for s in settings if s.key in _KEYS and s.value}
+    return SavepointSettings.from_configuration(found)
+
+
+def request_kind(kind: RequestKind | str) -> RequestKind:
+    """Return what is asked for.
+
+    Raises:
+        ConfigurationError: There is no such request.
+    """
     try:
         return RequestKind(kind)
     except ValueError:
         known = ", ".join(RequestKind)
-        raise ConfigurationError(
-            f"{kind!r} cannot be asked of a job: it is one of {known}"
-        ) from None
+        raise ConfigurationError(f"{kind!r} is no request to a job: it is one of {known}") from None
 
 
-def asked_format(format: SavepointFormat | str | None) -> SavepointFormat | None:
-    """Return how a savepoint is to be written, or say that this is no way to do it."""
+def request_format(format: SavepointFormat | str | None) -> SavepointFormat | None:
+    """Return how a savepoint is to be written.
+
+    Raises:
+        ConfigurationError: There is no such format.
+    """
     try:
         return None if format is None else SavepointFormat(format)
     except ValueError:
@@ -69,7 +83,7 @@ def takes_savepoint(
     """
     if drain and savepoint is False:
         raise ConfigurationError(
-            "that event time has come to its end is told in a savepoint: take one, or do not drain"
+            "a drained job is marked as such in a savepoint: take one, or do not drain"
         )
     if savepoint is not None:
         return savepoint
@@ -103,7 +117,7 @@ def request_row(requests: Requests, id_: str) -> RequestRow:
         raise NotFoundError(f"there is no request {id_!r}: {error}") from None
     except (CorruptFileError, FormatVersionError) as error:
         return RequestRow(
-            id=id_, kind="unreadable", state="FAILED", created_ms=_asked_ms(id_), error=str(error)
+            id=id_, kind="unreadable", state="FAILED", created_ms=_created_ms(id_), error=str(error)
         )
     if request is None and result is None:
         raise NotFoundError(
@@ -113,14 +127,7 @@ def request_row(requests: Requests, id_: str) -> RequestRow:
 
 
 def ended_row(row: RequestRow, requests: Requests, job: JobState, storage: Storage) -> RequestRow:
-    """Return a request without result, as it is now that its job has ended.
-
-    Args:
-        row: The request.
-        requests: The requests of the job.
-        job: How it has ended.
-        storage: The job directory.
-    """
+    """Return a request without result, as it is now that its job has ended."""
     request = requests.get(row.id)
     # The driver may have answered between the two looks.
     if request is None or requests.result(row.id) is not None:
@@ -138,22 +145,21 @@ def _row(
     progress = requests.progress(id_)
     state = "RUNNING" if progress is not None else "WAITING"
     path = result.path if result is not None else None
-    return RequestRow(
+    row = RequestRow(
         id=id_,
         kind=request.kind.value if request is not None else "unreadable",
         state=result.state.value if result is not None else state,
-        created_ms=request.created_ms if request is not None else _asked_ms(id_),
+        created_ms=request.created_ms if request is not None else _created_ms(id_),
         savepoint=request.takes_savepoint if request is not None else path is not None,
-        done=progress.done if progress is not None else 0,
-        total=progress.total if progress is not None else 0,
-        bytes=progress.bytes if progress is not None else 0,
-        started_ms=progress.started_ms if progress is not None else None,
         ended_ms=result.ended_ms if result is not None else None,
         path=shown(path) if path is not None else None,
         error=result.error if result is not None else None,
     )
+    if progress is None:
+        return row
+    return msgspec.structs.replace(row, **msgspec.structs.asdict(progress))
 
 
-def _asked_ms(id_: str) -> int:
+def _created_ms(id_: str) -> int:
     digits = id_.partition("-")[0]
     return int(digits) if digits.isdecimal() else 0

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import msgspec
 
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import CheckpointError, StorageError, TurnbackError
 from turnback.core.units import format_age
 from turnback.inspect.locations import shown
@@ -118,12 +120,20 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
     """
     status = directory.status()
     alive = judge(status, now_ms)
+    summary = JobSummary(
+        name=info.job,
+        job_id=info.job_id,
+        directory=shown(directory.storage.uri),
+        state=alive.state,
+        created_ms=info.created_ms,
+        driver=alive.driver,
+        supervisor=alive.supervisor,
+        problem=alive.problem,
+    )
     if status is None:
-        return _summary(directory, info, alive)
-    return _summary(
-        directory,
-        info,
-        alive,
+        return summary
+    return msgspec.structs.replace(
+        summary,
         updated_ms=status.updated_ms,
         started_ms=_started(directory, status),
         attempt=status.attempt,
@@ -144,30 +154,20 @@ def operators(
     nodes = []
     for op in program.operators:
         read, written = metrics.records.get(op.uid, (0, 0))
-        nodes.append(
-            OperatorNode(
-                uid=op.uid,
-                name=op.name,
-                kind=op.kind,
-                parallelism=op.parallelism,
-                level=op.level,
-                key=op.key,
-                inputs=op.inputs,
-                states=states.get(op.uid, ()),
-                records_in=read,
-                records_out=written,
-                state_bytes=metrics.state_bytes.get(op.uid),
-                watermark_ms=metrics.watermarks.get(op.uid),
-            )
+        node = OperatorNode(
+            **msgspec.structs.asdict(op),
+            states=states.get(op.uid, ()),
+            records_in=read,
+            records_out=written,
+            state_bytes=metrics.state_bytes.get(op.uid),
+            watermark_ms=metrics.watermarks.get(op.uid),
         )
+        nodes.append(node)
     return tuple(nodes)
 
 
 def state_names(directory: JobDirectory, checkpoint: int | None) -> dict[str, tuple[str, ...]]:
     """Return the names of the states in a checkpoint, by operator; none if it cannot be read."""
-    from turnback.checkpoint.log import CheckpointLog
-    from turnback.checkpoint.manifest import Manifest
-
     if checkpoint is None:
         return {}
     try:
@@ -178,22 +178,6 @@ def state_names(directory: JobDirectory, checkpoint: int | None) -> dict[str, tu
     for schema in slot.schemas if isinstance(slot, Manifest) else ():
         names[schema.uid] = (*names.get(schema.uid, ()), schema.name)
     return names
-
-
-def _summary(
-    directory: JobDirectory, info: JobInfo, alive: Liveness, **fields: object
-) -> JobSummary:
-    return JobSummary(
-        name=info.job,
-        job_id=info.job_id,
-        directory=shown(directory.storage.uri),
-        state=alive.state,
-        created_ms=info.created_ms,
-        driver=alive.driver,
-        supervisor=alive.supervisor,
-        problem=alive.problem,
-        **fields,  # type: ignore[arg-type]
-    )
 
 
 def _started(directory: JobDirectory, status: Status) -> int | None:

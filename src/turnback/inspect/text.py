@@ -16,11 +16,11 @@ LONGEST = 2_000
 """Of longer values only the beginning is shown, unless all is asked for."""
 _EXACT = 1 << 53  # beyond this JavaScript changes the last digits
 
-Show = Callable[[Any], Any]
+Formatter = Callable[[Any], Any]
 
 
-def shower(type_: TypeInfo, *, longest: int | None = LONGEST) -> Show:
-    """Return the function that shows values of a type, as they stand in a typed column.
+def formatter(type_: TypeInfo, *, longest: int | None = LONGEST) -> Formatter:
+    """Return the function that formats values of a type, as they stand in a typed column.
 
     Integers that JavaScript cannot hold, decimals, dates and times become text, bytes ``0x...``,
     rows objects. Maps become objects if their keys are plain, else lists of pairs. A pickle is
@@ -30,12 +30,8 @@ def shower(type_: TypeInfo, *, longest: int | None = LONGEST) -> Show:
         type_: The type of the values.
         longest: Characters that are shown of a value, about; None for all of them.
     """
-    show = _show(type_)
-
-    def shown(value: Any) -> Any:
-        return show(value, _Room(math.inf if longest is None else longest))
-
-    return shown
+    format = _nullable(type_)
+    return lambda value: format(value, _Room(math.inf if longest is None else longest))
 
 
 class _Room:
@@ -55,15 +51,15 @@ class _Room:
         return f"{text[: int(left)]}… ({size or len(text):,} {unit})"
 
 
-_Shown = Callable[[Any, _Room], Any]
+_Format = Callable[[Any, _Room], Any]
 
 
-def _show(type_: TypeInfo) -> _Shown:
-    show = _of_type(type_)
-    return lambda value, room: None if value is None else show(value, room)
+def _nullable(type_: TypeInfo) -> _Format:
+    format = _of_type(type_)
+    return lambda value, room: None if value is None else format(value, room)
 
 
-def _of_type(type_: TypeInfo) -> _Shown:
+def _of_type(type_: TypeInfo) -> _Format:
     if isinstance(type_, RowTypeInfo):
         return _row(type_)
     if isinstance(type_, ListTypeInfo):
@@ -120,35 +116,31 @@ def _short(value: float) -> float:
     return float(str(np.float32(value)))
 
 
-def _row(type_: RowTypeInfo) -> _Shown:
-    fields = [(name, _show(t)) for name, t in zip(type_.names, type_.types, strict=True)]
-
-    def show(value: Any, room: _Room) -> Any:
-        return {name: one(value[name], room) for name, one in fields}
-
-    return show
+def _row(type_: RowTypeInfo) -> _Format:
+    fields = [(name, _nullable(t)) for name, t in zip(type_.names, type_.types, strict=True)]
+    return lambda value, room: {name: format(value[name], room) for name, format in fields}
 
 
-def _list(type_: ListTypeInfo) -> _Shown:
-    one = _show(type_.element)
+def _list(type_: ListTypeInfo) -> _Format:
+    format_element = _nullable(type_.element)
 
-    def show(value: Any, room: _Room) -> Any:
-        shown: list[Any] = []
+    def format(value: Any, room: _Room) -> Any:
+        elements: list[Any] = []
         for element in value:
             if room.left <= 0:
-                shown.append(f"… ({len(value) - len(shown):,} more)")
+                elements.append(f"… ({len(value) - len(elements):,} more)")
                 break
-            shown.append(one(element, room))
-        return shown
+            elements.append(format_element(element, room))
+        return elements
 
-    return show
+    return format
 
 
-def _map(type_: MapTypeInfo) -> _Shown:
-    key, item = _show(type_.key), _show(type_.value)
+def _map(type_: MapTypeInfo) -> _Format:
+    key, item = _nullable(type_.key), _nullable(type_.value)
     plain = not isinstance(type_.key, RowTypeInfo) and type_.key != BasicTypeInfo("pickled")
 
-    def show(value: Any, room: _Room) -> Any:
+    def format(value: Any, room: _Room) -> Any:
         pairs: list[Any] = []
         more = 0
         for k, v in value:
@@ -160,10 +152,10 @@ def _map(type_: MapTypeInfo) -> _Shown:
             room.left -= len(str(pairs[-1][0]))
         if not plain:
             return [list(pair) for pair in pairs] + ([f"… ({more:,} more)"] if more else [])
-        shown = {_name(k): v for k, v in pairs}
-        return shown | ({"…": f"{more:,} more"} if more else {})
+        named = {_name(k): v for k, v in pairs}
+        return named | ({"…": f"{more:,} more"} if more else {})
 
-    return show
+    return format
 
 
 def _name(key: Any) -> str:
@@ -192,13 +184,13 @@ def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
         raise ConfigurationError(f"a key is searched for by its text, not by {text!r}")
     if len(types) == 1:
         return _parse(text, types[0])
-    told = ", ".join(map(str, types))
+    type_names = ", ".join(map(str, types))
     typed = text.lstrip().startswith("[")
     parts = _json(text) if typed else [part.strip() for part in text.split(",")]
     if not isinstance(parts, list) or len(parts) != len(types):
         raise ConfigurationError(
-            f"{text!r} is no key of {len(types)} columns ({told}): write them as a JSON array, or "
-            "separated by commas"
+            f"{text!r} is no key of {len(types)} columns ({type_names}): write them as a JSON "
+            "array, or separated by commas"
         )
     return tuple(_parse(part, type_, typed=typed) for part, type_ in zip(parts, types, strict=True))
 
@@ -318,6 +310,6 @@ _EXAMPLES = {
 def _misfit(given: Any, type_: TypeInfo) -> ConfigurationError:
     name = type_.name if isinstance(type_, BasicTypeInfo) else ""
     example = _EXAMPLES.get(name, "text" if name == "string" else "a number")
-    shown = repr(given)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return ConfigurationError(f"{shown} is no key of type {type_}: write {example}")
+    text = repr(given)
+    text = text if len(text) <= 80 else text[:77] + "..."
+    return ConfigurationError(f"{text} is no key of type {type_}: write {example}")

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from turnback.core.errors import StorageError
-from turnback.inspect.attempts import AttemptLife
+from turnback.inspect.history import AttemptLife
 from turnback.inspect.job import Job
-from turnback.inspect.locations import plain, shown
+from turnback.inspect.locations import normalized, shown
 from turnback.inspect.model import SavepointRow, View
 from turnback.inspect.summary import Liveness
 from turnback.snapshot.find import split_slot_path
@@ -35,15 +35,9 @@ class StartedFrom(View, frozen=True, kw_only=True):
 
 
 class TimelineAttempt(View, frozen=True, kw_only=True):
-    """A life of a job.
+    """An attempt of a job: RUNNING, RESTARTED, FINISHED, FAILED, CANCELED or LOST.
 
-    Attributes:
-        attempt: Its number.
-        started_ms: When it began.
-        ended_ms: When it ended, as far as is known; None while it runs.
-        state: How it is or ended: RUNNING, RESTARTED, FINISHED, FAILED, CANCELED, LOST.
-        started_from: What it started from; None for nothing.
-        cause: Why it ended.
+    `ended_ms` is None while it runs, `started_from` if it started from nothing.
     """
 
     attempt: int
@@ -64,13 +58,7 @@ class TimelineJob(View, frozen=True, kw_only=True):
 
 
 class Timeline(View, frozen=True, kw_only=True):
-    """A job, the jobs it descends from and those that descend from it.
-
-    Attributes:
-        job: The job.
-        now_ms: The end of the picture.
-        jobs: Ancestors first.
-    """
+    """A job, the jobs it descends from and those that descend from it, ancestors first."""
 
     job: str
     now_ms: int
@@ -84,17 +72,12 @@ _OWN = re.compile(r"chk-([0-9]+)")
 def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
     """Return the timeline around a job.
 
-    Args:
-        job: The job.
-        jobs: All jobs that may be related to it.
-        now_ms: The end of the picture.
-
     Raises:
         StorageError: The job itself cannot be read; others are left out, loudly.
     """
-    lives = {plain(job.directory.storage.uri): _read(job)}
+    lives = {normalized(job.directory.storage.uri): _read(job)}
     for other in jobs:
-        place = plain(other.directory.storage.uri)
+        place = normalized(other.directory.storage.uri)
         if place in lives:
             continue
         try:
@@ -126,9 +109,9 @@ class _Family:
 
     def __init__(self, lives: Sequence[_Life]) -> None:
         self._lives = lives
-        self._places = {plain(life.job.directory.storage.uri): life for life in lives}
+        self._places = {normalized(life.job.directory.storage.uri): life for life in lives}
         self._saved = {
-            plain(row.path): (life, row) for life in lives for row in reversed(life.savepoints)
+            normalized(row.path): (life, row) for life in lives for row in reversed(life.savepoints)
         }
         self._parents = {id(life): self._parents_of(life) for life in lives}
 
@@ -139,7 +122,6 @@ class _Family:
         return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
 
     def drawn(self, life: _Life) -> TimelineJob:
-        """Return a job for the picture."""
         numbers = range(len(life.attempts))
         return TimelineJob(
             name=life.name,
@@ -178,20 +160,20 @@ class _Family:
     ) -> tuple[_Life | None, StartedFrom | None]:
         number, given = _origin(attempt)
         if number is not None:
-            return life, _checkpoint(plain(life.job.directory.storage.uri), life.name, number)
+            return life, _checkpoint(normalized(life.job.directory.storage.uri), life.name, number)
         if given is None:
             return None, None
         slot = split_slot_path(shown(given))
         if slot is not None:
-            owner = self._places.get(plain(slot[0]))
-            return owner, _checkpoint(plain(slot[0]), owner.name if owner else None, slot[1])
-        owner, row = self._saved.get(plain(given), (None, None))
+            owner = self._places.get(normalized(slot[0]))
+            return owner, _checkpoint(normalized(slot[0]), owner.name if owner else None, slot[1])
+        owner, row = self._saved.get(normalized(given), (None, None))
         return owner, StartedFrom(
             kind="savepoint",
             job=owner.name if owner is not None else None,
             checkpoint=row.checkpoint if row is not None else None,
             savepoint=row.id if row is not None else None,
-            path=plain(given),
+            path=normalized(given),
         )
 
 

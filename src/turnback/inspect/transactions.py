@@ -6,34 +6,69 @@ import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import ConfigurationError, JobInUseError, JobNotFoundError, SinkError
+from turnback.core.errors import (
+    ConfigurationError,
+    JobInUseError,
+    JobNotFoundError,
+    SinkError,
+    TurnbackError,
+)
+from turnback.inspect.job import Job
 from turnback.inspect.model import View
-from turnback.inspect.prepared import TransactionRow, context, kind_of, left_behind, promised
-from turnback.inspect.savepoints import OneJob
 from turnback.inspect.summary import judge
 from turnback.job.directory import JobDirectory, JobInfo
+from turnback.sinks.base import Committer, CommitterContext, Sink, handle_kind
+from turnback.sinks.files import sink_from_description
+from turnback.sinks.memory import inline_output
+from turnback.sinks.staging import KIND, PublishRecord, StagedFile, left_files
 from turnback.snapshot.find import resume_point
 from turnback.spark.sinks import SinkRecord, recorded_sinks
-
-if TYPE_CHECKING:
-    from turnback.sinks.base import Committer, Sink
-
 
 _IN_MEMORY = ("collect", "discard")
 """Sinks whose output ends in the memory of the driver: there is nothing to settle elsewhere."""
 _AGAIN = "Nothing is lost: do it again, or start the job"
 _DROPPED = "It is dropped for good; do it again, or start the job, to remove what is left of it"
+
+
+class TransactionState(StrEnum):
+    """What becomes of a transaction when the job is started again."""
+
+    PROMISED = "promised"
+    """It is committed: the checkpoint that the job goes on from holds it."""
+    LEFT_BEHIND = "left behind"
+    """It is rolled back: no checkpoint holds it, and its records will be written anew."""
+
+
+class TransactionRow(View, frozen=True, kw_only=True):
+    """A transaction of a sink.
+
+    Attributes:
+        kind: What sort of sink it is.
+        state: What becomes of it when the job is started again.
+        what: What it is, for people.
+        epoch: The epoch it belongs to, if that is known.
+        rows: Number of elements in it, if that is known.
+    """
+
+    sink: str
+    kind: str
+    state: TransactionState
+    what: str
+    epoch: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    path: str | None = None
+    problem: str | None = None
 
 
 class Action(StrEnum):
@@ -44,20 +79,14 @@ class Action(StrEnum):
 
 
 class Settled(View, frozen=True, kw_only=True):
-    """What was done.
-
-    Attributes:
-        action: What was asked for.
-        checkpoint: The checkpoint whose transactions were settled; None if none were promised.
-        transactions: Number of them, by sink uid.
-    """
+    """How many transactions were settled, by sink uid; `checkpoint` had promised them, if any."""
 
     action: Action
     checkpoint: int | None
     transactions: dict[str, int]
 
 
-def list_transactions(job: OneJob) -> list[TransactionRow]:
+def list_transactions(job: Job) -> list[TransactionRow]:
     """Return what is not settled yet, promised transactions first.
 
     Of a running job these are the ones it works on. What a sink has left behind can only be seen
@@ -70,14 +99,14 @@ def list_transactions(job: OneJob) -> list[TransactionRow]:
     """
     info, records = _info(job), recorded_sinks(job.directory)
     manifest = _promising(CheckpointLog(job.directory.storage), job.directory)
-    rows = list(promised(manifest, records)) if manifest else []
+    rows = list(_promised_rows(manifest, records)) if manifest else []
     known = {row.path for row in rows}
-    left = left_behind(info.job, info.job_id, records)
+    left = _left_behind_rows(info, records)
     return rows + [row for row in left if row.path not in known]
 
 
 def settle(
-    job: OneJob,
+    job: Job,
     action: Action,
     sinks: Mapping[str, Sink] | None = None,
     *,
@@ -86,10 +115,10 @@ def settle(
 ) -> Settled:
     """Settle what a dead job has left, as its next start would do, or drop it.
 
-    1. refuse while somebody drives the job
-    2. make sure that every sink can be asked, before anything is done
+    1. refuse while a driver runs the job
+    2. make sure that every sink can be reached, before anything is done
     3. take a fence, so that a driver which is only paused cannot commit any more
-    4. commit: tell every sink, then record it. Abort: record it first, or a start in between
+    4. commit: let every sink commit, then record it. Abort: record it first, or a start in between
        would look for transactions that are gone
     The job goes on from the same checkpoint afterwards.
 
@@ -109,32 +138,45 @@ def settle(
         SinkError: Not all are settled; the message says what to do.
         CorruptFileError: A checkpoint or record is damaged.
     """
-    action, clock = _action(action), clock or SystemClock()
+    if action not in list(Action):
+        raise ConfigurationError(f"{action!r} is none of {', '.join(Action)}")
+    action, clock = Action(action), clock or SystemClock()
     info = _info(job)
     _require_dead(job.directory, force, clock)
     log = CheckpointLog(job.directory.storage)
     manifest = _promising(log, job.directory)
     pending = dict(manifest.transactions) if manifest else {}
     usable = _usable_sinks(job, pending, recorded_sinks(job.directory), dict(sinks or {}))
-    fence = _fence(log, info, clock)
+    # No attempt is recorded for this fence, so the job goes on from what it would have before.
+    fence = log.fence(
+        job=info.job,
+        job_id=info.job_id,
+        created_ms=clock.now_ms(),
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        nonce=uuid.uuid4().hex,
+    )
     # The dead driver may have written another checkpoint until the fence was taken.
     manifest = _promising(log, job.directory)
-    if dict(manifest.transactions if manifest else {}) != pending:
+    if (dict(manifest.transactions) if manifest else {}) != pending:
         raise ConfigurationError(
             f"job {job.name!r} has taken another checkpoint just now. Nothing was done; look again"
         )
     uri = job.directory.storage.uri
     committers = {
-        uid: sink.committer(context(info.job, info.job_id, uid, fence.attempt, uri))
+        uid: sink.committer(
+            CommitterContext(info.job, info.job_id, uid, fence.attempt, job_directory=uri)
+        )
         for uid, sink in usable.items()
     }
     log.check_fence()
+
     if action is Action.COMMIT:
-        _tell(job, committers, lambda uid, one: _commit(log, manifest, uid, one), _AGAIN)
+        _settle_each(job, committers, lambda uid, one: _commit(log, manifest, uid, one), _AGAIN)
         _record(log, manifest)
     else:
         _record(log, manifest)
-        _tell(job, committers, lambda uid, one: _drop(one, pending.get(uid, ())), _DROPPED)
+        _settle_each(job, committers, lambda uid, one: _drop(one, pending.get(uid, ())), _DROPPED)
     return Settled(
         action=action,
         checkpoint=manifest.number if manifest else None,
@@ -142,16 +184,7 @@ def settle(
     )
 
 
-def _action(action: Action) -> Action:
-    try:
-        return Action(action)
-    except ValueError:
-        raise ConfigurationError(
-            f"{action!r} is none of {', '.join(a.value for a in Action)}"
-        ) from None
-
-
-def _info(job: OneJob) -> JobInfo:
+def _info(job: Job) -> JobInfo:
     info = job.directory.info()
     if info is None:
         raise JobNotFoundError(f"job {job.name!r} was never started: it has no transactions")
@@ -191,14 +224,12 @@ def _require_dead(directory: JobDirectory, force: bool, clock: Clock) -> None:
 
 
 def _usable_sinks(
-    job: OneJob,
+    job: Job,
     pending: Mapping[str, tuple[bytes, ...]],
     records: Mapping[str, SinkRecord],
     given: dict[str, Sink],
 ) -> dict[str, Sink]:
-    """The sinks that are to be asked; all that have promised something are among them."""
-    from turnback.sinks.files import sink_from_description
-
+    """The sinks that take part; all that have promised something are among them."""
     found = dict(given)
     for uid, record in records.items():
         if uid in found:
@@ -212,7 +243,7 @@ def _usable_sinks(
     missing = [
         uid
         for uid, transactions in pending.items()
-        if uid not in found and not all(kind_of(t) in _IN_MEMORY for t in transactions)
+        if uid not in found and not all(handle_kind(t) in _IN_MEMORY for t in transactions)
     ]
     if missing:
         raise ConfigurationError(
@@ -230,41 +261,26 @@ def _usable_sinks(
     return found
 
 
-def _fence(log: CheckpointLog, info: JobInfo, clock: Clock) -> Fence:
-    """Take the right to append away from every driver before.
-
-    No attempt is recorded for this fence, so the job goes on from what it would have before.
-    """
-    return log.fence(
-        job=info.job,
-        job_id=info.job_id,
-        created_ms=clock.now_ms(),
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        nonce=uuid.uuid4().hex,
-    )
-
-
-def _tell(
-    job: OneJob,
+def _settle_each(
+    job: Job,
     committers: Mapping[str, Committer],
-    what: Callable[[str, Committer], None],
-    then: str,
+    action: Callable[[str, Committer], None],
+    advice: str,
 ) -> None:
-    """Tell every sink, also when one before it failed."""
+    """Settle what every sink has, also when one before it failed."""
     failed: list[tuple[str, Exception]] = []
     for uid, committer in committers.items():
         try:
             with redirect_stdout(sys.stderr):  # what a sink prints is not the command's answer
-                what(uid, committer)
+                action(uid, committer)
         except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
             failed.append((uid, error))
     if failed:
-        told = "; ".join(
+        reasons = "; ".join(
             str(error) if isinstance(error, SinkError) else f"sink {uid!r}: {error}"
             for uid, error in failed
         )
-        raise SinkError(f"job {job.name!r}: {told}. {then}") from failed[0][1]
+        raise SinkError(f"job {job.name!r}: {reasons}. {advice}") from failed[0][1]
 
 
 def _commit(log: CheckpointLog, manifest: Manifest | None, uid: str, committer: Committer) -> None:
@@ -274,11 +290,108 @@ def _commit(log: CheckpointLog, manifest: Manifest | None, uid: str, committer: 
         log.record_commit(manifest.number, [uid])
 
 
+def _record(log: CheckpointLog, manifest: Manifest | None) -> None:
+    if manifest is not None:
+        log.record_commit(manifest.number)
+
+
 def _drop(committer: Committer, transactions: tuple[bytes, ...]) -> None:
     committer.abort(transactions)
     committer.recover(())
 
 
-def _record(log: CheckpointLog, manifest: Manifest | None) -> None:
-    if manifest is not None:
-        log.record_commit(manifest.number)
+# -- what they are, as far as can be told without the program
+
+
+def _promised_rows(
+    manifest: Manifest, records: Mapping[str, SinkRecord]
+) -> Iterator[TransactionRow]:
+    for uid, transactions in manifest.transactions.items():
+        context = CommitterContext(manifest.job, manifest.job_id, uid, 0)
+        for transaction in transactions:
+            try:
+                yield _promised_row(context, transaction, records.get(uid))
+            except SinkError as error:
+                yield TransactionRow(
+                    sink=uid,
+                    kind="unknown",
+                    state=TransactionState.PROMISED,
+                    what="cannot be read",
+                    bytes=len(transaction),
+                    problem=str(error),
+                )
+
+
+def _promised_row(
+    context: CommitterContext, transaction: bytes, record: SinkRecord | None
+) -> TransactionRow:
+    kind = handle_kind(transaction)
+    if kind is None:
+        raise SinkError(f"sink {context.uid!r}: a prepared transaction cannot be read")
+    description = record.description if record is not None else {}
+    if kind == KIND:
+        root, file = description.get("path"), StagedFile.decode(transaction, context)
+        return TransactionRow(
+            sink=context.uid,
+            kind=KIND,
+            state=TransactionState.PROMISED,
+            what=file.final,
+            epoch=file.epoch,
+            rows=file.rows,
+            bytes=file.length,
+            path=None if root is None else str(Path(root) / file.staged),
+            problem=_file_problem(root, file),
+        )
+    epoch = None
+    if kind in ("collect", "discard", "print"):
+        epoch = inline_output(kind, transaction, f"sink {context.uid!r}").epoch
+    return TransactionRow(
+        sink=context.uid,
+        kind=kind,
+        state=TransactionState.PROMISED,
+        what=f"transaction of a {description.get('kind') or kind} sink",
+        epoch=epoch,
+        bytes=len(transaction),
+    )
+
+
+def _file_problem(root: str | None, file: StagedFile) -> str | None:
+    if root is None:
+        return "where it is staged is not recorded"
+    staged, final = Path(root) / file.staged, Path(root) / file.final
+    try:
+        if staged.is_file():
+            return None
+        if final.is_file():
+            return "published already, only the record of it is missing"
+        if PublishRecord(Path(root), 0).covers(file):
+            return "published already and taken away by its reader, only the record is missing"
+    except OSError as error:
+        return f"{staged} cannot be looked at: {error.strerror or error}"
+    except TurnbackError as error:
+        return str(error)
+    return f"neither {staged} nor {final} is on this machine"
+
+
+def _left_behind_rows(info: JobInfo, records: Mapping[str, SinkRecord]) -> Iterator[TransactionRow]:
+    """Find the files that sinks of a job have staged and not published."""
+    for uid, record in records.items():
+        root = record.description.get("path")
+        if record.description.get("kind") != KIND or root is None:
+            continue
+        try:
+            for file in left_files(Path(root), CommitterContext(info.job, info.job_id, uid, 0)):
+                yield TransactionRow(
+                    sink=uid,
+                    kind=KIND,
+                    state=TransactionState.LEFT_BEHIND,
+                    what=f"{file.path.name} of attempt {file.attempt}",
+                    epoch=file.epoch,
+                    bytes=file.length,
+                    path=str(file.path),
+                )
+        except OSError as error:
+            raise SinkError(
+                f"sink {uid!r} of job {info.job!r}: what it has staged in {root} cannot be listed: "
+                f"{error.strerror or error}"
+            ) from error

@@ -135,7 +135,7 @@ def _check(found: ProgramFound) -> CheckReport:
     job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
     snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
     allow, streams = spec.allow_non_restored_state, stream_counts(found.plan)
-    return check(found.plan, snapshot.info(), spec.renames, allow, streams)
+    return check(found.plan, snapshot, spec.renames, allow, streams)
 
 
 def _settle(found: ProgramFound, task: ProgramTask) -> Settled:

@@ -7,8 +7,6 @@ import uuid
 from collections.abc import Iterable, Mapping
 from os import PathLike, fspath
 
-import msgspec
-
 from turnback.core.errors import (
     AlreadyExistsError,
     CheckpointNotFoundError,
@@ -27,8 +25,8 @@ from turnback.snapshot.metadata import (
     decode,
     encode,
 )
+from turnback.snapshot.snapshot import FileProblem, verify_files
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import check
 from turnback.storage.open import open_storage
 
 WRITING = "_writing"
@@ -45,18 +43,6 @@ _WRITTEN = re.compile(
 def is_mark(name: str) -> bool:
     """Return whether a file in the directory of a savepoint says that it is being written."""
     return name == WRITING or name.startswith(f"{WRITING}-")
-
-
-class FileProblem(msgspec.Struct, frozen=True):
-    """Something that keeps a savepoint from being restored.
-
-    Attributes:
-        path: The file, relative to the savepoint.
-        reason: What is wrong with it.
-    """
-
-    path: str
-    reason: str
 
 
 class SavepointDirectory:
@@ -102,7 +88,6 @@ class SavepointDirectory:
 
     @property
     def uri(self) -> str:
-        """Where it is."""
         return self.storage.uri
 
     def begin(self, id: str) -> SavepointMetadata | None:
@@ -206,10 +191,7 @@ class SavepointDirectory:
         return decode(data, f"{self.uri}/{METADATA}")
 
     def verify(self) -> list[FileProblem]:
-        """Read every file of the savepoint and compare it with what was recorded.
-
-        Returns:
-            What is wrong, nothing if it can be restored.
+        """Read the metadata and every file it names, see `verify_snapshot`.
 
         Raises:
             CheckpointNotFoundError: There is no savepoint.
@@ -220,16 +202,7 @@ class SavepointDirectory:
             metadata = self.load()
         except CorruptFileError as error:
             return [FileProblem(METADATA, str(error))]
-        problems = []
-        for path, length, digest in metadata.entries():
-            name = f"{self.uri}/{path}"
-            try:
-                check(self.storage.get(path), length, digest, name)
-            except NotFoundError:
-                problems.append(FileProblem(path, f"{name} is missing"))
-            except CorruptFileError as error:
-                problems.append(FileProblem(path, str(error)))
-        return problems
+        return verify_files(self.storage, metadata.entries())
 
     def delete(self) -> None:
         """Delete the savepoint: first the metadata, then the files it names, and nothing else.

@@ -1,32 +1,19 @@
-"""Finds a state by the names a user gave, or says which names there are."""
+"""A savepoint that is being put together, and the names its states have in SQL."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
-import pyarrow as pa
 
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_state_name, check_uid
-from turnback.snapshot.claims import StateId, source_uid
-from turnback.snapshot.metadata import check_operator, check_state
+from turnback.snapshot.metadata import StateId
+from turnback.snapshot.snapshot import check_operator, check_state, source_uid
 from turnback.state.schema import KeySchema, StateSchema
-
-
-def pieces(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
-    """Cut a table into pieces of at most so many rows and bytes; a single row may be larger."""
-    count = table.num_rows
-    if count <= 1 or (count <= rows and table.nbytes <= size):
-        yield table
-        return
-    middle = count // 2
-    yield from pieces(table.slice(0, middle), rows, size)
-    yield from pieces(table.slice(middle), rows, size)
-
 
 _STRANGE = re.compile(r"\W+", re.ASCII)
 
@@ -56,18 +43,11 @@ S = TypeVar("S")
 P = TypeVar("P")
 
 
-class Draft(Generic[S, P]):
+class SavepointDraft(Generic[S, P]):
     """A savepoint that is being put together: what goes into it under which name.
 
     It never looks into what it holds: `S` stands for the rows of a state, `P` for the position of
     a source.
-
-    Args:
-        name: What it is made from, for messages.
-        states: The states to begin with.
-        operators: The operators of the program that took them.
-        sources: The positions to begin with, by uid, or ``uid#0`` where one uid has several.
-        watermarks: By uid.
 
     Attributes:
         states: Schema and content of every state, by uid and name.
@@ -119,20 +99,18 @@ class Draft(Generic[S, P]):
         self.states[schema.id] = (schema, content)
 
     def remove_state(self, uid: str, state: str) -> None:
-        """Leave a state out."""
         del self.states[check_state(self._name, self.states, uid, state)]
 
     def remove_operator(self, uid: str) -> None:
         """Leave an operator out, with all its states."""
         if uid not in self.operators or uid in self.source_uids():
             check_operator(self._name, self.states, uid)
-        self.states = {id: kept for id, kept in self.states.items() if id[0] != uid}
+        self.states = {id: state for id, state in self.states.items() if id[0] != uid}
         self.watermarks.pop(uid, None)
         if uid not in self.source_uids():
             self.operators.pop(uid, None)
 
     def rename_state(self, uid: str, old: str, new: str) -> None:
-        """Give a state another name."""
         check_state(self._name, self.states, uid, old)
         check_state_name(new)
         if old != new and (uid, new) in self.states:
@@ -181,7 +159,6 @@ class Draft(Generic[S, P]):
         self.sources |= positions
 
     def drop_sources(self, uids: Iterable[str]) -> None:
-        """Forget the positions of some sources."""
         known = self.source_uids()
         gone = set(uids)
         for uid in sorted(gone - known):
@@ -199,7 +176,6 @@ class Draft(Generic[S, P]):
         return {source_uid(leaf, set(self.operators)) for leaf in self.sources}
 
     def uids(self) -> set[str]:
-        """The uids of everything in it."""
         return {id[0] for id in self.states} | set(self.operators) | self.source_uids()
 
     def _move(self, moves: Mapping[StateId, StateId]) -> None:

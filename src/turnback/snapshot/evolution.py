@@ -110,7 +110,7 @@ def evolve(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules | None = No
     if rules.migrate is not None:
         return _by_user(stored, wanted, rules)
     search = _Search(dict(rules.aliases))
-    step = search.between(stored, wanted, _Place())
+    step = search.between(stored, wanted, _Location())
     if search.problems:
         return Incompatible(f"{'; '.join(search.problems)}. To go on, {_HINT}")
     return Migration("; ".join(search.notes), _or_none(step))
@@ -178,18 +178,18 @@ def _other_map_key(stored: Any, wanted: Any) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where in a value we are: the path of field names, and what people would call it."""
+class _Location:
+    """A part of a value: the path of field names to it, and what people would call it."""
 
     path: str = ""
     label: str = "the value"
 
-    def of_field(self, name: str) -> _Place:
+    def of_field(self, name: str) -> _Location:
         path = f"{self.path}.{name}" if self.path else name
-        return _Place(path, repr(path))
+        return _Location(path, repr(path))
 
-    def inside(self, what: str) -> _Place:
-        return _Place(self.path, f"{what} of {self.label}")
+    def inside(self, what: str) -> _Location:
+        return _Location(self.path, f"{what} of {self.label}")
 
 
 @dataclass(slots=True)
@@ -200,7 +200,7 @@ class _Search:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def between(self, old: TypeInfo, new: TypeInfo, at: _Place) -> Convert | None:
+    def between(self, old: TypeInfo, new: TypeInfo, at: _Location) -> Convert | None:
         """The conversion of values other than None; None if they stay what they are."""
         if old == new:
             return None
@@ -218,7 +218,7 @@ class _Search:
         floating = isinstance(new, BasicTypeInfo) and new.name in _TO_FLOATING
         return float if floating else None
 
-    def _maps(self, old: MapTypeInfo, new: MapTypeInfo, at: _Place) -> Convert | None:
+    def _maps(self, old: MapTypeInfo, new: MapTypeInfo, at: _Location) -> Convert | None:
         if old.key != new.key:
             self.problems.append(
                 f"keys of {at.label}: {_short(old.key)} cannot become {_short(new.key)}, because "
@@ -227,44 +227,44 @@ class _Search:
         step = self.between(old.value, new.value, at.inside("values"))
         return None if step is None else _entries(step)
 
-    def _rows(self, old: RowTypeInfo, new: RowTypeInfo, at: _Place) -> Convert | None:
+    def _rows(self, old: RowTypeInfo, new: RowTypeInfo, at: _Location) -> Convert | None:
         index = {name: i for i, name in enumerate(old.names)}
         parts: list[Convert] = []
-        kept: list[int] = []
+        used: list[int] = []
         for name, type_ in zip(new.names, new.types, strict=True):
-            place = at.of_field(name)
+            inner = at.of_field(name)
             # A field's own name comes first: what was migrated once has it already.
             source = index.get(name)
-            if source is None and self.aliases.get(place.path) in index:
-                source = index[self.aliases[place.path]]
-                self.notes.append(f"{place.label} taken from {old.names[source]!r}")
+            if source is None and self.aliases.get(inner.path) in index:
+                source = index[self.aliases[inner.path]]
+                self.notes.append(f"{inner.label} taken from {old.names[source]!r}")
             if source is None:
-                parts.append(self._added(new, name, type_, place))
+                parts.append(self._added(new, name, type_, inner))
             else:
-                parts.append(_field(source, self.between(old.types[source], type_, place)))
-                kept.append(source)
-        if not kept:
+                parts.append(_field(source, self.between(old.types[source], type_, inner)))
+                used.append(source)
+        if not used:
             self.problems.append(
                 f"{at.label}: no field of {_short(old)} is left in {_short(new)}; name the old "
                 f"fields in aliases="
             )
-        dropped = [at.of_field(n).label for n, i in index.items() if i not in kept]
+        dropped = [at.of_field(n).label for n, i in index.items() if i not in used]
         self.notes += [f"field {label} dropped" for label in dropped]
-        if any(a > b for a, b in pairwise(kept)):
+        if any(a > b for a, b in pairwise(used)):
             self.notes.append(f"fields of {at.label} reordered")
         return _fields(parts)
 
-    def _added(self, row: RowTypeInfo, name: str, type_: TypeInfo, at: _Place) -> Convert:
+    def _added(self, row: RowTypeInfo, name: str, type_: TypeInfo, at: _Location) -> Convert:
         default = _default(row.python_class, name)
         try:
-            shown = default(None)
-            Serializer(type_).encode(shown)
+            value = default(None)
+            Serializer(type_).encode(value)
         except ElementTypeError as error:
             self.problems.append(f"{at.label} is new, and its default does not fit: {error}")
         except Exception as error:  # noqa: BLE001 (the user's factory may raise anything)
             self.problems.append(f"{at.label} is new, and making its default failed: {error!r}")
         else:
-            how = "as None" if shown is None else f"with default {short_repr(shown)}"
+            how = "as None" if value is None else f"with default {short_repr(value)}"
             self.notes.append(f"field {at.label} added {how}")
         return default
 
@@ -282,13 +282,13 @@ def _widens(old: TypeInfo, new: TypeInfo) -> bool:
 
 
 def _refusal(old: TypeInfo, new: TypeInfo) -> str:
-    told = f"{_short(old)} cannot become {_short(new)}"
+    refusal = f"{_short(old)} cannot become {_short(new)}"
     if old == BasicTypeInfo("pickled") or new == BasicTypeInfo("pickled"):
-        return f"{told}, because pickled objects cannot evolve"
+        return f"{refusal}, because pickled objects cannot evolve"
     if _widens(new, old):
-        return f"{told}, because the narrower type cannot hold every stored value"
+        return f"{refusal}, because the narrower type cannot hold every stored value"
     numbers = [isinstance(t, BasicTypeInfo) and t.name in _NUMBERS for t in (old, new)]
-    return f"{told} exactly" if all(numbers) else told
+    return f"{refusal} exactly" if all(numbers) else refusal
 
 
 _NUMBERS = (*_INTEGERS, *_TO_FLOATING)

@@ -1,26 +1,258 @@
-"""From what a user writes ("latest", 7, a path, a time) to the checkpoint that is meant."""
+"""Which snapshot did you mean: from what people write to the checkpoint or savepoint.
+
+Of a job: "latest", 7, "chk-7", a time, or the id or label of a savepoint. Of any job: the path of a
+savepoint or of a checkpoint's file. On the command line besides: ``JOB@`` with one of the first, or
+the id of a savepoint.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from os import PathLike, fspath
+from difflib import get_close_matches
 from pathlib import Path
+from typing import Protocol
 
 from turnback.checkpoint.log import DIRECTORY, CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import CheckpointNotFoundError
+from turnback.core.errors import (
+    AmbiguousJobError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    JobNotFoundError,
+)
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
 
-Spec = int | str | PathLike[str] | datetime
-
 _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
+_LEAST_PREFIX = 4
+_FORMS = (
+    "write the directory of a savepoint, the file of a checkpoint, or JOB@ with 'latest', "
+    "'chk-7', a time such as 2026-01-31T12:00, or the id or label of a savepoint"
+)
+
+
+class JobLookup(Protocol):
+    """All jobs, as far as their snapshots are concerned."""
+
+    def find_directory(self, text: str, /, *, whole: bool = False) -> JobDirectory:
+        """Find a job by what people call it; `whole`: not by the beginning of that."""
+
+    def savepoints(self) -> Sequence[SavepointEntry]:
+        """Savepoints of all jobs."""
+
+
+def open_snapshot(
+    text: str,
+    jobs: JobLookup,
+    options: Mapping[str, str] | None = None,
+    *,
+    whole: bool = False,
+) -> Snapshot:
+    """Find the snapshot that is meant on a command line.
+
+    Args:
+        text: The directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
+            id of a savepoint, or ``JOB@`` with what `find_snapshot` takes.
+        jobs: The jobs that are known.
+        options: Credentials and endpoints of object stores.
+        whole: Names and ids have to be whole: for what deletes the snapshot.
+
+    Raises:
+        CheckpointNotFoundError: There is none; the message says what there is.
+        JobNotFoundError: There is no such job.
+        AmbiguousJobError: Several jobs fit.
+        CorruptFileError: It is damaged.
+        FormatVersionError: It was written by a newer version.
+        ConfigurationError: The text cannot mean a snapshot.
+    """
+    given, known = _stripped(text), dict(options or {})
+    if _is_path(given):
+        try:
+            return load_snapshot(given, known)
+        except CheckpointNotFoundError:
+            if "@" not in given or split_slot_path(given) is not None:
+                raise
+    if "@" in given:
+        return _of_some_job(given, jobs, known, whole)
+    for entry in jobs.savepoints():
+        if entry.id == given:
+            return load_savepoint(entry.path, known)
+    raise _unknown(given, jobs)
+
+
+def locate(given: str | int, job: StorageRef) -> Snapshot:
+    """Find the snapshot that a job is to start from.
+
+    Args:
+        given: A path, as for `load_snapshot`, or what `find_snapshot` takes.
+        job: The directory of the job.
+
+    Raises:
+        CheckpointNotFoundError: There is none, or only a part of one.
+        CorruptFileError: It is damaged.
+        FormatVersionError: It was written by a newer version.
+        ConfigurationError: The path cannot be used, or several savepoints fit.
+    """
+    if isinstance(given, int) or not _is_path(given):
+        return find_snapshot(given, job)
+    slot = split_slot_path(given)
+    if slot is None:
+        return load_savepoint(given, job.options)
+    other = StorageRef(slot[0], job.options)
+    if storage_of(other).uri == storage_of(job).uri:
+        return find_snapshot(slot[1], job)
+    log = CheckpointLog(storage_of(other))
+    manifest = log.get(slot[1])
+    if not isinstance(manifest, Manifest):
+        raise CheckpointNotFoundError(f"chk-{slot[1]} in {log.uri} is the start of an attempt")
+    # What another job has promised that job commits itself.
+    return Snapshot(manifest, StorageRef(log.uri, job.options))
+
+
+def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
+    """Read what a savepoint or checkpoint says of itself.
+
+    Args:
+        path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
+            checkpoint, ``<job directory>/checkpoints/chk-7.json``.
+        options: Credentials and endpoints of object stores.
+    """
+    slot = split_slot_path(path)
+    if slot is not None:
+        return find_snapshot(slot[1], StorageRef(slot[0], options))
+    return load_savepoint(path, options)
+
+
+def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
+    """Read what the savepoint at a path or URI says of itself."""
+    directory = SavepointDirectory.locate(location, options)
+    return Snapshot(directory.load(), StorageRef(directory.uri, options))
+
+
+def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> Snapshot:
+    """Find a checkpoint or savepoint of one job. A path is never followed.
+
+    Args:
+        given: "latest" or a time, for the newest checkpoint or savepoint at all or before that
+            time; a number or "chk-7"; the id of a savepoint, or the beginning of it; its label.
+        job: The directory of the job.
+        whole: The beginning of an id is not enough.
+
+    Raises:
+        CheckpointNotFoundError: There is none; the message says what there is.
+        ConfigurationError: Several savepoints fit.
+        CorruptFileError: It is damaged.
+        FormatVersionError: It was written by a newer version.
+    """
+    storage = storage_of(job)
+    log, catalog = CheckpointLog(storage), SavepointCatalog(storage)
+    if isinstance(given, int):
+        return _checkpoint(log, given, job)
+    text = _stripped(given)
+    if match := _NUMBER.fullmatch(text):
+        return _checkpoint(log, int(match[1]), job)
+    before_ms = None
+    if text.lower() != "latest":
+        entries = catalog.list()
+        named = _named_savepoint(text, entries, job.uri, whole)
+        if named is not None:
+            return load_savepoint(named.path, job.options)
+        before_ms = _time_ms(text)
+        if before_ms is None:
+            raise CheckpointNotFoundError(
+                f"{text!r} names no snapshot of {log.uri}: write 'latest', a number, 'chk-7', the "
+                "id or label of a savepoint, or a time such as 2026-01-31T12:00:00. "
+                f"{_what_there_is(log)}{_labels(text, entries)}"
+            )
+    return _newest(log, catalog, before_ms, job)
+
+
+def _newest(
+    log: CheckpointLog, catalog: SavepointCatalog, before_ms: int | None, job: StorageRef
+) -> Snapshot:
+    """The newest checkpoint, or the newest savepoint if that is newer; at all or before a time."""
+    manifest = log.latest() if before_ms is None else log.find(before_ms=before_ms)
+    saved = catalog.latest() if before_ms is None else catalog.find(before_ms)
+    # Order follows the numbers of checkpoints, never the clock.
+    if manifest is not None and (saved is None or saved.checkpoint <= manifest.number):
+        return Snapshot(manifest, job, log.uncommitted(manifest))
+    if saved is not None:
+        return load_savepoint(saved.path, job.options)
+    problem = "no checkpoint yet"
+    if before_ms is not None:
+        problem = f"no checkpoint is from before {_iso(before_ms)}"
+    raise CheckpointNotFoundError(f"{log.uri}: {problem}. {_what_there_is(log)}")
+
+
+def _checkpoint(log: CheckpointLog, number: int, job: StorageRef) -> Snapshot:
+    manifest = _manifest(log, number)
+    return Snapshot(manifest, job, log.uncommitted(manifest))
+
+
+def _manifest(log: CheckpointLog, number: int) -> Manifest:
+    try:
+        slot = log.get(number)
+    except CheckpointNotFoundError:
+        slot = None
+    if isinstance(slot, Manifest):
+        return slot
+    why = "the start of an attempt" if slot is not None else "not there, or no longer kept"
+    raise CheckpointNotFoundError(f"{log.uri}: chk-{number} is {why}. {_what_there_is(log)}")
+
+
+def _named_savepoint(
+    text: str, entries: list[SavepointEntry], job: str, whole: bool
+) -> SavepointEntry | None:
+    """The savepoint with this id, label or beginning of its id."""
+    for entry in entries:
+        if entry.id == text:
+            return entry
+    labelled = [entry for entry in entries if entry.label == text]
+    begins = [entry for entry in entries if entry.id.startswith(text)]
+    fitting = labelled or (begins if len(text) >= _LEAST_PREFIX else [])
+    if len(fitting) > 1:
+        raise ConfigurationError(
+            f"{text!r} fits {len(fitting)} savepoints of {job}: "
+            f"{', '.join(entry.id for entry in fitting)}. Name one by its whole id"
+        )
+    if whole and fitting and not labelled:
+        raise CheckpointNotFoundError(
+            f"{job} has no savepoint {text!r}. If you mean {fitting[0].id}, write its whole id"
+        )
+    return fitting[0] if fitting else None
+
+
+def _of_some_job(given: str, jobs: JobLookup, options: dict[str, str], whole: bool) -> Snapshot:
+    """Jobs and labels may have an @ in their names: whatever is a job stands before it."""
+    failure: JobNotFoundError | None = None
+    at = len(given)
+    while (at := given.rfind("@", 0, at)) >= 0:
+        name, what = given[:at].strip(), given[at + 1 :].strip()
+        if name and what:
+            try:
+                directory = jobs.find_directory(name, whole=whole)
+            except JobNotFoundError as error:
+                failure = failure or error
+            else:
+                job = StorageRef(directory.storage.uri, options)
+                return find_snapshot(what, job, whole=whole)
+    raise failure or ConfigurationError(f"{given!r} names no snapshot: {_FORMS}")
+
+
+def split_slot_path(path: str) -> tuple[str, int] | None:
+    """Return the job directory and the number in the full path of a slot file, if it is one."""
+    match = _PATH.fullmatch(path.strip())
+    return (match["root"], int(match["number"])) if match and match["root"] else None
+
+
+# -- where a job goes on
 
 
 @dataclass(frozen=True)
@@ -34,51 +266,6 @@ class ResumePoint:
 
     manifest: Manifest | None = None
     snapshot: str | None = None
-
-
-def resolve(log: CheckpointLog, spec: Spec) -> Manifest:
-    """Find a checkpoint of a job.
-
-    Args:
-        log: The job's checkpoints.
-        spec: "latest"; a number (7, "7", "chk-7"); the path of the slot file, from the job
-            directory or in full; or a time, as `datetime` or in ISO format, for the last
-            checkpoint before it. A time without zone is local time.
-
-    Raises:
-        CheckpointNotFoundError: There is none; the message lists those there are.
-        CorruptFileError: The one that is meant is damaged.
-    """
-    if isinstance(spec, datetime):
-        return _before(log, spec)
-    if isinstance(spec, int):
-        return _numbered(log, spec)
-    text = fspath(spec).strip()
-    if text.lower() == "latest":
-        return _or_explain(log, log.latest(), "no checkpoint yet")
-    if match := _NUMBER.fullmatch(text):
-        return _numbered(log, int(match[1]))
-    if match := _PATH.fullmatch(text):
-        root = match["root"]
-        if root is not None and _plain(root) != _plain(log.uri):
-            raise CheckpointNotFoundError(
-                f"{text} is not in the job directory {log.uri}: open that job, or take a "
-                "savepoint of it"
-            )
-        return _numbered(log, int(match["number"]))
-    try:
-        return _before(log, datetime.fromisoformat(text))
-    except ValueError:
-        raise CheckpointNotFoundError(
-            f"{text!r} names no checkpoint: write 'latest', a number, 'chk-7', the path of its "
-            f"file, or a time such as 2026-01-31T12:00:00. {_what_there_is(log)}"
-        ) from None
-
-
-def split_slot_path(path: str | PathLike[str]) -> tuple[str, int] | None:
-    """Return the job directory and the number in the full path of a slot file, if it is one."""
-    match = _PATH.fullmatch(fspath(path).strip())
-    return (match["root"], int(match["number"])) if match and match["root"] else None
 
 
 def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | None:
@@ -110,124 +297,63 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
         if started.snapshot is not None:
             return ResumePoint(snapshot=started.snapshot)
         if started.checkpoint is not None:
-            return ResumePoint(manifest=_numbered(log, started.checkpoint))
+            return ResumePoint(manifest=_manifest(log, started.checkpoint))
         return None
     return None
 
 
-def _numbered(log: CheckpointLog, number: int) -> Manifest:
+# -- texts
+
+
+def _is_path(text: str) -> bool:
+    """Whether it can only be a path: a time or a name of a checkpoint has no slash in it."""
+    return "/" in text or Path(text).is_dir()
+
+
+def _stripped(text: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise ConfigurationError(f"{text!r} names no snapshot: {_FORMS}")
+    return text.strip()
+
+
+def _time_ms(text: str) -> int | None:
+    """A time in ISO format; one without zone is local time."""
     try:
-        slot = log.get(number)
-    except CheckpointNotFoundError:
-        slot = None
-    found = slot if isinstance(slot, Manifest) else None
-    why = "the start of an attempt" if slot is not None else "not there, or no longer kept"
-    return _or_explain(log, found, f"chk-{number} is {why}")
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        return None
 
 
-def _before(log: CheckpointLog, time: datetime) -> Manifest:
-    found = log.find(before_ms=int(time.timestamp() * 1000))
-    return _or_explain(log, found, f"no checkpoint is from before {time.isoformat()}")
-
-
-def _or_explain(log: CheckpointLog, found: Manifest | None, problem: str) -> Manifest:
-    if found is None:
-        raise CheckpointNotFoundError(f"{log.uri}: {problem}. {_what_there_is(log)}")
-    return found
+def _iso(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _what_there_is(log: CheckpointLog) -> str:
     scan = log.scan()
-    known = [f"{m.name} ({_when(m.created_ms)}, epoch {m.epoch})" for m in scan.manifests]
+    known = [f"{m.name} ({_iso(m.created_ms)}, epoch {m.epoch})" for m in scan.manifests]
     text = f"There is {', '.join(known)}" if known else "There are no checkpoints"
     if scan.unreadable:
         text += f"; unreadable: {'; '.join(map(str, scan.unreadable.values()))}"
     return text
 
 
-def _when(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+def _labels(given: str, entries: Sequence[SavepointEntry]) -> str:
+    """Which savepoints might have been meant, as the end of a message."""
+    labels = list(dict.fromkeys(entry.label for entry in entries if entry.label))
+    near = get_close_matches(given, labels, n=1)
+    if near:
+        return f". Did you mean the savepoint {near[0]!r}?"
+    return f". There are savepoints labelled {', '.join(map(repr, labels[-10:]))}" if labels else ""
 
 
-def _plain(uri: str) -> str:
-    return uri.removeprefix("file://").rstrip("/")
-
-
-def locate(given: str | int, job: StorageRef) -> Snapshot:
-    """Find a snapshot.
-
-    Args:
-        given: "latest" or a time, for the newest checkpoint or savepoint of the job, at all or
-            before that time; a number or "chk-7", for one of its checkpoints; the path of a
-            checkpoint's file, of any job; the path of a savepoint or of its metadata file.
-        job: The directory of the job.
-
-    Raises:
-        CheckpointNotFoundError: There is none, or only a part of one.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
-        ConfigurationError: The path cannot be used.
-    """
-    if isinstance(given, int):
-        return snapshot_of_job(given, job)
-    slot = split_slot_path(given)
-    if slot is not None:
-        return _checkpoint(*slot, job)
-    if _is_path(given):
-        return load_savepoint(given, job.options)
-    return snapshot_of_job(given, job)
-
-
-def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
-    """Read what the savepoint at a path or URI says of itself."""
-    directory = SavepointDirectory.locate(location, options)
-    return Snapshot.of_savepoint(directory.load(), StorageRef(directory.uri, options))
-
-
-def snapshot_of_job(given: str | int, job: StorageRef) -> Snapshot:
-    """Find a checkpoint of the job, or one of its savepoints if that is newer.
-
-    Args:
-        given: As for `locate`, but never a path.
-        job: The directory of the job.
-    """
-    storage = storage_of(job)
-    saved, log = _savepoint(given, SavepointCatalog(storage)), CheckpointLog(storage)
+def _unknown(given: str, jobs: JobLookup) -> CheckpointNotFoundError:
+    hint = f"there is no directory of this name; {_FORMS}"
     try:
-        manifest = resolve(log, given)
-    except CheckpointNotFoundError:
-        if saved is None:
-            raise
+        job = jobs.find_directory(given)
+    except (JobNotFoundError, AmbiguousJobError):
+        near = get_close_matches(given, [entry.id for entry in jobs.savepoints()], 1, 0.7)
+        if near:
+            hint = f"did you mean the savepoint {near[0]!r}?"
     else:
-        # Order follows the numbers of checkpoints, never the clock.
-        if saved is None or saved.checkpoint <= manifest.number:
-            return Snapshot.of_manifest(manifest, job, log.uncommitted(manifest))
-    return load_savepoint(saved.path, job.options)
-
-
-def _savepoint(given: str | int, catalog: SavepointCatalog) -> SavepointEntry | None:
-    if isinstance(given, int):
-        return None
-    if given.strip().lower() == "latest":
-        return catalog.latest()
-    try:
-        time = datetime.fromisoformat(given.strip())
-    except ValueError:
-        return None
-    return catalog.find(int(time.timestamp() * 1000))
-
-
-def _checkpoint(root: str, number: int, job: StorageRef) -> Snapshot:
-    other = StorageRef(root, job.options)
-    if storage_of(other).uri == storage_of(job).uri:
-        return snapshot_of_job(number, job)
-    log = CheckpointLog(storage_of(other))
-    found = log.get(number)
-    if not isinstance(found, Manifest):
-        raise CheckpointNotFoundError(f"chk-{number} in {log.uri} is the start of an attempt")
-    return Snapshot.of_manifest(found, StorageRef(log.uri, job.options))
-
-
-def _is_path(text: str) -> bool:
-    """Whether it can only be a path: a time or a name of a checkpoint has no slash in it."""
-    return "/" in text or Path(text).is_dir()
+        hint = f"it is a job. Write '{job.name}@latest' for the newest snapshot of it"
+    return CheckpointNotFoundError(f"{given!r} is no snapshot: {hint}")

@@ -7,21 +7,18 @@ checksum covers the kind, the version and every byte after itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from difflib import get_close_matches
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from turnback.checkpoint.manifest import OperatorInfo, SourcePosition
+from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.errors import CorruptFileError, FormatVersionError, StateError, StorageError
-from turnback.snapshot.claims import StateId
+from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.base import split_path
 from turnback.storage.envelope import damaged, digest
-from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
 FORMAT = 1
 KIND = "turnback-savepoint"
@@ -41,6 +38,9 @@ _END = b"\n}\n"
 _STRANGE = re.compile(r"[\x00-\x1f\x7f\\]")
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+
+StateId = tuple[str, str]
+"""Uid and name of a state."""
 
 
 def file_name(writer: str, name: str) -> str:
@@ -91,8 +91,12 @@ class SavedState(msgspec.Struct, frozen=True):
     files: tuple[StatePart, ...] = ()
 
     @property
+    def id(self) -> StateId:
+        return self.schema.id
+
+    @property
     def size(self) -> int:
-        """Bytes in its files."""
+        """Bytes in its files; 0 where files hold several states."""
         return sum(file.length for file in self.files)
 
 
@@ -113,11 +117,17 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class FileEntry(NamedTuple):
-    """What the metadata says of any other file of the savepoint."""
+    """What a snapshot says of one of its files; `inline` holds the bytes of one it carries."""
 
     path: str
     length: int
     digest: str
+    inline: bytes | None = None
+
+    @classmethod
+    def of(cls, file: StatePart | LogFile | StateFile) -> FileEntry:
+        inline = file.inline if isinstance(file, StateFile) else None
+        return cls(file.path, file.length, file.digest, inline)
 
 
 class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,8 +177,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     def entries(self) -> tuple[FileEntry, ...]:
         """Return every other file of the savepoint, each once."""
-        found = {path: FileEntry(path, n, digest) for _, path, n, digest in _files(self)}
-        return tuple(found.values())
+        return tuple(dict.fromkeys(entry for _, entry in _files(self)))
 
     def files(self) -> dict[str, int]:
         """Return the length of every other file of the savepoint, by path."""
@@ -178,14 +187,6 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     def drained(self) -> bool:
         """Whether event time has come to its end in it."""
         return END_OF_TIME in self.watermarks.values()
-
-    def state(self, uid: str, name: str) -> SavedState | None:
-        """Return a state, None if the savepoint does not hold it."""
-        return next((s for s in self.states if s.schema.id == (uid, name)), None)
-
-    def sizes(self) -> dict[tuple[str, str], int]:
-        """Return the bytes of each state, by uid and name; 0 where files hold several states."""
-        return {state.schema.id: state.size for state in self.states}
 
 
 _DECODER = msgspec.json.Decoder(SavepointMetadata)
@@ -246,16 +247,13 @@ def _sum(kind: str, version: int, rest: bytes) -> str:
     return digest(b"%s %d\n%s" % (kind.encode(), version, rest))
 
 
-def _files(metadata: SavepointMetadata) -> Iterator[tuple[str, str, int, str]]:
-    """Yield every file: the directory it belongs in, path, length and digest."""
+def _files(metadata: SavepointMetadata) -> Iterator[tuple[str, FileEntry]]:
+    """Yield every file, with the directory it belongs in."""
     for state in metadata.states:
-        for part in state.files:
-            yield STATE, part.path, part.length, part.digest
+        yield from ((STATE, FileEntry.of(part)) for part in state.files)
     for source in metadata.sources.values():
-        for log in source.log:
-            yield SOURCES, log.path, log.length, log.digest
-    for file in metadata.native:
-        yield FILES, file.path, file.length, file.digest
+        yield from ((SOURCES, FileEntry.of(log)) for log in source.log)
+    yield from ((FILES, FileEntry.of(file)) for file in metadata.native)
 
 
 def _problem(metadata: SavepointMetadata) -> str | None:
@@ -271,9 +269,9 @@ def _problem(metadata: SavepointMetadata) -> str | None:
     for part in parts:
         if not part.first_group <= part.last_group < metadata.max_parallelism:
             return f"{part.path!r} has key groups that do not exist"
-    for directory, path, _, _ in _files(metadata):
-        if not _is_inside(path, directory):
-            return f"the path {path!r} is not a plain path below {directory}/"
+    for directory, entry in _files(metadata):
+        if not _is_inside(entry.path, directory):
+            return f"the path {entry.path!r} is not a plain path below {directory}/"
     return None
 
 
@@ -283,69 +281,3 @@ def _is_inside(path: str, directory: str) -> bool:
     except StorageError:
         return False
     return first == directory and bool(below) and not _STRANGE.search(path)
-
-
-Reorder = Callable[[bytes], bytes]
-
-_decode = msgspec.msgpack.Decoder().decode
-_encode = msgspec.msgpack.Encoder().encode
-
-
-def reorder(type_: TypeInfo) -> Reorder | None:
-    """Return what puts the maps inside a stored value in one order; None if it can have none.
-
-    Equal maps may be stored in different orders, and nothing else that is equal differs in its
-    bytes, once decimals have all their places (see `StateTable`). Pickles are not opened: they
-    are bytes here.
-    """
-    return _reordered if _has_map(type_) else None
-
-
-def _has_map(type_: TypeInfo) -> bool:
-    if isinstance(type_, RowTypeInfo):
-        return any(map(_has_map, type_.types))
-    if isinstance(type_, ListTypeInfo):
-        return _has_map(type_.element)
-    return isinstance(type_, MapTypeInfo)
-
-
-def _reordered(data: bytes) -> bytes:
-    return _encode(_sorted(_decode(data)))
-
-
-def _sorted(value: Any) -> Any:
-    if isinstance(value, dict):
-        entries = sorted((_encode(key), key, item) for key, item in value.items())
-        return {key: _sorted(item) for _, key, item in entries}
-    if isinstance(value, list):
-        return list(map(_sorted, value))
-    return value
-
-
-def check_state(snapshot: str, ids: Collection[StateId], uid: str, state: str) -> StateId:
-    """Return the id of a state that is there.
-
-    Raises:
-        StateError: It is not; the message suggests the nearest name.
-    """
-    check_operator(snapshot, ids, uid)
-    if (uid, state) not in ids:
-        names = [name for owner, name in ids if owner == uid]
-        raise StateError(
-            f"operator {uid!r} in {snapshot} has no state {state!r}; {_hint(state, names)}"
-        )
-    return uid, state
-
-
-def check_operator(snapshot: str, ids: Iterable[StateId], uid: str) -> None:
-    """Raise `StateError`, with the nearest name, if no operator of this uid has state."""
-    uids = {owner for owner, _ in ids}
-    if uid not in uids:
-        raise StateError(f"{snapshot} has no state of an operator {uid!r}; {_hint(uid, uids)}")
-
-
-def _hint(given: str, names: Collection[str]) -> str:
-    near = get_close_matches(str(given), names, 1, 0.5)
-    if near:
-        return f"did you mean {near[0]!r}?"
-    return f"there is {', '.join(map(repr, sorted(names))) or 'no state at all'}"

@@ -9,73 +9,73 @@ from enum import Enum
 from typing import Any
 
 from turnback.core.errors import IncompatibleStateError
-from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
-from turnback.program.functions import Function, declared_states
-from turnback.program.graph import REDUCED, NodeKind
-from turnback.program.plan import Operator, Plan
-from turnback.snapshot.claims import (
+from turnback.program.descriptors import StateDescriptor
+from turnback.program.plan import Plan
+from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+from turnback.snapshot.matching import (
     Allowed,
-    Claims,
+    Match,
     Program,
     Renames,
-    SnapshotInfo,
-    StateId,
-    StoredState,
-    claim,
-    spell,
+    known_states,
+    match_program,
+    program_of,
+    written_name,
 )
-from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+from turnback.snapshot.metadata import SavedState, StateId
+from turnback.snapshot.snapshot import Snapshot
 from turnback.state.schema import KeySchema
 
 
-def refuse_losses(snapshot: SnapshotInfo, claims: Claims) -> None:
+def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
     """Refuse a start that would lose state, a position or promised output unasked.
 
     Raises:
         IncompatibleStateError: It would; everything that would be lost is named.
     """
     problems = [
-        *_unclaimed_problem(snapshot, claims),
-        *(changed_source_problem(snapshot, claims, uid) for uid in claims.changed_sources),
-        *(unclaimed_sink_problem(snapshot, uid) for uid in claims.unclaimed_sinks),
+        *_unclaimed_problem(snapshot, match),
+        *(changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
+        *(unclaimed_sink_problem(snapshot, uid) for uid in match.unclaimed_sinks),
     ]
     if problems:
         raise IncompatibleStateError("\n".join(problems))
 
 
-def changed_source_problem(snapshot: SnapshotInfo, claims: Claims, uid: str) -> str:
+def changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
     """Why a source that reads another number of streams cannot go on, and what to do."""
-    was = claims.sources[uid]
-    before, now = claims.changed_sources[uid]
+    was = match.sources[uid]
+    before, now = match.changed_sources[uid]
     return (
         f"source {uid!r} reads {now} streams now, and {before} in {snapshot.name} of job "
         f"{snapshot.job!r}: its position does not say where each of them goes on. Give streams "
         f"that were added a source and a uid of their own, and let {uid!r} read what it read "
         f"before; or start it from its beginning knowingly, with "
-        f"allow_non_restored_state=[{spell(was)}]"
+        f"allow_non_restored_state=[{written_name(was)}]"
     )
 
 
-def unclaimed_sink_problem(snapshot: SnapshotInfo, uid: str) -> str:
+def unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
     """Why promised output of a sink that is gone cannot be committed, and what to do."""
+    name = written_name(uid)
     return (
         f"{snapshot.name} of job {snapshot.job!r} has promised output of {snapshot.describe(uid)}, "
         f"which is not committed yet, and the program has no such sink. Give the sink this uid "
-        f"again; or say what it is called now with renames={{{spell(uid)}: ...}}; or settle it "
-        f"first with `turnback transactions commit {snapshot.job}`; or leave the output out "
-        f"knowingly, with allow_non_restored_state=[{spell(uid)}]"
+        f"again; or say what it is called now with renames={{{name}: ...}}; or settle it first "
+        f"with `turnback transactions commit {snapshot.job}`; or leave the output out knowingly, "
+        f"with allow_non_restored_state=[{name}]"
     )
 
 
-def _unclaimed_problem(snapshot: SnapshotInfo, claims: Claims) -> Iterator[str]:
-    if not claims.unclaimed:
+def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
+    if not match.unclaimed:
         return
     lines = [
         f"  state {s.schema.name!r} of {snapshot.describe(s.schema.uid)}"
-        + (f": {s.size}" if s.size else "")
-        for s in claims.unclaimed
+        + (f": {_size(s)}" if _size(s) else "")
+        for s in match.unclaimed
     ]
-    names = drop_names(snapshot, claims)
+    names = drop_names(snapshot, match)
     yield (
         f"{snapshot.name} of job {snapshot.job!r} holds state that nothing in the program claims:\n"
         + "\n".join(lines)
@@ -85,11 +85,25 @@ def _unclaimed_problem(snapshot: SnapshotInfo, claims: Claims) -> Iterator[str]:
     )
 
 
-def drop_names(snapshot: SnapshotInfo, claims: Claims) -> list[str]:
+def drop_names(snapshot: Snapshot, match: Match) -> list[str]:
     """The shortest names, as they are written in a program, of all that is unclaimed."""
-    unclaimed = [s.id for s in claims.unclaimed]
+    unclaimed = [s.id for s in match.unclaimed]
     kept = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
-    return list(dict.fromkeys(spell(id if id[0] in kept else id[0]) for id in unclaimed))
+    return list(dict.fromkeys(written_name(id if id[0] in kept else id[0]) for id in unclaimed))
+
+
+def _size(state: SavedState) -> str:
+    """Rows and bytes of a state for people, as far as they are known without reading it."""
+    parts = [] if state.rows is None else [f"{state.rows:,} rows"]
+    return ", ".join([*parts, _bytes(state.size)] if state.size else parts)
+
+
+def _bytes(length: int) -> str:
+    size, units = float(length), iter(("KiB", "MiB", "GiB"))
+    unit = "bytes"
+    while size >= 1024 and (larger := next(units, None)):
+        size, unit = size / 1024, larger
+    return f"{length} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
 
 
 class Verdict(Enum):
@@ -142,7 +156,7 @@ class CheckReport:
     Attributes:
         snapshot: Name of the snapshot.
         job: The job that took it.
-        rows: States in the order of the program, then those nothing claims, then all else.
+        rows: States in the order of the program, then those nothing match, then all else.
     """
 
     snapshot: str
@@ -155,7 +169,6 @@ class CheckReport:
         return not any(row.blocking for row in self.rows)
 
     def of(self, verdict: Verdict) -> tuple[CheckRow, ...]:
-        """The rows with a verdict."""
         return tuple(row for row in self.rows if row.verdict is verdict)
 
     def render(self) -> str:
@@ -198,7 +211,7 @@ class CheckReport:
 
 def check(
     plan: Plan,
-    snapshot: SnapshotInfo,
+    snapshot: Snapshot,
     renames: Renames | None = None,
     allow: Allowed = False,
     streams: Mapping[str, int] | None = None,
@@ -208,7 +221,7 @@ def check(
     Args:
         plan: The program.
         snapshot: What it would start from.
-        renames: What had another name when the snapshot was taken; see `claim`.
+        renames: What had another name when the snapshot was taken; see `match_program`.
         allow: What may be dropped if nothing claims it.
         streams: How many streams each source of the program reads, where that is known.
 
@@ -216,68 +229,33 @@ def check(
         ConfigurationError: `renames` or `allow` are wrong in themselves.
     """
     program = program_of(plan, streams)
-    claims = claim(snapshot, program, renames, allow)
+    match = match_program(snapshot, program, renames, allow)
     rows = [
-        *_states(plan, claims),
-        *_unknown(plan, claims),
-        *_unclaimed(program, snapshot, claims),
-        *_sources(plan, snapshot, claims),
-        *_sinks(snapshot, claims),
+        *_states(plan, match),
+        *_unknown(plan, match),
+        *_unclaimed(program, snapshot, match),
+        *_sources(plan, snapshot, match),
+        *_sinks(snapshot, match),
         *_key_groups(plan, snapshot),
-        *_parallelism(plan, snapshot, claims),
+        *_parallelism(plan, snapshot, match),
     ]
     return CheckReport(snapshot.name, snapshot.job, tuple(rows))
 
 
-def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
-    """What a program can take over, as far as it is known without running it.
-
-    Args:
-        plan: The program.
-        streams: How many streams each source reads, where that is known.
-    """
-    keyed = [op for op in plan.operators() if op.key is not None]
-    states = {op.uid: frozenset(known_states(op)) for op in keyed}
-    sources = frozenset(source.uid for source in plan.sources)
-    return Program(
-        states=states,
-        open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
-        sources=sources,
-        others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
-        sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
-        streams=dict(streams or {}),
-    )
-
-
-def known_states(operator: Operator) -> dict[str, StateDescriptor]:
-    """The states an operator is known to have without being opened, by name."""
-    found = {d.name: d for d in declared_states(operator.function).values()}
-    if operator.kind is NodeKind.REDUCE:
-        found[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
-    return found
-
-
-def _asks_in_open(function: Any) -> bool:
-    """Whether a function may ask for state in `open`: one that leaves it as it is cannot."""
-    if not isinstance(function, Function):
-        return False
-    return getattr(function.open, "__func__", None) is not Function.open
-
-
-def _states(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
+def _states(plan: Plan, match: Match) -> Iterator[CheckRow]:
     for op in plan.operators():
         if op.key is None:
             continue
         key = KeySchema.of(op.key.codec())
         for name, descriptor in known_states(op).items():
-            stored = claims.states.get((op.uid, name))
+            stored = match.states.get((op.uid, name))
             if stored is None:
                 yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, "starts empty")
             else:
                 yield _known(op.uid, stored, descriptor, key)
 
 
-def _known(uid: str, stored: StoredState, descriptor: StateDescriptor, key: KeySchema) -> CheckRow:
+def _known(uid: str, stored: SavedState, descriptor: StateDescriptor, key: KeySchema) -> CheckRow:
     outcome = evolve_state(stored.schema, descriptor, key)
     id = (uid, descriptor.name)
     if isinstance(outcome, Incompatible):
@@ -285,47 +263,47 @@ def _known(uid: str, stored: StoredState, descriptor: StateDescriptor, key: KeyS
     elif isinstance(outcome, Migration):
         reason, verdict = outcome.why, Verdict.MIGRATED
     else:
-        reason, verdict = stored.size, Verdict.RESTORED
+        reason, verdict = _size(stored), Verdict.RESTORED
     reason = "; ".join(part for part in (_renamed(stored, id), reason) if part)
     return CheckRow(Subject.STATE, *id, verdict, reason, isinstance(outcome, Incompatible))
 
 
-def _renamed(stored: StoredState, id: StateId) -> str:
-    return "" if stored.id == id else f"from {spell(stored.id)}"
+def _renamed(stored: SavedState, id: StateId) -> str:
+    return "" if stored.id == id else f"from {written_name(stored.id)}"
 
 
-def _unknown(plan: Plan, claims: Claims) -> Iterator[CheckRow]:
+def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
     classes = {op.uid: type(op.function).__name__ for op in plan.operators()}
-    for id in sorted(claims.undecided):
+    for id in sorted(match.undecided):
         advice = (
             f"{classes[id[0]]} may ask for it in open(), which is known only when it runs; "
             f"declare it as a class attribute to know before"
         )
-        reason = "; ".join(p for p in (_renamed(claims.states[id], id), advice) if p)
+        reason = "; ".join(p for p in (_renamed(match.states[id], id), advice) if p)
         yield CheckRow(Subject.STATE, *id, Verdict.UNKNOWN, reason)
 
 
-def _unclaimed(program: Program, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+def _unclaimed(program: Program, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
     for stored in snapshot.states:
-        if stored in claims.dropped:
+        if stored in match.dropped:
             reason = "dropped, as allowed"
-        elif stored in claims.unclaimed:
+        elif stored in match.unclaimed:
             reason = (
-                f"{_gone(stored, program, claims)}; rename it, or allow "
-                f"{spell(stored.id)} to be dropped"
+                f"{_gone(stored, program, match)}; rename it, or allow "
+                f"{written_name(stored.id)} to be dropped"
             )
         else:
             continue
-        if stored.size:
-            reason += f" ({stored.size})"
-        blocking = stored in claims.unclaimed
+        if _size(stored):
+            reason += f" ({_size(stored)})"
+        blocking = stored in match.unclaimed
         yield CheckRow(Subject.STATE, *stored.id, Verdict.UNCLAIMED, reason, blocking)
 
 
-def _gone(stored: StoredState, program: Program, claims: Claims) -> str:
+def _gone(stored: SavedState, program: Program, match: Match) -> str:
     """Why nothing claims a state, and what it may be called now."""
     uid, name = stored.id
-    now = next((new for new, old in claims.operators.items() if old == uid), None)
+    now = next((new for new, old in match.operators.items() if old == uid), None)
     if now is None:
         what, names = "no operator has this uid", list(program.states)
     elif now not in program.states:
@@ -336,36 +314,34 @@ def _gone(stored: StoredState, program: Program, claims: Claims) -> str:
     return f"{what} (is it {near[0]!r} now?)" if near else what
 
 
-def _sources(plan: Plan, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
     for uid in (source.uid for source in plan.sources):
-        old = claims.sources.get(uid)
+        old = match.sources.get(uid)
+        verdict, reason = Verdict.RESTORED, "" if old == uid else f"from {old!r}"
         if old is None:
-            row = CheckRow(Subject.SOURCE, uid, "", Verdict.NEW, "starts at its beginning")
-        elif uid in claims.changed_sources:
-            reason = changed_source_problem(snapshot, claims, uid)
-            row = CheckRow(Subject.SOURCE, uid, "", Verdict.INCOMPATIBLE, reason, True)
-        elif uid in claims.rewound_sources:
+            verdict, reason = Verdict.NEW, "starts at its beginning"
+        elif uid in match.changed_sources:
+            verdict, reason = Verdict.INCOMPATIBLE, changed_source_problem(snapshot, match, uid)
+        elif uid in match.rewound_sources:
+            verdict = Verdict.NEW
             reason = "reads another number of streams, so starts at its beginning, as allowed"
-            row = CheckRow(Subject.SOURCE, uid, "", Verdict.NEW, reason)
-        else:
-            reason = "" if old == uid else f"from {old!r}"
-            row = CheckRow(Subject.SOURCE, uid, "", Verdict.RESTORED, reason)
-        yield row
-    for uid in claims.lost_sources:
+        blocking = verdict is Verdict.INCOMPATIBLE
+        yield CheckRow(Subject.SOURCE, uid, "", verdict, reason, blocking)
+    for uid in match.lost_sources:
         reason = "no source has this uid, so its position is dropped; rename it if it is still read"
         yield CheckRow(Subject.SOURCE, uid, "", Verdict.UNCLAIMED, reason)
 
 
-def _sinks(snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
-    for uid in claims.unclaimed_sinks:
+def _sinks(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
+    for uid in match.unclaimed_sinks:
         reason = unclaimed_sink_problem(snapshot, uid)
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
-    for uid in claims.dropped_sinks:
+    for uid in match.dropped_sinks:
         reason = "promised output that is not committed yet is left out, as allowed"
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason)
 
 
-def _key_groups(plan: Plan, snapshot: SnapshotInfo) -> Iterator[CheckRow]:
+def _key_groups(plan: Plan, snapshot: Snapshot) -> Iterator[CheckRow]:
     was, now = snapshot.max_parallelism, plan.max_parallelism
     if was != now:
         reason = (
@@ -375,10 +351,10 @@ def _key_groups(plan: Plan, snapshot: SnapshotInfo) -> Iterator[CheckRow]:
         yield CheckRow(Subject.KEY_GROUPS, "", "", Verdict.INCOMPATIBLE, reason, True)
 
 
-def _parallelism(plan: Plan, snapshot: SnapshotInfo, claims: Claims) -> Iterator[CheckRow]:
+def _parallelism(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
     before = {op.uid: op.parallelism for op in snapshot.operators}
     for op in plan.operators():
-        was = before.get(claims.operators.get(op.uid, ""))
+        was = before.get(match.operators.get(op.uid, ""))
         if op.key is not None and was is not None and was != op.parallelism:
             reason = f"parallelism changes from {was} to {op.parallelism}"
             yield CheckRow(Subject.OPERATOR, op.uid, "", Verdict.INFO, reason)

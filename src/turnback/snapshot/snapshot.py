@@ -1,216 +1,132 @@
-"""Checkpoints and savepoints, whoever took them, as one thing to start from and to read."""
+"""Checkpoints and savepoints, whoever took them, as one thing to start from, read and verify."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
 
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
-from turnback.core.errors import CorruptFileError, NotFoundError
-from turnback.snapshot.claims import SnapshotInfo, StoredState, source_uid
-from turnback.snapshot.metadata import Origin, SavepointMetadata, StatePart
-from turnback.state.files import StateFile, StorageRef, read_state, storage_of
-from turnback.state.schema import StateSchema
+from turnback.core.errors import CorruptFileError, NotFoundError, StateError, UnsupportedTypeError
+from turnback.snapshot.metadata import FileEntry, Origin, SavedState, SavepointMetadata, StateId
+from turnback.snapshot.reader import StoredRows
+from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check
+from turnback.types.typeinfo import type_from_descriptor
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Something that keeps checkpoints from being restored.
-
-    Attributes:
-        path: The file.
-        reason: What is wrong with it.
-        checkpoints: Numbers of the checkpoints that need it.
-    """
-
-    path: str
-    reason: str
-    checkpoints: tuple[int, ...]
-
-
-def verify(storage: Storage, manifest: Manifest | None = None) -> list[Problem]:
-    """Read every file of one checkpoint, or of all, and compare it with what was recorded.
-
-    Args:
-        storage: The job directory.
-        manifest: The checkpoint; all of them if left out.
-
-    Raises:
-        StorageError: The storage does not answer, so nothing can be said.
-    """
-    if manifest is not None:
-        return _check_files(storage, (manifest,))
-    scan = CheckpointLog(storage).scan()
-    problems = [
-        Problem(slot_path(number), str(error), (number,))
-        for number, error in scan.unreadable.items()
-    ]
-    return problems + _check_files(storage, scan.manifests)
-
-
-def _check_files(storage: Storage, manifests: tuple[Manifest, ...]) -> list[Problem]:
-    needed: dict[tuple[str, int, str, bytes | None], list[int]] = {}
-    for manifest in manifests:
-        for file in _files(manifest):
-            users = needed.setdefault(file, [])
-            if manifest.number not in users:
-                users.append(manifest.number)
-    problems = []
-    for (path, length, digest, inline), users in needed.items():
-        try:
-            data = storage.get(path) if inline is None else inline
-            check(data, length, digest, f"{storage.uri}/{path}")
-        except NotFoundError:
-            problems.append(Problem(path, f"{storage.uri}/{path} is missing", tuple(users)))
-        except CorruptFileError as error:
-            problems.append(Problem(path, str(error), tuple(users)))
-    return problems
-
-
-def _files(manifest: Manifest) -> Iterator[tuple[str, int, str, bytes | None]]:
-    for file in manifest.state:
-        yield file.path, file.length, file.digest, file.inline
-    for source in manifest.sources.values():
-        for entry in source.log:
-            yield entry.path, entry.length, entry.digest, None
-
-
-@dataclass(frozen=True)
-class StoredRows:
-    """One state of a snapshot, to be read in tasks.
-
-    Attributes:
-        schema: What it is, as it was written.
-        storage: Where the snapshot's files are.
-        parts: Its Parquet files, in a savepoint.
-        files: The state files, among others with its rows, in a checkpoint.
-    """
-
-    schema: StateSchema
-    storage: StorageRef
-    parts: tuple[StatePart, ...] = ()
-    files: tuple[StateFile, ...] = ()
-
-    def rows(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Its rows in the key groups first..last, with the columns group, key, sub and value."""
-        from turnback.snapshot.table import StateTable, read_parts
-        from turnback.state.files import share
-        from turnback.state.merging import live_rows
-
-        if self.parts:
-            codec = StateTable(self.schema)
-            for typed in read_parts(storage_of(self.storage), self.parts, first, last):
-                yield codec.to_rows(typed)
-        mine = share(self.files, {self.schema.uid: (first, last)})
-        for schema, rows in live_rows(mine, lambda f: read_state(self.storage, f)):
-            if schema.id == self.schema.id:
-                yield rows
-
-    def typed(self, first: int, last: int) -> Iterator[pa.Table]:
-        """The same with typed columns."""
-        from turnback.snapshot.table import StateTable, read_parts
-
-        if self.parts:
-            yield from read_parts(storage_of(self.storage), self.parts, first, last)
-        else:
-            codec = StateTable(self.schema)
-            for rows in self.rows(first, last):
-                yield codec.to_typed(rows)
+OnProgress = Callable[[int, int], None]
+"""Called after every file with the bytes read so far, and all bytes."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A checkpoint or a savepoint.
+    """A checkpoint or a savepoint, and where it is.
 
     Attributes:
-        name: What people call it.
+        document: What it says of itself: the manifest of a checkpoint, or a savepoint's metadata.
         storage: Where its files are: the job's directory or the savepoint's.
-        job: The job that took it.
-        job_id: That job's identity.
-        epoch: The last epoch in it.
-        created_ms: When it was taken, by the clock of the driver that did.
-        max_parallelism: Number of key groups.
-        sources: Where each source goes on.
-        operators: The operators of the program that took it.
-        states: Its states and how large they are, as far as known.
-        origin: Where it is, as the lineage of jobs started from it tells.
-        manifest: The checkpoint, if it is one.
-        metadata: The savepoint, if it is one.
         promised: Output it holds that is not known to be committed, by sink; only of the job's own
             checkpoints, because other jobs settle theirs themselves.
     """
 
-    name: str
+    document: Manifest | SavepointMetadata = field(repr=False)
     storage: StorageRef
-    job: str
-    job_id: str
-    epoch: int
-    created_ms: int
-    max_parallelism: int
-    sources: Mapping[str, SourcePosition]
-    operators: tuple[OperatorInfo, ...]
-    states: tuple[StoredState, ...]
-    origin: Origin
-    manifest: Manifest | None = field(default=None, repr=False)
-    metadata: SavepointMetadata | None = field(default=None, repr=False)
     promised: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of_manifest(
-        cls,
-        manifest: Manifest,
-        storage: StorageRef,
-        promised: Mapping[str, tuple[bytes, ...]] | None = None,
-    ) -> Snapshot:
-        """A checkpoint of the job whose directory this is."""
-        uri = f"{storage.uri}/checkpoints/{manifest.name}.json"
-        return cls(
-            name=manifest.name,
-            storage=storage,
-            job=manifest.job,
-            job_id=manifest.job_id,
-            epoch=manifest.epoch,
-            created_ms=manifest.created_ms,
-            max_parallelism=manifest.max_parallelism,
-            sources=manifest.sources,
-            operators=manifest.operators,
-            states=tuple(StoredState(schema) for schema in manifest.schemas),
-            origin=Origin(uri, job=manifest.job, checkpoint=manifest.number),
-            manifest=manifest,
-            promised=promised or {},
-        )
+    @property
+    def manifest(self) -> Manifest | None:
+        """The checkpoint, if it is one."""
+        return self.document if isinstance(self.document, Manifest) else None
 
-    @classmethod
-    def of_savepoint(cls, metadata: SavepointMetadata, storage: StorageRef) -> Snapshot:
-        """The savepoint in this directory."""
-        return cls(
-            name=storage.uri,
-            storage=storage,
-            job=metadata.job,
-            job_id=metadata.job_id,
-            epoch=metadata.epoch,
-            created_ms=metadata.created_ms,
-            max_parallelism=metadata.max_parallelism,
-            sources=metadata.sources,
-            operators=metadata.operators,
-            states=tuple(StoredState(s.schema, s.rows, s.size or None) for s in metadata.states),
-            origin=Origin(storage.uri, metadata.id, metadata.job, metadata.checkpoint),
-            metadata=metadata,
-        )
+    @property
+    def metadata(self) -> SavepointMetadata | None:
+        """The savepoint, if it is one."""
+        return self.document if isinstance(self.document, SavepointMetadata) else None
+
+    @property
+    def name(self) -> str:
+        """What people call it: ``chk-7``, or the directory of a savepoint."""
+        return self.document.name if isinstance(self.document, Manifest) else self.storage.uri
+
+    @property
+    def job(self) -> str:
+        return self.document.job
+
+    @property
+    def job_id(self) -> str:
+        return self.document.job_id
+
+    @property
+    def epoch(self) -> int:
+        return self.document.epoch
+
+    @property
+    def created_ms(self) -> int:
+        """When it was taken, by the clock of the driver that did."""
+        return self.document.created_ms
+
+    @property
+    def max_parallelism(self) -> int:
+        return self.document.max_parallelism
+
+    @property
+    def sources(self) -> Mapping[str, SourcePosition]:
+        """Where each source goes on; one that reads several inputs is there as ``uid#0``..."""
+        return self.document.sources
+
+    @property
+    def operators(self) -> tuple[OperatorInfo, ...]:
+        return self.document.operators
+
+    @property
+    def states(self) -> tuple[SavedState, ...]:
+        """Its states; how large those of a checkpoint are is not known."""
+        if isinstance(self.document, Manifest):
+            return tuple(SavedState(schema) for schema in self.document.schemas)
+        return self.document.states
+
+    @property
+    def state_ids(self) -> list[StateId]:
+        return [state.id for state in self.states]
+
+    @property
+    def origin(self) -> Origin:
+        """Where it is, as the lineage of jobs started from it tells."""
+        uri = self.storage.uri
+        if isinstance(self.document, Manifest):
+            number = self.document.number
+            return Origin(f"{uri}/{slot_path(number)}", job=self.job, checkpoint=number)
+        return Origin(uri, self.document.id, self.job, self.document.checkpoint)
 
     @property
     def drained(self) -> bool:
         """Whether event time has come to its end in it."""
-        return self.metadata is not None and self.metadata.drained
+        return isinstance(self.document, SavepointMetadata) and self.document.drained
+
+    @property
+    def streams(self) -> dict[str, int]:
+        """How many streams each source reads, by uid."""
+        uids = {op.uid for op in self.operators}
+        return dict(Counter(source_uid(leaf, uids) for leaf in self.sources))
+
+    @property
+    def promising_sinks(self) -> list[str]:
+        """Uids of the sinks with promised output."""
+        return [uid for uid, transactions in self.promised.items() if transactions]
+
+    def uids(self) -> frozenset[str]:
+        operators = {op.uid for op in self.operators}
+        return frozenset(operators.union(self.streams, (uid for uid, _ in self.state_ids)))
+
+    def describe(self, uid: str) -> str:
+        """An operator by its uid and, where known, its name."""
+        names = [op.name for op in self.operators if op.uid == uid]
+        return f"operator {uid!r} ({names[0]})" if names else f"operator {uid!r}"
 
     def own_checkpoint(self, storage: StorageRef, job_id: str) -> Manifest | None:
         """It as a checkpoint of the job with this directory and identity, if it is one.
@@ -220,26 +136,174 @@ class Snapshot:
         here = self.storage.uri == storage.uri and self.job_id == job_id
         return self.manifest if here else None
 
-    def info(self) -> SnapshotInfo:
-        """What has to be known to match it with a program."""
-        uids = {op.uid for op in self.operators}
-        streams = Counter(source_uid(leaf, uids) for leaf in self.sources)
-        return SnapshotInfo(
-            name=self.name,
-            job=self.job,
-            max_parallelism=self.max_parallelism,
-            states=self.states,
-            operators=self.operators,
-            sources=tuple(streams),
-            streams=dict(streams),
-            sinks=tuple(uid for uid, transactions in self.promised.items() if transactions),
-        )
+    def state(self, uid: str, name: str) -> SavedState:
+        """One of its states.
 
-    def rows(self, schema: StateSchema) -> StoredRows:
-        """The rows of one of its states."""
-        if self.manifest is not None:
-            return StoredRows(schema, self.storage, files=self.manifest.state)
-        assert self.metadata is not None
-        saved = self.metadata.state(*schema.id)
-        parts = saved.files if saved is not None else ()
-        return StoredRows(schema, self.storage, parts, self.metadata.native)
+        Raises:
+            StateError: There is no such state; the message suggests the nearest name.
+        """
+        id = check_state(self.name, self.state_ids, uid, name)
+        return next(state for state in self.states if state.id == id)
+
+    def rows(self, state: SavedState) -> StoredRows:
+        if isinstance(self.document, Manifest):
+            return StoredRows(state.schema, self.storage, files=self.document.state)
+        return StoredRows(state.schema, self.storage, state.files, self.document.native)
+
+    def files(self) -> tuple[FileEntry, ...]:
+        """Its files, each once, but for the one with the document itself."""
+        if isinstance(self.document, SavepointMetadata):
+            return self.document.entries()
+        entries = [FileEntry.of(file) for file in self.document.state]
+        entries += [FileEntry.of(file) for source in self.sources.values() for file in source.log]
+        return tuple(dict.fromkeys(entries))
+
+
+def source_uid(leaf: str, uids: Collection[str]) -> str:
+    """The uid of a source: one that reads several inputs has a position for each, ``uid#0``."""
+    uid, _, number = leaf.rpartition("#")
+    return uid if leaf not in uids and uid and number.isdecimal() else leaf
+
+
+def check_state(snapshot: str, ids: Collection[StateId], uid: str, state: str) -> StateId:
+    """Return the id of a state that is there.
+
+    Raises:
+        StateError: It is not; the message suggests the nearest name.
+    """
+    check_operator(snapshot, ids, uid)
+    if (uid, state) not in ids:
+        names = [name for owner, name in ids if owner == uid]
+        raise StateError(
+            f"operator {uid!r} in {snapshot} has no state {state!r}; {_hint(state, names)}"
+        )
+    return uid, state
+
+
+def check_operator(snapshot: str, ids: Iterable[StateId], uid: str) -> None:
+    """Raise `StateError`, with the nearest name, if no operator of this uid has state."""
+    uids = {owner for owner, _ in ids}
+    if uid not in uids:
+        raise StateError(f"{snapshot} has no state of an operator {uid!r}; {_hint(uid, uids)}")
+
+
+def _hint(given: str, names: Collection[str]) -> str:
+    near = get_close_matches(str(given), names, 1, 0.5)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"there is {', '.join(map(repr, sorted(names))) or 'no state at all'}"
+
+
+# -- for people
+
+
+class StateRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A state of a snapshot, without its rows.
+
+    Attributes:
+        uid: The operator.
+        name: Name of the state.
+        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
+        key_type: Type of the keys; several, separated by commas, for keys of several columns.
+        map_key_type: Type of a map's keys, else None.
+        value_type: Type of values, list elements or accumulators.
+        rows: Values, list elements or map entries; None where nobody has counted them, as in
+            checkpoints.
+        bytes: Size of its files; None where files hold several states.
+    """
+
+    uid: str
+    name: str
+    kind: str
+    key_type: str
+    map_key_type: str | None
+    value_type: str
+    rows: int | None
+    bytes: int | None
+
+
+def state_rows(snapshot: Snapshot) -> list[StateRow]:
+    """The states of a snapshot, by uid and name."""
+    return [
+        StateRow(
+            uid=state.schema.uid,
+            name=state.schema.name,
+            kind=state.schema.kind,
+            key_type=", ".join(map(_type_name, state.schema.key.types)),
+            map_key_type=None if state.schema.sub is None else _type_name(state.schema.sub),
+            value_type=_type_name(state.schema.value),
+            rows=state.rows,
+            bytes=state.size or None,
+        )
+        for state in sorted(snapshot.states, key=lambda state: state.id)
+    ]
+
+
+def _type_name(descriptor: object) -> str:
+    """A type as Spark writes it; of a newer version's types, what is stored of them."""
+    if descriptor == "pickled":
+        return "pickled object"
+    try:
+        return str(type_from_descriptor(descriptor))
+    except UnsupportedTypeError:
+        return str(descriptor)
+
+
+# -- verifying
+
+
+class FileProblem(msgspec.Struct, frozen=True):
+    """Something that keeps a snapshot from being restored.
+
+    Attributes:
+        path: The file, relative to the directory of the snapshot's storage.
+        reason: What is wrong with it.
+    """
+
+    path: str
+    reason: str
+
+
+def verify_snapshot(snapshot: Snapshot, on_progress: OnProgress | None = None) -> list[FileProblem]:
+    """Read every file of a snapshot and compare it with what was recorded.
+
+    Returns:
+        What is wrong, nothing if it can be restored.
+
+    Raises:
+        StorageError: The storage does not answer, so nothing can be said.
+    """
+    return verify_files(storage_of(snapshot.storage), snapshot.files(), on_progress)
+
+
+def verify(storage: Storage, manifest: Manifest | None = None) -> list[FileProblem]:
+    """Verify one checkpoint of a job, or all of them, with the slots of those unreadable."""
+    where = StorageRef(storage.uri)
+    if manifest is not None:
+        return verify_files(storage, Snapshot(manifest, where).files())
+    scan = CheckpointLog(storage).scan()
+    problems = [
+        FileProblem(slot_path(number), str(error)) for number, error in scan.unreadable.items()
+    ]
+    needed = (file for manifest in scan.manifests for file in Snapshot(manifest, where).files())
+    return problems + verify_files(storage, list(dict.fromkeys(needed)))
+
+
+def verify_files(
+    storage: Storage, files: Collection[FileEntry], on_progress: OnProgress | None = None
+) -> list[FileProblem]:
+    """Compare files with what was recorded of them; see `verify_snapshot`."""
+    total, done = sum(file.length for file in files), 0
+    problems = []
+    for path, length, digest, inline in files:
+        name = f"{storage.uri}/{path}"
+        try:
+            check(storage.get(path) if inline is None else inline, length, digest, name)
+        except NotFoundError:
+            problems.append(FileProblem(path, f"{name} is missing"))
+        except CorruptFileError as error:
+            problems.append(FileProblem(path, str(error)))
+        done += length
+        if on_progress is not None:
+            on_progress(done, total)
+    return problems

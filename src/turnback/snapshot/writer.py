@@ -1,4 +1,4 @@
-"""Writes rows that users bring as state of a savepoint, in tasks."""
+"""Writes the files of savepoints: rows that users bring, copies, exports of checkpoints."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.checkpoint.manifest import Manifest
+from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition
 from turnback.core.errors import StateError
-from turnback.snapshot.claims import StateId
-from turnback.snapshot.metadata import FILES, StatePart, file_name
-from turnback.snapshot.reader import Batches, Span, spans_of
-from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
+from turnback.snapshot.reader import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
-from turnback.state.files import StateFile, StorageRef, read_state, share, storage_of
+from turnback.state.files import Span, StateFile, StorageRef, read_state, share, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import check
@@ -45,11 +43,9 @@ class RowEncoder:
 
     @property
     def schema(self) -> pa.Schema:
-        """What it gives."""
         return ROWS
 
     def __call__(self, batches: Batches) -> Batches:
-        """Encode."""
         codec = StateTable(self.state)
         group = None if self.grouped else self._group()
         for batch in batches:
@@ -99,7 +95,6 @@ class StateWriter:
 
     @property
     def schema(self) -> pa.Schema:
-        """What it gives."""
         return PARTS
 
     def __call__(self, batches: Batches) -> Batches:
@@ -161,11 +156,9 @@ class PartCopier:
 
     def run(self) -> tuple[StatePart, ...]:
         """Copy; the file is durable when this returns."""
-        data = storage_of(self.source).get(self.part.path)
-        check(data, self.part.length, self.part.digest, f"{self.source.uri}/{self.part.path}")
         name = file_name(self.writer, f"{uuid.uuid4().hex}.parquet")
         path = f"{state_directory(self.state)}/{name}"
-        storage_of(self.target).put(path, data)
+        _copy(self.part, self.source, self.target, path)
         return (msgspec.structs.replace(self.part, path=path),)
 
 
@@ -195,6 +188,39 @@ class SpanCopier:
 
 def _title(state: StateSchema) -> str:
     return f"state {state.name!r} of operator {state.uid!r}"
+
+
+def copy_source_log(
+    position: SourcePosition,
+    source: StorageRef,
+    target: StorageRef,
+    path_of: Callable[[LogFile], str],
+) -> SourcePosition:
+    """Copy the files that belong to the position of a source.
+
+    Args:
+        position: The position.
+        source: Where the files are.
+        target: Where they go.
+        path_of: The path each gets there.
+    """
+    log: list[LogFile] = []
+    for file in position.log:
+        path = path_of(file)
+        _copy(file, source, target, path)
+        log.append(msgspec.structs.replace(file, path=path))
+    return SourcePosition(position.offset, tuple(log))
+
+
+def _copy(
+    file: StatePart | StateFile | LogFile, source: StorageRef, target: StorageRef, path: str
+) -> None:
+    if isinstance(file, StateFile):
+        data = read_state(source, file)
+    else:
+        data = storage_of(source).get(file.path)
+    check(data, file.length, file.digest, f"{source.uri}/{file.path}")
+    storage_of(target).put(path, data)
 
 
 COPY_BYTES = 64 << 20
@@ -248,10 +274,8 @@ class CopyTask:
         return [self._copy(file) for file in self.files]
 
     def _copy(self, file: StateFile) -> StateFile:
-        data = read_state(self.source, file)
-        check(data, file.length, file.digest, file.path)
         path = f"{FILES}/{file_name(self.writer, posixpath.basename(file.path))}"
-        storage_of(self.target).put(path, data)
+        _copy(file, self.source, self.target, path)
         return msgspec.structs.replace(file, path=path, inline=None)
 
 

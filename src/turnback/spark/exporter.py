@@ -6,28 +6,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import msgspec
 from pyspark.sql import SparkSession
 
-from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition
+from turnback.checkpoint.manifest import LogFile, Manifest
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CheckpointError
-from turnback.snapshot.claims import StateId
 from turnback.snapshot.metadata import (
     END_OF_TIME,
     SOURCES,
     Origin,
     SavedState,
     SavepointMetadata,
+    StateId,
     StatePart,
     file_name,
 )
-from turnback.snapshot.writer import copy_tasks, export_tasks
+from turnback.snapshot.writer import copy_source_log, copy_tasks, export_tasks
 from turnback.spark.worker import Task, run_tasks
-from turnback.state.files import StateFile, StorageRef, storage_of
+from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import StateSchema
-from turnback.storage.base import Storage
-from turnback.storage.envelope import check
 
 T = TypeVar("T")
 Written = list[tuple[StateSchema, tuple[StatePart, ...]]]
@@ -107,7 +104,10 @@ class Exporter:
             tasks = export_tasks(manifest, self._storage, order.target, order.writer)
             written = self._few_by_few(manifest, tasks, _size_of_parts, on_progress)
             states = self._gathered(manifest, written)
-        target = storage_of(order.target)
+
+        def path_of(file: LogFile) -> str:
+            return f"{SOURCES}/{file_name(order.writer, file.name)}"
+
         return SavepointMetadata(
             id=order.id,
             turnback_version=order.version,
@@ -123,7 +123,8 @@ class Exporter:
             note=order.note,
             max_parallelism=manifest.max_parallelism,
             sources={
-                leaf: self._copied(p, target, order.writer) for leaf, p in manifest.sources.items()
+                leaf: copy_source_log(position, self._storage, order.target, path_of)
+                for leaf, position in manifest.sources.items()
             },
             operators=manifest.operators,
             states=tuple(states),
@@ -168,17 +169,6 @@ class Exporter:
             SavedState(schema, sum(p.rows for p in parts[schema.id]), tuple(parts[schema.id]))
             for schema in manifest.schemas
         ]
-
-    def _copied(self, position: SourcePosition, target: Storage, writer: str) -> SourcePosition:
-        """A source's position, with the files of its log in the savepoint."""
-        log: list[LogFile] = []
-        for entry in position.log:
-            data = storage_of(self._storage).get(entry.path)
-            check(data, entry.length, entry.digest, entry.path)
-            path = f"{SOURCES}/{file_name(writer, entry.name)}"
-            target.put(path, data)
-            log.append(msgspec.structs.replace(entry, path=path))
-        return SourcePosition(position.offset, tuple(log))
 
 
 def _size_of_parts(written: Written) -> int:

@@ -13,7 +13,7 @@ from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
 from turnback.program.plan import Operator, Plan
-from turnback.snapshot.claims import Allowed, Renames
+from turnback.snapshot.matching import Allowed, Renames
 
 
 class ClaimMode(Enum):

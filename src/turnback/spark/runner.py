@@ -261,7 +261,7 @@ class JobRunner:
             return None
         if point.manifest is not None:
             promised = log.uncommitted(point.manifest)
-            return Snapshot.of_manifest(point.manifest, self._storage, promised)
+            return Snapshot(point.manifest, self._storage, promised)
         assert point.snapshot is not None
         return locate(point.snapshot, self._storage)
 

@@ -10,7 +10,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition, encode
+from turnback.checkpoint.manifest import Manifest, SourcePosition, encode
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.clock import Clock
 from turnback.core.errors import (
@@ -32,15 +32,20 @@ from turnback.snapshot.metadata import (
     StatePart,
     file_name,
 )
-from turnback.snapshot.reader import reading_spans
-from turnback.snapshot.snapshot import StoredRows
-from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
+from turnback.snapshot.reader import StoredRows, reading_spans
+from turnback.snapshot.writer import (
+    PartCopier,
+    RowEncoder,
+    SpanCopier,
+    StateWriter,
+    copy_source_log,
+)
 from turnback.spark.exporter import Exporter, ExportOrder
 from turnback.spark.state_frames import described, grouped, plain_errors, state_frame, through
 from turnback.spark.worker import Task, run_tasks
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.schema import StateSchema
-from turnback.storage.envelope import check, digest
+from turnback.storage.envelope import digest
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,17 @@ class Savepointer:
 
     def sources(self, positions: Mapping[str, SavepointPosition]) -> dict[str, SourcePosition]:
         """Copy what belongs to the positions of sources."""
-        return {leaf: self._source(position) for leaf, position in positions.items()}
+        found: dict[str, SourcePosition] = {}
+        for leaf, source in positions.items():
+            found[leaf] = source.position
+            if source.storage is not None:
+                found[leaf] = copy_source_log(
+                    source.position,
+                    source.storage,
+                    self._target,
+                    lambda _: f"{SOURCES}/{file_name(self._writer, uuid.uuid4().hex)}",
+                )
+        return found
 
     def _copied(self, schema: StateSchema, kept: Kept) -> tuple[StatePart, ...]:
         stored, target, writer = kept.stored, self._target, self._writer
@@ -148,17 +163,6 @@ class Savepointer:
         with plain_errors(), described(self._spark, _what("write", schema)):
             records = through(rows, StateWriter(schema, self._target, self._writer)).collect()
         return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
-
-    def _source(self, source: SavepointPosition) -> SourcePosition:
-        log: list[LogFile] = []
-        for entry in source.position.log:
-            assert source.storage is not None
-            data = storage_of(source.storage).get(entry.path)
-            check(data, entry.length, entry.digest, f"{source.storage.uri}/{entry.path}")
-            path = f"{SOURCES}/{file_name(self._writer, uuid.uuid4().hex)}"
-            storage_of(self._target).put(path, data)
-            log.append(msgspec.structs.replace(entry, path=path))
-        return SourcePosition(source.position.offset, tuple(log))
 
 
 def _what(verb: str, schema: StateSchema) -> str:

@@ -5,22 +5,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-import msgspec
 from pyspark.sql import SparkSession
 
 from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
 from turnback.core.clock import Clock
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.program.plan import Plan
-from turnback.snapshot.claims import Claims, claim, present, source_uid
-from turnback.snapshot.preflight import known_states, program_of, refuse_losses
-from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.matching import Match, known_names, known_states, match_program, program_of
+from turnback.snapshot.preflight import refuse_data_loss
+from turnback.snapshot.snapshot import Snapshot, source_uid
+from turnback.snapshot.writer import copy_source_log
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode, JobSpec
 from turnback.spark.sources import leaf_names, stream_counts
 from turnback.spark.worker import run_tasks
-from turnback.state.files import StorageRef, storage_of
-from turnback.storage.envelope import check
+from turnback.state.files import StorageRef
 from turnback.worker.intake import Asked, IntakeTask, ProbeTask, asked
 from turnback.worker.program import level_programs
 
@@ -42,7 +41,7 @@ class Matched:
 
     snapshot: Snapshot
     own: Manifest | None
-    claims: Claims | None = None
+    claims: Match | None = None
     upgrade: bool = False
     sinks: Mapping[str, str] = field(default_factory=dict)
 
@@ -133,7 +132,7 @@ class Starter:
                 f"call set_max_parallelism({was}), or rewrite it offline for {now} key groups"
             )
 
-    def _check_pickles(self, snapshot: Snapshot, claims: Claims) -> None:
+    def _check_pickles(self, snapshot: Snapshot, claims: Match) -> None:
         """Pickles run code when they are read; whoever wrote the snapshot chose which."""
         names = sorted(
             f"state {s.schema.name!r} of operator {s.schema.uid!r}"
@@ -149,28 +148,28 @@ class Starter:
 
     def _match(
         self, snapshot: Snapshot, *, resumed: bool
-    ) -> tuple[Claims, dict[tuple[str, str], str]]:
+    ) -> tuple[Match, dict[tuple[str, str], str]]:
         """Who gets what, known for certain because operators were opened where that is needed."""
-        info, spec = snapshot.info(), self._spec
+        spec = self._spec
         renames, allow = spec.renames, spec.allow_non_restored_state
         if resumed:  # what an earlier start has renamed or dropped is not there any more
-            renames = {old: renames[old] for old in present(info, renames)}
-            allow = allow if isinstance(allow, bool) else tuple(present(info, allow))
+            renames = {old: renames[old] for old in known_names(snapshot, renames)}
+            allow = allow if isinstance(allow, bool) else tuple(known_names(snapshot, allow))
         program = program_of(self._plan, stream_counts(self._plan))
-        claims = claim(info, program, renames, allow)
+        claims = match_program(snapshot, program, renames, allow)
         asked = self._ask(claims, program.open)
         states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
         for each in asked:
             states[each.id[0]] |= {each.id[1]}
         program = replace(program, states=states, open=frozenset())
-        claims = claim(info, program, renames, allow)
-        refuse_losses(info, claims)
+        claims = match_program(snapshot, program, renames, allow)
+        refuse_data_loss(snapshot, claims)
         problems = [each.problem for each in asked if each.problem]
         if problems:
             raise IncompatibleStateError("; ".join(problems))
         return claims, {each.id: each.migration for each in asked if each.migration}
 
-    def _ask(self, claims: Claims, open: Collection[str]) -> list[Asked]:
+    def _ask(self, claims: Match, open: Collection[str]) -> list[Asked]:
         """Which states operators ask for; those that do so in `open` have to be opened for it."""
         stored = {id: state.schema for id, state in claims.states.items()}
         found: list[Asked] = []
@@ -187,9 +186,9 @@ class Starter:
         return found
 
     def _take_in(
-        self, snapshot: Snapshot, claims: Claims, fence: Fence, own: Manifest | None
+        self, snapshot: Snapshot, claims: Match, fence: Fence, own: Manifest | None
     ) -> Manifest:
-        stored = {id: snapshot.rows(state.schema) for id, state in claims.states.items()}
+        stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
         tasks = [
             IntakeTask(
                 blob,
@@ -226,10 +225,14 @@ class Starter:
         )
 
     def _positions(
-        self, snapshot: Snapshot, claims: Claims, fence: Fence, *, copied: bool
+        self, snapshot: Snapshot, claims: Match, fence: Fence, *, copied: bool
     ) -> dict[str, SourcePosition]:
         """The positions under the names sources have now; their logs in the job's own directory."""
         uids = {op.uid for op in snapshot.operators}
+
+        def path_of(file: LogFile) -> str:
+            return f"offsets/{fence.attempt}/{file.name}"
+
         positions: dict[str, SourcePosition] = {}
         for leaf in leaf_names(self._plan):
             now = source_uid(leaf, {source.uid for source in self._plan.sources})
@@ -239,25 +242,15 @@ class Starter:
             for old, position in snapshot.sources.items():
                 same_input = old.removeprefix(before) == leaf.removeprefix(now)
                 if source_uid(old, uids) == before and same_input:
-                    positions[leaf] = (
-                        self._with_copies(snapshot, position, fence) if copied else position
-                    )
+                    positions[leaf] = position
+                    if copied:
+                        positions[leaf] = copy_source_log(
+                            position, snapshot.storage, self._storage, path_of
+                        )
         return positions
 
-    def _with_copies(
-        self, snapshot: Snapshot, position: SourcePosition, fence: Fence
-    ) -> SourcePosition:
-        log: list[LogFile] = []
-        for entry in position.log:
-            data = storage_of(snapshot.storage).get(entry.path)
-            check(data, entry.length, entry.digest, f"{snapshot.storage.uri}/{entry.path}")
-            path = f"offsets/{fence.attempt}/{entry.name}"
-            storage_of(self._storage).put(path, data)
-            log.append(msgspec.structs.replace(entry, path=path))
-        return SourcePosition(position.offset, tuple(log))
 
-
-def _fits_as_it_is(own: Manifest, claims: Claims) -> bool:
+def _fits_as_it_is(own: Manifest, claims: Match) -> bool:
     """Whether the files of the job's own checkpoint can be used as they are.
 
     Not if any of their rows belong to state that is dropped: an operator or a state of the same
@@ -271,7 +264,7 @@ def _fits_as_it_is(own: Manifest, claims: Claims) -> bool:
 
 
 def _log_changes(
-    snapshot: Snapshot, claims: Claims, migrations: Mapping[tuple[str, str], str]
+    snapshot: Snapshot, claims: Match, migrations: Mapping[tuple[str, str], str]
 ) -> None:
     """Log what of a snapshot does not simply go on."""
     name = snapshot.name

@@ -13,15 +13,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
-from turnback.snapshot.reader import (
-    Batches,
-    Change,
-    ChangeDecoder,
-    EntryReader,
-    StateReader,
-    reading_spans,
-)
-from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, EntryReader, StatePair
+from turnback.snapshot.reader import Batches, StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.state.schema import StateSchema
 from turnback.types.factory import Types
@@ -211,57 +204,35 @@ def _title(schema: StateSchema) -> str:
     return f"state {schema.name!r} of operator {schema.uid!r}"
 
 
-@dataclass(frozen=True)
-class Pair:
-    """A state in two snapshots.
-
-    Attributes:
-        old: It in the older one; without files where there is none.
-        new: It in the newer one.
-        old_groups: Number of key groups of the older snapshot.
-        new_groups: That of the newer.
-    """
-
-    old: StoredRows
-    new: StoredRows
-    old_groups: int
-    new_groups: int
-
-    def changes(self, spark: SparkSession) -> DataFrame:
-        """What changed: key, position or map_key, change, old and new."""
-        joined = self._joined(spark).where(F.col("change") != Change.UNCHANGED.value)
-        return through(joined, ChangeDecoder(self.new.schema))
-
-    def counts(self, spark: SparkSession) -> DataFrame:
-        """How many rows there are of each change."""
-        return self._joined(spark).groupBy("change").count()
-
-    def _joined(self, spark: SparkSession) -> DataFrame:
-        old = entries_frame(spark, self.old, self.old_groups).alias("a")
-        new = entries_frame(spark, self.new, self.new_groups).alias("b")
-        same = F.col("a.key") == F.col("b.key")
-        if self.new.schema.kind in ("list", "map"):
-            same = same & (F.col("a.sub") == F.col("b.sub"))
-        change = (
-            F.when(F.col("a.key").isNull(), Change.ADDED.value)
-            .when(F.col("b.key").isNull(), Change.REMOVED.value)
-            .when(F.col("a.value") == F.col("b.value"), Change.UNCHANGED.value)
-            .otherwise(Change.CHANGED.value)
-        )
-        return old.join(new, same, "full_outer").select(
-            F.coalesce("a.key", "b.key").alias("key"),
-            F.coalesce("a.sub", "b.sub").alias("sub"),
-            change.alias("change"),
-            F.col("a.value").alias("old"),
-            F.col("b.value").alias("new"),
-        )
+def changes_frame(spark: SparkSession, pair: StatePair) -> DataFrame:
+    """What changed in a state: key, position or map_key, change, old and new."""
+    joined = _joined(spark, pair).where(F.col("change") != Change.UNCHANGED.value)
+    return through(joined, ChangeDecoder(pair.schema))
 
 
-def count_changes(spark: SparkSession, pairs: Sequence[Pair]) -> list[dict[Change, int]]:
-    """How many rows of each pair were added, removed, changed and not changed; one Spark job."""
+def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
+    old = entries_frame(spark, pair.old, pair.old_groups).alias("a")
+    new = entries_frame(spark, pair.new, pair.new_groups).alias("b")
+    same = F.col("a.key") == F.col("b.key")
+    if pair.schema.kind in ("list", "map"):
+        same = same & (F.col("a.sub") == F.col("b.sub"))
+    rows = old.join(new, same, "full_outer").select(
+        F.coalesce("a.key", "b.key").alias("key"),
+        F.coalesce("a.sub", "b.sub").alias("sub"),
+        F.col("a.value").alias("old"),
+        F.col("b.value").alias("new"),
+    )
+    return rows.withColumn("change", F.expr(CHANGE_SQL))
+
+
+def count_changes(spark: SparkSession, pairs: Sequence[StatePair]) -> list[dict[Change, int]]:
+    """How many rows of each state were added, removed, changed and not changed; one Spark job."""
     if not pairs:
         return []
-    frames = [pair.counts(spark).withColumn("pair", F.lit(i)) for i, pair in enumerate(pairs)]
+    frames = [
+        _joined(spark, pair).groupBy("change").count().withColumn("pair", F.lit(i))
+        for i, pair in enumerate(pairs)
+    ]
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)

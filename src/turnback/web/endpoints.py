@@ -7,16 +7,17 @@ from typing import Any
 
 import msgspec
 
-from turnback.inspect.compare import DiffPage, StateDiffRow
 from turnback.inspect.model import (
     CheckpointHistory,
     ConfigRow,
+    DiffPage,
     FailureRow,
     JobDetail,
     JobSummary,
     RequestRow,
     SavepointRow,
     SnapshotView,
+    StateDiffRow,
     StatePage,
 )
 from turnback.inspect.timeline import Timeline

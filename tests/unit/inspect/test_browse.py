@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import pickle
 from datetime import UTC, date, datetime
@@ -10,13 +9,20 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fake_job import FakeJob, memory_root, schema
-from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StateError
-from turnback.inspect import browse
-from turnback.inspect import browse as staterows
+from turnback.core.errors import (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    NotFoundError,
+    StateError,
+)
+from turnback.inspect import browse, compare
 from turnback.inspect.browse import page
 from turnback.snapshot.find import load_savepoint
+from turnback.snapshot.snapshot import Snapshot
 from turnback.state import delta
 from turnback.state.files import storage_of
 from turnback.types.factory import Types
@@ -81,7 +87,7 @@ def test_pages_hold_every_row_once(snapshot_of):
 def test_a_small_scan_limit_gives_short_pages_and_loses_nothing(snapshot_of, monkeypatch):
     snapshot = snapshot_of((TOTAL, HELD))
     monkeypatch.setattr(browse, "SCAN_S", -1.0)
-    monkeypatch.setattr(staterows, "SPAN_ROWS", 10)
+    monkeypatch.setattr(browse, "SPAN_ROWS", 10)
     rows, _ = every_row(snapshot, "total", limit=1000)
     assert dict(rows) == HELD
     assert len(rows) == 100
@@ -220,6 +226,11 @@ class Bomb:
         return (exec, ("raise SystemExit('executed')",))
 
 
+def saying(snapshot, states):
+    """The same savepoint, whose metadata says that its states are others."""
+    return Snapshot(replace(snapshot.document, states=tuple(states)), snapshot.storage)
+
+
 def test_pickles_are_never_opened(tmp_path):
     """The bytes of a bomb, read as the pickles that a stranger's savepoint says they are."""
     data = pickle.dumps(Bomb())
@@ -232,8 +243,7 @@ def test_pickles_are_never_opened(tmp_path):
         "plain": schema("plain", value=pickled),
         "row": schema("row", value=Types.ROW_NAMED(["n", "it"], [Types.LONG(), pickled])),
     }
-    states = [type(s)(said[s.schema.name], s.rows, s.length) for s in snapshot.states]
-    snapshot = dataclasses.replace(snapshot, states=tuple(states))
+    snapshot = saying(snapshot, [replace(s, schema=said[s.schema.name]) for s in snapshot.states])
     told = f"<pickle, {len(data):,} bytes>"
     assert page(snapshot, "count", "plain").rows == (("a", told),)
     assert page(snapshot, "count", "row", key="a").rows == (("a", {"n": 1, "it": told}),)
@@ -319,9 +329,7 @@ def test_files_with_other_columns_are_refused(tmp_path):
     """A savepoint from a stranger may say one thing and hold another."""
     job = FakeJob(str(tmp_path / "jobs"))
     snapshot = job.savepoint(str(tmp_path / "sp"), (schema(value=Types.STRING()), {"a": "x"}))
-    stored = snapshot.states[0]
-    states = (type(stored)(schema("total", "list"), 1, 1),)
-    snapshot = dataclasses.replace(snapshot, states=states)
+    snapshot = saying(snapshot, [replace(snapshot.states[0], schema=schema("total", "list"))])
     with pytest.raises(StateError, match=r"state 'total' of operator 'count' .* cannot be read"):
         page(snapshot, "count", "total")
 
@@ -334,3 +342,22 @@ def test_a_savepoint_of_an_earlier_release():
     for key, value in found.rows:
         (one,) = page(snapshot, "every/thing", "stats", key=json.dumps(key)).rows
         assert one == (key, value)
+
+
+def test_one_that_was_dropped_is_told_from_one_that_is_damaged(tmp_path: Path) -> None:
+    job = FakeJob(str(tmp_path))
+    job.attempt()
+    first = job.checkpoint((TOTAL, {"ann": 1}))
+    second = job.checkpoint((TOTAL, {"ann": 2}))
+    assert first.manifest is not None
+    for file in {f.path for f in (*first.manifest.state, *second.manifest.state)}:
+        storage_of(first.storage).delete(file)
+    with pytest.raises(NotFoundError):
+        page(first, TOTAL.uid, TOTAL.name)
+    job.log.remove(first.manifest.number)
+    with pytest.raises(CheckpointNotFoundError, match=r"chk-\d+ of job 'likes' is not kept any"):
+        page(first, TOTAL.uid, TOTAL.name)
+    with pytest.raises(CheckpointNotFoundError, match="num-retained"):
+        compare.page(first, second, TOTAL.uid, TOTAL.name)
+    with pytest.raises(NotFoundError):
+        page(second, TOTAL.uid, TOTAL.name)

@@ -62,7 +62,7 @@ def summed(pages):
 
 @pytest.mark.parametrize("limit", [1000, 7, 1])
 def test_every_difference_is_told_once(take, limit, monkeypatch):
-    monkeypatch.setattr(compare, "PIECE_ROWS", 40)
+    monkeypatch.setattr(compare, "SPAN_ROWS", 40)
     old, new = take([(TOTAL, OLD)], [(TOTAL, NEW)])
     pages = every_page(old, new, limit)
     rows = {row.key: (row.change, row.before, row.after) for p in pages for row in p.rows}
@@ -86,7 +86,7 @@ def test_nothing_differs(take):
 
 def test_a_page_ends_when_its_time_is_over(take, monkeypatch):
     monkeypatch.setattr(compare, "SCAN_S", -1.0)
-    monkeypatch.setattr(compare, "PIECE_ROWS", 10)
+    monkeypatch.setattr(compare, "SPAN_ROWS", 10)
     old, new = take([(TOTAL, OLD)], [(TOTAL, NEW)])
     pages = every_page(old, new)
     assert len(pages) == 16

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from turnback.inspect.text import shower
+from turnback.inspect.text import formatter
 from turnback.types.factory import Types
 
 LONG, TEXT = Types.LONG(), Types.STRING()
@@ -50,7 +50,7 @@ NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
     ],
 )
 def test_values(type_, value, shown):
-    found = shower(type_)(value)
+    found = formatter(type_)(value)
     assert found == shown
     assert type(found) is type(shown)
     assert json.loads(json.dumps(found, allow_nan=False)) == shown
@@ -66,25 +66,29 @@ def test_values(type_, value, shown):
     ],
 )
 def test_long_values_are_cut(type_, value, end):
-    found = shower(type_, longest=10)(value)
+    found = formatter(type_, longest=10)(value)
     assert (found if isinstance(found, str) else found[-1]).endswith(end)
     assert len(str(found)) < 60
-    whole = shower(type_, longest=None)(value)
+    whole = formatter(type_, longest=None)(value)
     assert len(str(whole)) > len(str(found))
     assert "…" not in str(whole)
 
 
 def test_long_maps_and_rows_are_cut_and_their_keys_are_not():
     value = [(f"{'k' * 20}{i}", "v" * 20) for i in range(9)]
-    found = shower(Types.MAP(TEXT, TEXT), longest=30)(value)
+    found = formatter(Types.MAP(TEXT, TEXT), longest=30)(value)
     assert list(found) == [value[0][0], "…"]
     assert found["…"] == "8 more"
-    pairs = shower(Types.MAP(ROW, TEXT), longest=5)([({"n": i, "at": None}, "v") for i in range(9)])
+    pairs = formatter(Types.MAP(ROW, TEXT), longest=5)(
+        [({"n": i, "at": None}, "v") for i in range(9)]
+    )
     assert pairs[-1] == "… (8 more)"
-    row = shower(Types.ROW_NAMED(["a", "b"], [TEXT, TEXT]), longest=10)({"a": "x" * 50, "b": "yy"})
+    row = formatter(Types.ROW_NAMED(["a", "b"], [TEXT, TEXT]), longest=10)(
+        {"a": "x" * 50, "b": "yy"}
+    )
     assert row == {"a": "x" * 10 + "… (50 characters)", "b": "… (2 characters)"}
 
 
 def test_each_value_has_room_of_its_own():
-    show = shower(TEXT, longest=10)
+    show = formatter(TEXT, longest=10)
     assert [show("x" * 9), show("y" * 9)] == ["x" * 9, "y" * 9]

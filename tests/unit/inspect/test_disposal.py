@@ -8,9 +8,8 @@ import pytest
 
 from fake_job import FakeJob, schema
 from turnback.core.errors import CheckpointNotFoundError, ConfigurationError, StorageError
-from turnback.inspect.jobs import Jobs
-from turnback.inspect.savepoints import dispose
-from turnback.inspect.snapshots import open_snapshot
+from turnback.inspect.jobs import Jobs, dispose
+from turnback.snapshot.find import open_snapshot
 from turnback.snapshot.metadata import METADATA
 from turnback.storage.local import LocalStorage
 

@@ -10,7 +10,7 @@ import pytest
 
 from fake_job import Driver, dead, elsewhere, living
 from turnback.core.errors import ConfigurationError, StillNeededError
-from turnback.inspect.garbage import find_garbage, remove, scan
+from turnback.inspect.garbage import remove, scan
 from turnback.inspect.garbage_files import GarbageKind
 from turnback.inspect.jobs import Jobs
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
@@ -29,6 +29,10 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "local":
         return str(tmp_path / "all jobs")
     return f"memory://garbage-test-{next(_NAMES)}/jobs"
+
+
+def find_garbage(*where):
+    return list(scan(*where).garbage)
 
 
 def everything(path: Path) -> list[Path]:

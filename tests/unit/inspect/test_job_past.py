@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_job import START, Driver, dead, done, elsewhere, failed, living, seen
-from turnback.inspect.checkpoints import distribution
+from turnback.inspect.history import distribution
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.model import CheckpointStatus
 from turnback.job.history import JobEnded, Restarting

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from turnback.inspect.text import parse_key, shower
+from turnback.inspect.text import formatter, parse_key
 from turnback.snapshot.columns import ColumnCodec
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
@@ -69,10 +69,10 @@ def test_what_is_shown_is_found(drawn: tuple[tuple[TypeInfo, ...], Any]) -> None
     typed = ColumnCodec(whole, required=True).decode(pa.array([codec.encode(key)], pa.binary()))
     (value,) = typed.to_pylist()
     if len(types) == 1:
-        shown = shower(types[0], longest=None)(value)
+        shown = formatter(types[0], longest=None)(value)
     else:
         parts = zip(types, value.values(), strict=True)
-        shown = [shower(t, longest=None)(v) for t, v in parts]
+        shown = [formatter(t, longest=None)(v) for t, v in parts]
     assert codec.encode(parse_key(json.dumps(shown), types)) == codec.encode(key)
     if isinstance(shown, str) and not shown.startswith('"'):
         assert codec.encode(parse_key(shown, types)) == codec.encode(key)

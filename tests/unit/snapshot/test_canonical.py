@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from savepoint_support import types, values
 
-from turnback.snapshot.metadata import reorder
+from turnback.snapshot.diff import reordering
 from turnback.types.factory import Types
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo
@@ -25,18 +25,18 @@ def shuffled(value, mix):
 
 def test_only_types_with_maps_have_anything_to_order():
     nested = MapTypeInfo(Types.STRING(), Types.LONG())
-    assert reorder(Types.STRING()) is None
-    assert reorder(ListTypeInfo(RowTypeInfo(("a",), (Types.LONG(),)))) is None
-    assert reorder(nested) is not None
-    assert reorder(ListTypeInfo(nested)) is not None
-    assert reorder(RowTypeInfo(("a", "b"), (Types.LONG(), nested))) is not None
+    assert reordering(Types.STRING()) is None
+    assert reordering(ListTypeInfo(RowTypeInfo(("a",), (Types.LONG(),)))) is None
+    assert reordering(nested) is not None
+    assert reordering(ListTypeInfo(nested)) is not None
+    assert reordering(RowTypeInfo(("a", "b"), (Types.LONG(), nested))) is not None
 
 
 def test_maps_in_maps_with_keys_of_several_parts():
     type_ = MapTypeInfo(
         Types.TUPLE([Types.STRING(), Types.LONG()]), MapTypeInfo(Types.LONG(), Types.STRING())
     )
-    encode, order = Serializer(type_).encode, reorder(type_)
+    encode, order = Serializer(type_).encode, reordering(type_)
     a = encode({("x", 1): {1: "a", 2: "b"}, ("y", 2): {}})
     b = encode({("y", 2): {}, ("x", 1): {2: "b", 1: "a"}})
     other = encode({("y", 2): {}, ("x", 1): {2: "a", 1: "b"}})
@@ -47,7 +47,7 @@ def test_maps_in_maps_with_keys_of_several_parts():
 @given(st.data())
 def test_order_is_all_that_changes(data):
     type_ = MapTypeInfo(Types.STRING(), data.draw(types()))
-    serializer, order = Serializer(type_), reorder(type_)
+    serializer, order = Serializer(type_), reordering(type_)
     value = data.draw(st.dictionaries(st.text(max_size=4), values(type_.value), max_size=4))
     stored = serializer.encode(value)
     again = serializer.encode(shuffled(value, random.Random(data.draw(st.integers()))))

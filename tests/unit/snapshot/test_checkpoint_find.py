@@ -1,5 +1,4 @@
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -10,7 +9,8 @@ from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import CheckpointNotFoundError, CorruptFileError
 from turnback.job.directory import JobDirectory
-from turnback.snapshot.find import resolve, resume_point, split_slot_path
+from turnback.snapshot.find import locate, resume_point, split_slot_path
+from turnback.state.files import StorageRef
 from turnback.storage.local import LocalStorage
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -38,83 +38,88 @@ def log(storage) -> CheckpointLog:
     return CheckpointLog(storage)
 
 
-@pytest.mark.parametrize("spec", [3, "3", "chk-3", " chk-3 ", slot_path(3), Path(slot_path(3))])
-def test_by_number_and_relative_path(log, spec) -> None:
-    assert resolve(log, spec).number == 3
+def number(log: CheckpointLog, given) -> int:
+    return locate(given, StorageRef(log.uri)).manifest.number
+
+
+@pytest.mark.parametrize("given", [3, "3", "chk-3", " chk-3 "])
+def test_by_number(log, given) -> None:
+    assert number(log, given) == 3
 
 
 def test_the_latest(log) -> None:
-    assert resolve(log, "latest").number == resolve(log, "LATEST").number == 4
+    assert number(log, "latest") == number(log, "LATEST") == 4
 
 
 def test_by_full_path(log, storage, tmp_path) -> None:
     path = tmp_path / "job" / slot_path(3)
     assert path.exists()
-    assert resolve(log, path).number == 3
-    assert resolve(log, str(path)).number == 3
-    assert resolve(log, f"file://{path}").number == 3
-    assert split_slot_path(path) == (str(tmp_path / "job"), 3)
+    assert number(log, str(path)) == number(log, f"file://{path}") == 3
+    other = locate(str(path), StorageRef(str(tmp_path / "other")))
+    assert (other.manifest.number, other.storage.uri) == (3, log.uri)
+    assert split_slot_path(str(path)) == (str(tmp_path / "job"), 3)
     assert split_slot_path("s3://b/jobs/j/checkpoints/chk-12.json") == ("s3://b/jobs/j", 12)
     assert split_slot_path("chk-3") is None
-    with pytest.raises(CheckpointNotFoundError, match="not in the job directory"):
-        resolve(log, tmp_path / "other" / slot_path(3))
+    assert split_slot_path(slot_path(3)) is None
+    for missing in ("other/checkpoints/chk-3.json", "job/checkpoints/chk-1.json"):
+        with pytest.raises(CheckpointNotFoundError):
+            locate(str(tmp_path / missing), StorageRef(str(tmp_path / "third")))
 
 
 @pytest.mark.parametrize(
-    ("spec", "number"),
+    ("given", "expected"),
     [
-        (NOON + timedelta(minutes=1), 2),
-        (NOON + timedelta(minutes=2, seconds=59), 3),
-        (NOON + timedelta(days=1), 4),
+        ((NOON + timedelta(minutes=1)).isoformat(), 2),
+        ((NOON + timedelta(minutes=2, seconds=59)).isoformat(), 3),
+        ((NOON + timedelta(days=1)).isoformat(), 4),
         ("2026-01-31T12:01:00Z", 2),
         ("2026-01-31T13:02:30+01:00", 3),
         ("2026-02-01T00:00:00+00:00", 4),
     ],
 )
-def test_the_last_before_a_time(log, spec, number: int) -> None:
-    assert resolve(log, spec).number == number
+def test_the_last_before_a_time(log, given, expected: int) -> None:
+    assert number(log, given) == expected
 
 
 def test_a_time_without_zone_is_local(log) -> None:
     local = (NOON + timedelta(minutes=2, seconds=30)).astimezone().replace(tzinfo=None)
-    assert resolve(log, local).number == 3
-    assert resolve(log, local.isoformat(" ")).number == 3
+    assert number(log, local.isoformat()) == 3
+    assert number(log, local.isoformat(" ")) == 3
     zoned = NOON.astimezone(timezone(timedelta(hours=-7))) + timedelta(minutes=1)
-    assert resolve(log, zoned).number == 2
+    assert number(log, zoned.isoformat()) == 2
 
 
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("given", "why"),
     [
         (9, "chk-9 is not there"),
         ("chk-1", "chk-1 is the start of an attempt"),
-        (NOON, "no checkpoint is from before"),
-        ("nonsense", "names no checkpoint"),
-        ("", "names no checkpoint"),
-        ("../checkpoints/chk-3", "names no checkpoint"),
+        (NOON.isoformat(), "no checkpoint is from before"),
+        ("nonsense", "names no snapshot"),
+        ("chk-3.json", "names no snapshot"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(log, spec, why: str) -> None:
+def test_what_is_not_there_is_told_with_what_is(log, given, why: str) -> None:
     with pytest.raises(CheckpointNotFoundError, match=why) as raised:
-        resolve(log, spec)
+        number(log, given)
     message = str(raised.value)
     assert "chk-2 (2026-01-31T12:01:00+00:00, epoch 1), chk-3 (" in message
     assert "chk-4" in message
 
 
-def test_in_an_empty_log() -> None:
+def test_in_an_empty_log(tmp_path) -> None:
     with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint yet.*no checkpoints"):
-        resolve(CheckpointLog(memory()), "latest")
+        locate("latest", StorageRef(str(tmp_path)))
 
 
 def test_a_damaged_one_is_not_replaced_by_another(log, storage) -> None:
     storage.put(slot_path(4), b"rubbish")
-    for spec in ("latest", 4, NOON + timedelta(days=1)):
+    for given in ("latest", 4, (NOON + timedelta(days=1)).isoformat()):
         with pytest.raises(CorruptFileError, match="chk-4"):
-            resolve(log, spec)
-    assert resolve(log, 3).number == 3
+            number(log, given)
+    assert number(log, 3) == 3
     with pytest.raises(CheckpointNotFoundError, match=r"unreadable: .*chk-4"):
-        resolve(log, 99)
+        number(log, 99)
 
 
 # -- where a job goes on by itself

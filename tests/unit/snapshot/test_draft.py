@@ -1,11 +1,13 @@
 """A savepoint being put together, before anything is written."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from savepoint_support import state_schema
 
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError, PlanError, StateError
-from turnback.snapshot.draft import Draft
+from turnback.snapshot.draft import SavepointDraft, view_names
 from turnback.state.schema import KeySchema
 from turnback.types.factory import Types
 
@@ -14,8 +16,8 @@ def info(uid: str, kind: str = "keyed process") -> OperatorInfo:
     return OperatorInfo(uid, uid.title(), kind, 2)
 
 
-def draft() -> Draft[str, str]:
-    return Draft(
+def draft() -> SavepointDraft[str, str]:
+    return SavepointDraft(
         "/sp",
         [
             (state_schema(uid="count", name="total"), "totals"),
@@ -44,7 +46,11 @@ def test_states_are_found_by_uid_and_name():
     ],
 )
 def test_what_is_not_there_is_said_with_the_nearest_name(uid, name, told):
-    for use in (Draft.find, Draft.remove_state, lambda d, *id: Draft.rename_state(d, *id, "x")):
+    for use in (
+        SavepointDraft.find,
+        SavepointDraft.remove_state,
+        lambda d, *id: SavepointDraft.rename_state(d, *id, "x"),
+    ):
         with pytest.raises(StateError, match=told.replace("?", r"\?")):
             use(draft(), uid, name)
 
@@ -130,3 +136,42 @@ def test_positions_of_sources():
     assert made.sources == {"more": "m"}
     with pytest.raises(ConfigurationError, match=r"no position of a source 'likes'.*'more'"):
         made.drop_sources(["likes"])
+
+
+# -- the names of states in SQL
+
+NAMES = st.text(min_size=1, max_size=6)
+
+
+def test_a_view_is_named_after_uid_and_state():
+    assert view_names([("count", "total")]) == {("count", "total"): "count_total"}
+
+
+def test_what_sql_does_not_take_becomes_an_underscore():
+    ids = [("count likes/day", "n.total"), ("9 lives", "x"), ("_hidden", "x"), ("zähler", "ß")]
+    assert view_names(ids) == {
+        ("count likes/day", "n.total"): "count_likes_day_n_total",
+        ("9 lives", "x"): "s_9_lives_x",
+        ("_hidden", "x"): "s_hidden_x",
+        ("zähler", "ß"): "z_hler__",
+    }
+
+
+def test_names_that_would_be_the_same_get_a_number():
+    ids = [("a", "b_c"), ("a_b", "c"), ("A", "B_c")]
+    assert view_names(ids) == {
+        ("A", "B_c"): "A_B_c",
+        ("a", "b_c"): "a_b_c_2",
+        ("a_b", "c"): "a_b_c_3",
+    }
+
+
+@given(st.sets(st.tuples(NAMES, NAMES)), st.randoms())
+def test_names_are_unique_plain_and_do_not_depend_on_the_order(ids, random):
+    names = view_names(ids)
+    assert names.keys() == ids
+    assert len({name.lower() for name in names.values()}) == len(ids)
+    assert all(name.isascii() and name.isidentifier() for name in names.values())
+    shuffled = list(ids)
+    random.shuffle(shuffled)
+    assert view_names(shuffled) == names

@@ -63,9 +63,8 @@ def test_it_is_json_for_people():
 def test_files_and_sizes():
     assert METADATA.files() == {PART.path: 100, LOG.path: 20}
     assert with_paths(native="files/a").files() == {"sources/a": 20, "files/a": 50}
-    assert METADATA.state("op", "state").rows == 7
-    assert METADATA.state("op", "gone") is None
-    assert METADATA.sizes() == {("op", "state"): 100, ("op", "seen"): 0}
+    sizes = {state.id: (state.rows, state.size) for state in METADATA.states}
+    assert sizes == {("op", "state"): (7, 100), ("op", "seen"): (0, 0)}
 
 
 # -- damage

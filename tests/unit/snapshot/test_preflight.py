@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
+from fake_job import described
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
 from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError
-from turnback.snapshot.claims import SnapshotInfo, StoredState
-from turnback.snapshot.preflight import Subject, Verdict, check, program_of
+from turnback.snapshot.matching import program_of
+from turnback.snapshot.metadata import SavedState
+from turnback.snapshot.preflight import Subject, Verdict, check
 from turnback.state.schema import KeySchema, StateSchema
 
 KEY = KeySchema(("string",), True)
@@ -44,7 +46,7 @@ class Opened(KeyedProcessFunction):
 
 def stored(uid, name, value="long", kind="value", rows=None, key=KEY):
     schema = StateSchema(uid=uid, name=name, kind=kind, key=key, value=value)
-    return StoredState(schema, rows=rows)
+    return SavedState(schema, rows=rows)
 
 
 STATS = {"row": [["n", "long"], ["paid", "long"]]}
@@ -59,7 +61,7 @@ FITTING = (
 def snapshot(*states, sources=("s",), max_parallelism=128, parallelism=2):
     uids = ("declared", "opened", "summed", "plain")
     operators = tuple(OperatorInfo(uid, uid, "keyed_process", parallelism) for uid in uids)
-    return SnapshotInfo("chk-7", "clicks", max_parallelism, states, operators, sources)
+    return described(states, operators, sources, groups=max_parallelism)
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +236,7 @@ def test_the_report_as_json(plan):
 
 
 def test_what_would_be_lost_is_told_before(plan):
-    stored = replace(snapshot(*FITTING), streams={"s": 1}, sinks=("old-out",))
+    stored = replace(snapshot(*FITTING), promised={"old-out": (b"t",)})
     report = check(plan, stored, streams={"s": 2})
     assert not report.ok
     rows = {(row.subject, row.uid): row for row in report.rows if row.blocking}

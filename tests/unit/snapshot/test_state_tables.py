@@ -9,36 +9,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fake_job import schema
 from turnback.core.errors import CorruptFileError, StateError
+from turnback.snapshot.diff import ChangeDecoder, EntryReader, incomparable
 from turnback.snapshot.metadata import StatePart
-from turnback.snapshot.reader import (
-    ChangeDecoder,
-    EntryReader,
-    StateReader,
-    incomparable,
-    reading_spans,
-)
-from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.reader import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
 from turnback.state.files import StorageRef, storage_of
-from turnback.state.schema import KeySchema, StateSchema
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import MapTypeInfo
 
 GROUPS = 128
-
-
-def schema(kind="value", value=None, keys=None, sub=None, columns=True, name="total"):
-    return StateSchema(
-        uid="count",
-        name=name,
-        kind=kind,
-        key=KeySchema(tuple(t.describe() for t in keys or [Types.STRING()]), columns),
-        value=(value or Types.LONG()).describe(),
-        sub=None if sub is None else sub.describe(),
-    )
+LIST = schema(kind="list")
 
 
 def typed(state, **columns):
@@ -122,9 +106,9 @@ def test_keys_of_several_columns(target):
     ("state", "columns", "told"),
     [
         (schema(), {"value": [1, 2]}, "two rows for the key 'a'"),
-        (schema("map", sub=Types.LONG()), {"map_key": [7, 7], "value": [1, 2]},
+        (schema(kind="map", sub=Types.LONG()), {"map_key": [7, 7], "value": [1, 2]},
          "two rows for the map key 7 of the key 'a'"),
-        (schema("list"), {"position": [3, 3], "value": [1, 2]},
+        (schema(kind="list"), {"position": [3, 3], "value": [1, 2]},
          "two rows for the position 3 of the key 'a'"),
     ],
 )  # fmt: skip
@@ -139,7 +123,7 @@ def test_two_rows_for_one_key_are_refused(target, state, columns, told, chunk):
 
 
 def test_equal_map_keys_of_different_keys_are_fine(target):
-    state = schema("map", sub=Types.LONG())
+    state = schema(kind="map", sub=Types.LONG())
     batch = typed(state, key=["a", "a", "b"], map_key=[1, 2, 1], value=[1, None, 3])
     parts = write(state, target, batch)
     assert sum(part.rows for part in parts) == 3
@@ -152,11 +136,11 @@ def test_equal_map_keys_of_different_keys_are_fine(target):
         (schema(keys=[Types.STRING(), Types.LONG()]),
          {"key": [{"f0": "a", "f1": None}], "value": [1]}, "null cannot be a key, nor be part"),
         (schema(), {"key": ["a"], "value": [None]}, "a value is null; leave the row out"),
-        (schema("map", sub=Types.STRING()), {"key": ["a"], "map_key": [None], "value": [1]},
+        (schema(kind="map", sub=Types.STRING()), {"key": ["a"], "map_key": [None], "value": [1]},
          "column map_key: null"),
-        (schema("list"), {"key": ["a"], "position": [None], "value": [1]}, "needs a position"),
-        (schema("list"), {"key": ["a"], "position": [-1], "value": [1]}, "-1 is negative"),
-        (schema("list"), {"key": ["a"], "position": [6 << 32], "value": [1]}, "epoch 6, after"),
+        (LIST, {"key": ["a"], "position": [None], "value": [1]}, "needs a position"),
+        (LIST, {"key": ["a"], "position": [-1], "value": [1]}, "-1 is negative"),
+        (LIST, {"key": ["a"], "position": [6 << 32], "value": [1]}, "epoch 6, after"),
         (schema(value=Types.BIG_INT()), {"key": ["a"], "value": ["12x"]}, "digits of an integer"),
         (schema(value=Types.SQL_TIME()), {"key": ["a"], "value": ["25:00"]}, "expected HH:MM:SS"),
     ],
@@ -167,7 +151,7 @@ def test_what_cannot_be_state_is_refused(state, columns, told):
 
 
 def test_state_that_is_only_rewritten_is_not_judged_again():
-    state = schema("list")
+    state = schema(kind="list")
     batch = typed(state, key=["a"], position=[6 << 32], value=[1])
     assert encode(state, batch, last_epoch=None).num_rows == 1
 
@@ -241,7 +225,7 @@ def test_equal_rows_have_equal_bytes(target):
 
 
 def test_changes_get_their_types(target):
-    state = schema("map", value=Types.BIG_DEC(6, 2), sub=Types.LONG())
+    state = schema(kind="map", value=Types.BIG_DEC(6, 2), sub=Types.LONG())
     batch = typed(state, key=["a"] * 2, map_key=[1, 2], value=[Decimal("1.50"), Decimal("2.50")])
     rows = encode(state, batch)
     (one, two) = rows["value"].to_pylist()
@@ -269,8 +253,8 @@ def test_changes_get_their_types(target):
     [
         (schema(), None),
         (schema(columns=False), None),
-        (schema("reducing"), None),
-        (schema("list"), "its kind of state was value and is list"),
+        (schema(kind="reducing"), None),
+        (schema(kind="list"), "its kind of state was value and is list"),
         (schema(value=Types.STRING()), "its value type was bigint and is string"),
         (schema(keys=[Types.LONG(), Types.STRING()]),
          "its key type was string and is bigint, string"),
@@ -281,5 +265,5 @@ def test_what_can_be_compared(other, told):
 
 
 def test_maps_with_other_keys_cannot_be_compared():
-    maps = schema("map", sub=Types.LONG()), schema("map", sub=Types.STRING())
+    maps = schema(kind="map", sub=Types.LONG()), schema(kind="map", sub=Types.STRING())
     assert incomparable(*maps) == "its map key type was bigint and is string"

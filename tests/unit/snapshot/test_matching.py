@@ -6,10 +6,12 @@ import re
 
 import pytest
 
+from fake_job import described
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
-from turnback.snapshot.claims import Program, SnapshotInfo, StoredState, claim, spell
-from turnback.snapshot.preflight import refuse_losses
+from turnback.snapshot.matching import Program, match_program, written_name
+from turnback.snapshot.metadata import SavedState, StatePart
+from turnback.snapshot.preflight import refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
 from turnback.state.schema import KeySchema, StateSchema
@@ -21,14 +23,15 @@ def schema(uid, name):
 
 
 def snapshot(*ids, sources=(), operators=()):
-    return SnapshotInfo(
-        name="chk-7",
-        job="clicks",
-        max_parallelism=128,
-        states=tuple(StoredState(schema(*id), rows=1200, length=34_567) for id in ids),
-        operators=tuple(OperatorInfo(uid, f"The {uid}", "map", 2) for uid in operators),
-        sources=tuple(sources),
+    return described(
+        [saved(id, rows=1200, length=34_567) for id in ids],
+        [OperatorInfo(uid, f"The {uid}", "map", 2) for uid in operators],
+        sources,
     )
+
+
+def saved(id, rows, length):
+    return SavedState(schema(*id), rows, (StatePart("state/x", length, "", rows, 0, 0),))
 
 
 def program(*ids, open=(), sources=(), others=()):
@@ -49,27 +52,27 @@ A_X, A_Y, B_X, B_Y = ("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")
 
 
 def test_states_are_found_by_uid_and_name():
-    found = claim(snapshot(A_X, A_Y, B_X), program(A_X, A_Y, ("new", "z")))
+    found = match_program(snapshot(A_X, A_Y, B_X), program(A_X, A_Y, ("new", "z")))
     assert pairs(found) == {A_X: A_X, A_Y: A_Y}
     assert ids(found.unclaimed) == [B_X]
     assert not found.undecided
     with pytest.raises(IncompatibleStateError):
-        refuse_losses(snapshot(A_X, A_Y, B_X), found)
+        refuse_data_loss(snapshot(A_X, A_Y, B_X), found)
 
 
 def test_nothing_to_refuse():
-    refuse_losses(snapshot(A_X), claim(snapshot(A_X), program(A_X)))
+    refuse_data_loss(snapshot(A_X), match_program(snapshot(A_X), program(A_X)))
 
 
 def test_what_is_asked_for_in_open_is_undecided():
-    found = claim(snapshot(A_X, A_Y), program(A_X, open="a"))
+    found = match_program(snapshot(A_X, A_Y), program(A_X, open="a"))
     assert pairs(found) == {A_X: A_X, A_Y: A_Y}
     assert found.undecided == {A_Y}
     assert not found.unclaimed
 
 
 def test_an_operator_without_key_claims_no_state():
-    assert ids(claim(snapshot(A_X), program(others="a")).unclaimed) == [A_X]
+    assert ids(match_program(snapshot(A_X), program(others="a")).unclaimed) == [A_X]
 
 
 @pytest.mark.parametrize(
@@ -82,31 +85,31 @@ def test_an_operator_without_key_claims_no_state():
     ],
 )
 def test_renames(renames, wanted):
-    found = claim(snapshot(A_X, A_Y), program(B_X, B_Y, ("c", "z")), renames)
+    found = match_program(snapshot(A_X, A_Y), program(B_X, B_Y, ("c", "z")), renames)
     assert pairs(found) == wanted
     assert not found.unclaimed
 
 
 def test_names_can_be_swapped():
-    assert pairs(claim(snapshot(A_X, B_X), program(A_X, B_X), {"a": "b", "b": "a"})) == {
+    assert pairs(match_program(snapshot(A_X, B_X), program(A_X, B_X), {"a": "b", "b": "a"})) == {
         A_X: B_X,
         B_X: A_X,
     }
 
 
 def test_a_rename_of_a_state_moves_no_other():
-    found = claim(snapshot(A_X, A_Y), program(A_X, A_Y, ("a", "z")), {"a/x": "a/z"})
+    found = match_program(snapshot(A_X, A_Y), program(A_X, A_Y, ("a", "z")), {"a/x": "a/z"})
     assert pairs(found) == {("a", "z"): A_X, A_Y: A_Y}
 
 
 def test_a_rename_into_a_function_that_asks_in_open():
-    found = claim(snapshot(A_X), program(open="b"), {"a/x": "b/anything"})
+    found = match_program(snapshot(A_X), program(open="b"), {"a/x": "b/anything"})
     assert pairs(found) == {("b", "anything"): A_X}
     assert found.undecided == {("b", "anything")}
 
 
 def test_renames_move_sources_too():
-    found = claim(snapshot(sources=["s", "t"]), program(sources=["s2", "u"]), {"s": "s2"})
+    found = match_program(snapshot(sources=["s", "t"]), program(sources=["s2", "u"]), {"s": "s2"})
     assert found.sources == {"s2": "s"}
     assert found.lost_sources == ("t",)
     assert found.operators == {"s2": "s"}
@@ -117,17 +120,17 @@ SLASHES = snapshot(("a", "b/c"), ("a/b", "c"), ("a/b", "d"))
 
 def test_names_with_slashes():
     target = program(("n/m", "x/y"), ("a/b", "c"), ("a", "b/c"), ("a/b", "d"))
-    found = claim(SLASHES, target, {"a/b/d": "n/m/x/y"})
+    found = match_program(SLASHES, target, {"a/b/d": "n/m/x/y"})
     assert pairs(found)["n/m", "x/y"] == ("a/b", "d")
     with pytest.raises(ConfigurationError, match=r"\('a', 'b/c'\) or \('a/b', 'c'\); write .*pair"):
-        claim(SLASHES, target, {"a/b/c": "n/m/x/y"})
-    found = claim(SLASHES, target, {("a", "b/c"): "n/m/x/y"})
+        match_program(SLASHES, target, {"a/b/c": "n/m/x/y"})
+    found = match_program(SLASHES, target, {("a", "b/c"): "n/m/x/y"})
     assert pairs(found)["n/m", "x/y"] == ("a", "b/c")
     both = snapshot(("a", "b"), ("a/b", "c"))
     with pytest.raises(ConfigurationError, match=r"'a/b' can mean 'a/b' or \('a', 'b'\)"):
-        claim(both, target, allow=["a/b"])
-    assert spell(("a", "b/c")) == "('a', 'b/c')"
-    assert spell(("a", "b")) == "'a/b'"
+        match_program(both, target, allow=["a/b"])
+    assert written_name(("a", "b/c")) == "('a', 'b/c')"
+    assert written_name(("a", "b")) == "'a/b'"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +150,7 @@ def test_names_with_slashes():
 )
 def test_wrong_renames(renames, message):
     with pytest.raises(ConfigurationError, match=message):
-        claim(snapshot(("click", "count")), program(B_X, ("sessions", "x")), renames)
+        match_program(snapshot(("click", "count")), program(B_X, ("sessions", "x")), renames)
 
 
 @pytest.mark.parametrize(
@@ -155,16 +158,16 @@ def test_wrong_renames(renames, message):
 )
 def test_two_states_do_not_become_one(renames):
     with pytest.raises(ConfigurationError, match="would start from 'a/x' and 'b/x'"):
-        claim(snapshot(A_X, B_X), program(B_X, ("c", "z"), ("c", "x")), renames)
+        match_program(snapshot(A_X, B_X), program(B_X, ("c", "z"), ("c", "x")), renames)
 
 
 def test_two_sources_do_not_become_one():
     with pytest.raises(ConfigurationError, match="source 't' would start from 's' and 't'"):
-        claim(snapshot(sources=["s", "t"]), program(sources=["t"]), {"s": "t"})
+        match_program(snapshot(sources=["s", "t"]), program(sources=["t"]), {"s": "t"})
 
 
 def test_a_collision_that_nothing_takes_over_is_none():
-    found = claim(snapshot(A_X, A_Y, B_X), program(B_Y), {"a": "b"})
+    found = match_program(snapshot(A_X, A_Y, B_X), program(B_Y), {"a": "b"})
     assert pairs(found) == {B_Y: A_Y}
     assert ids(found.unclaimed) == [A_X, B_X]
 
@@ -182,13 +185,13 @@ def test_a_collision_that_nothing_takes_over_is_none():
     ],
 )
 def test_what_may_be_dropped(allow, left):
-    found = claim(snapshot(A_X, A_Y, B_X), program(), allow=allow)
+    found = match_program(snapshot(A_X, A_Y, B_X), program(), allow=allow)
     assert ids(found.unclaimed) == left
     assert sorted(ids(found.unclaimed) + ids(found.dropped)) == [A_X, A_Y, B_X]
 
 
 def test_what_is_claimed_is_not_dropped():
-    found = claim(snapshot(A_X), program(A_X), allow=["a"])
+    found = match_program(snapshot(A_X), program(A_X), allow=["a"])
     assert pairs(found) == {A_X: A_X}
     assert not found.dropped
 
@@ -198,16 +201,16 @@ def test_an_allowance_that_allows_nothing():
     wanted = "allow_non_restored_state: chk-7 has no .*'{}'; did you mean '{}'"
     for given, near in (("clik", "click"), ("click/cont", "click/count")):
         with pytest.raises(ConfigurationError, match=wanted.format(given, near)):
-            claim(stored, program(), allow=[given])
+            match_program(stored, program(), allow=[given])
     with pytest.raises(ConfigurationError, match="'stateless'"):
-        claim(stored, program(), allow=["stateless"])
+        match_program(stored, program(), allow=["stateless"])
 
 
 def test_the_refusal_names_everything():
     stored = snapshot(A_X, A_Y, B_X, ("c/d", "z"), operators=["a", "b"])
-    found = claim(stored, program(A_X))
+    found = match_program(stored, program(A_X))
     with pytest.raises(IncompatibleStateError) as caught:
-        refuse_losses(stored, found)
+        refuse_data_loss(stored, found)
     text = str(caught.value)
     assert text.startswith("chk-7 of job 'clicks' holds state that nothing in the program claims:")
     assert "\n  state 'y' of operator 'a' (The a): 1,200 rows, 33.8 KiB\n" in text
@@ -217,20 +220,19 @@ def test_the_refusal_names_everything():
     assert "allow_non_restored_state=True" in text
     names = re.search(r"allow_non_restored_state=(\[.*\])", text)[1]
     assert names == "['a/y', 'b', 'c/d']"
-    again = claim(stored, program(A_X), allow=["a/y", "b", "c/d"])
-    refuse_losses(stored, again)
+    again = match_program(stored, program(A_X), allow=["a/y", "b", "c/d"])
+    refuse_data_loss(stored, again)
     assert len(again.dropped) == 3
 
 
 def test_sizes_that_are_not_known_are_not_told():
-    stored = SnapshotInfo("chk-1", "j", 1, (StoredState(schema("a", "x")),), (), ())
+    stored = described([SavedState(schema("a", "x"))])
     with pytest.raises(IncompatibleStateError, match=r"state 'x' of operator 'a'\n"):
-        refuse_losses(stored, claim(stored, program()))
-    assert [StoredState(schema("a", "x"), length=n).size for n in (5, 1024, 5 << 40)] == [
-        "5 B",
-        "1.0 KiB",
-        "5.0 TiB",
-    ]
+        refuse_data_loss(stored, match_program(stored, program()))
+    for length, told in ((5, "5 bytes"), (1024, "1.0 KiB"), (5 << 40, "5120.0 GiB")):
+        stored = described([saved(A_X, 3, length)])
+        with pytest.raises(IncompatibleStateError, match=rf"operator 'a': 3 rows, {told}\n"):
+            refuse_data_loss(stored, match_program(stored, program()))
 
 
 def test_a_checkpoint_as_a_snapshot():
@@ -242,41 +244,41 @@ def test_a_checkpoint_as_a_snapshot():
         operators=operators, transactions={}, watermarks={},
     )  # fmt: skip
     promised = {"gone": (b"t",), "empty": ()}
-    info = Snapshot.of_manifest(manifest, StorageRef("memory://jobs/j"), promised).info()
+    info = Snapshot(manifest, StorageRef("memory://jobs/j"), promised)
     assert (info.name, info.job, info.max_parallelism) == ("chk-7", "j", 64)
-    assert info.sources == ("s", "two", "odd#1")
     assert info.streams == {"s": 1, "two": 2, "odd#1": 1}
-    assert info.sinks == ("gone",)
+    assert info.promising_sinks == ["gone"]
     assert ids(info.states) == [A_X]
     assert info.operators == operators
 
 
 def test_a_source_that_reads_another_number_of_streams():
-    stored = SnapshotInfo("chk-7", "clicks", 128, (), (), ("s", "t"), {"s": 1, "t": 2})
+    stored = described(sources=("s", "t#0", "t#1"))
     now = Program({}, sources=frozenset("su"), streams={"s": 3, "u": 2})
-    found = claim(stored, now, {"t": "u"})
+    found = match_program(stored, now, {"t": "u"})
     assert found.changed_sources == {"s": (1, 3)}
     with pytest.raises(IncompatibleStateError) as caught:
-        refuse_losses(stored, found)
+        refuse_data_loss(stored, found)
     assert "source 's' reads 3 streams now, and 1 in chk-7 of job 'clicks'" in str(caught.value)
     assert "allow_non_restored_state=['s']" in str(caught.value)
     for allow in (True, ["s"]):
-        allowed = claim(stored, now, {"t": "u"}, allow)
-        refuse_losses(stored, allowed)
+        allowed = match_program(stored, now, {"t": "u"}, allow)
+        refuse_data_loss(stored, allowed)
         assert allowed.rewound_sources == ("s",)
 
 
 def test_promised_output_of_a_sink_that_is_gone():
     operators = tuple(OperatorInfo(uid, uid, "sink", 1) for uid in ("kept", "gone", "old"))
-    stored = SnapshotInfo("chk-7", "clicks", 128, (), operators, (), {}, ("kept", "gone", "old"))
+    promised = dict.fromkeys(("kept", "gone", "old"), (b"t",))
+    stored = described(operators=operators, promised=promised)
     now = Program({}, others=frozenset(("kept", "new")), sinks=frozenset(("kept", "new")))
-    found = claim(stored, now, {"old": "new"})
+    found = match_program(stored, now, {"old": "new"})
     assert found.sinks == {"kept": "kept", "old": "new"}
     assert found.unclaimed_sinks == ("gone",)
     with pytest.raises(IncompatibleStateError) as caught:
-        refuse_losses(stored, found)
+        refuse_data_loss(stored, found)
     for part in ("'gone'", "renames={'gone': ...}", "turnback transactions commit clicks"):
         assert part in str(caught.value)
-    allowed = claim(stored, now, {"old": "new"}, ["gone"])
-    refuse_losses(stored, allowed)
+    allowed = match_program(stored, now, {"old": "new"}, ["gone"])
+    refuse_data_loss(stored, allowed)
     assert allowed.dropped_sinks == ("gone",)

@@ -9,78 +9,24 @@ every way that names something that exists, and refused when there are several; 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
-from turnback.checkpoint.manifest import OperatorInfo
 from turnback.core.errors import ConfigurationError
-from turnback.core.units import format_size
-from turnback.state.schema import StateSchema
+from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
+from turnback.program.functions import Function, declared_states
+from turnback.program.graph import REDUCED, NodeKind
+from turnback.program.plan import Operator, Plan
+from turnback.snapshot.metadata import SavedState, StateId
+from turnback.snapshot.snapshot import Snapshot
 
-StateId = tuple[str, str]
-"""Uid and name of a state."""
 Name = str | StateId
 Renames = Mapping[Name, Name]
 """Old names, in the snapshot, to new ones, in the program."""
 Allowed = bool | Collection[Name]
 """What of a snapshot may be dropped: all, nothing, or what is named, by its names there."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredState:
-    """A state in a snapshot, and how large it is, as far as that is known without reading it."""
-
-    schema: StateSchema
-    rows: int | None = None
-    length: int | None = None
-
-    @property
-    def id(self) -> StateId:
-        """Uid and name in the snapshot."""
-        return self.schema.id
-
-    @property
-    def size(self) -> str:
-        """Rows and bytes for people; empty when unknown."""
-        parts = [] if self.rows is None else [f"{self.rows:,} rows"]
-        return ", ".join(parts if self.length is None else [*parts, format_size(self.length)])
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
-    """What has to be known of a checkpoint or savepoint to match it with a program.
-
-    Attributes:
-        name: What people call it, ``chk-7`` or a path.
-        job: The job that took it.
-        max_parallelism: Number of key groups.
-        states: All keyed states in it.
-        operators: The operators of the program that took it.
-        sources: Uids of the sources whose positions are in it.
-        streams: How many streams each of these sources read, as far as known.
-        sinks: Uids of the sinks with output that was promised and is not known to be committed.
-    """
-
-    name: str
-    job: str
-    max_parallelism: int
-    states: tuple[StoredState, ...]
-    operators: tuple[OperatorInfo, ...]
-    sources: tuple[str, ...]
-    streams: Mapping[str, int] = field(default_factory=dict)
-    sinks: tuple[str, ...] = ()
-
-    def uids(self) -> frozenset[str]:
-        """The uids of everything in it."""
-        operators = {op.uid for op in self.operators}
-        return frozenset(operators | {s.schema.uid for s in self.states} | set(self.sources))
-
-    def describe(self, uid: str) -> str:
-        """An operator by its uid and, where known, its name."""
-        names = [op.name for op in self.operators if op.uid == uid]
-        return f"operator {uid!r} ({names[0]})" if names else f"operator {uid!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +50,6 @@ class Program:
     streams: Mapping[str, int] = field(default_factory=dict)
 
     def uids(self) -> frozenset[str]:
-        """The uids of everything in it."""
         return self.sources | self.others | frozenset(self.states)
 
     def knows(self, id: StateId) -> bool:
@@ -117,8 +62,8 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
-    """Who gets what of a snapshot.
+class Match:
+    """Which part of a snapshot goes to which part of a program.
 
     Attributes:
         states: The stored state that each state of the program, by uid and name, starts from.
@@ -140,24 +85,24 @@ class Claims:
         dropped_sinks: Likewise, and it may be dropped.
     """
 
-    states: Mapping[StateId, StoredState]
+    states: Mapping[StateId, SavedState]
     undecided: frozenset[StateId]
-    unclaimed: tuple[StoredState, ...]
-    dropped: tuple[StoredState, ...]
+    unclaimed: tuple[SavedState, ...]
+    dropped: tuple[SavedState, ...]
     operators: Mapping[str, str]
     sources: Mapping[str, str]
     lost_sources: tuple[str, ...]
-    changed_sources: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    rewound_sources: tuple[str, ...] = ()
-    sinks: Mapping[str, str] = field(default_factory=dict)
-    unclaimed_sinks: tuple[str, ...] = ()
-    dropped_sinks: tuple[str, ...] = ()
+    changed_sources: Mapping[str, tuple[int, int]]
+    rewound_sources: tuple[str, ...]
+    sinks: Mapping[str, str]
+    unclaimed_sinks: tuple[str, ...]
+    dropped_sinks: tuple[str, ...]
 
 
-def claim(
-    snapshot: SnapshotInfo, program: Program, renames: Renames | None = None, allow: Allowed = False
-) -> Claims:
-    """Match the states and sources of a snapshot with those of a program, by uid and name.
+def match_program(
+    snapshot: Snapshot, program: Program, renames: Renames | None = None, allow: Allowed = False
+) -> Match:
+    """Match the states, sources and sinks of a snapshot with those of a program, by uid and name.
 
     A renamed operator takes all its states along, except those renamed by themselves.
 
@@ -171,38 +116,39 @@ def claim(
         ConfigurationError: `renames` or `allow` name something that does not exist or can be read
             in several ways, or two stored states would become one.
     """
-    moved = _Moves.read(snapshot, program, renames or {})
+    renamed = _Renamed.read(snapshot, program, renames or {})
     droppable = _Droppable.read(snapshot, allow)
-    states: dict[StateId, list[StoredState]] = defaultdict(list)
-    left: list[StoredState] = []
+    states: dict[StateId, list[SavedState]] = defaultdict(list)
+    left: list[SavedState] = []
     for state in snapshot.states:
-        target = moved.state(state.id)
+        target = renamed.state(state.id)
         if program.may_have(target):
             states[target].append(state)
         else:
             left.append(state)
     sources: dict[str, list[str]] = defaultdict(list)
-    for uid in snapshot.sources:
-        sources[moved.uid(uid)].append(uid)
-    for id, found in states.items():
-        _refuse_two(f"state {id[1]!r} of operator {id[0]!r}", [spell(s.id) for s in found])
+    for uid in snapshot.streams:
+        sources[renamed.uid(uid)].append(uid)
+    for id, several in states.items():
+        _refuse_two(f"state {id[1]!r} of operator {id[0]!r}", [s.id for s in several])
     for uid, uids in sources.items():
-        _refuse_two(f"source {uid!r}", [spell(u) for u in uids])
+        _refuse_two(f"source {uid!r}", uids)
     counts = {
         uid: (snapshot.streams[uids[0]], program.streams[uid])
         for uid, uids in sources.items()
-        if uid in program.streams and uids[0] in snapshot.streams
+        if uid in program.streams
     }
     changed = {uid: count for uid, count in counts.items() if count[0] != count[1]}
     rewound = {uid for uid in changed if droppable.covers(sources[uid][0])}
-    homeless = [uid for uid in snapshot.sinks if moved.uid(uid) not in program.sinks]
-    return Claims(
-        states={id: found[0] for id, found in states.items()},
+    sinks = {uid: renamed.uid(uid) for uid in snapshot.promising_sinks}
+    unmatched = [uid for uid, now in sinks.items() if now not in program.sinks]
+    return Match(
+        states={id: several[0] for id, several in states.items()},
         undecided=frozenset(id for id in states if not program.knows(id)),
         unclaimed=tuple(s for s in left if not droppable.covers(s.id)),
         dropped=tuple(s for s in left if droppable.covers(s.id)),
         operators={
-            moved.uid(u): u for u in sorted(snapshot.uids()) if moved.uid(u) in program.uids()
+            renamed.uid(u): u for u in sorted(snapshot.uids()) if renamed.uid(u) in program.uids()
         },
         sources={uid: uids[0] for uid, uids in sources.items() if uid in program.sources},
         lost_sources=tuple(
@@ -210,19 +156,19 @@ def claim(
         ),
         changed_sources={uid: count for uid, count in changed.items() if uid not in rewound},
         rewound_sources=tuple(sorted(rewound)),
-        sinks={uid: moved.uid(uid) for uid in snapshot.sinks if uid not in homeless},
-        unclaimed_sinks=tuple(uid for uid in homeless if not droppable.covers(uid)),
-        dropped_sinks=tuple(uid for uid in homeless if droppable.covers(uid)),
+        sinks={uid: now for uid, now in sinks.items() if uid not in unmatched},
+        unclaimed_sinks=tuple(uid for uid in unmatched if not droppable.covers(uid)),
+        dropped_sinks=tuple(uid for uid in unmatched if droppable.covers(uid)),
     )
 
 
-def present(snapshot: SnapshotInfo, names: Iterable[Name]) -> list[Name]:
+def known_names(snapshot: Snapshot, names: Iterable[Name]) -> list[Name]:
     """Of some names, those of operators or states that are in a snapshot."""
     known = _names_of(snapshot)
     return [name for name in names if known.readings(name)]
 
 
-def spell(name: Name) -> str:
+def written_name(name: Name) -> str:
     """A name as it is written in a program: a pair where a text could be misread."""
     if isinstance(name, str):
         return repr(name)
@@ -230,14 +176,14 @@ def spell(name: Name) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moves:
-    """Where renames send what is in a snapshot."""
+class _Renamed:
+    """What operators and states of a snapshot are called in the program."""
 
     operators: Mapping[str, str]
     states: Mapping[StateId, StateId]
 
     @classmethod
-    def read(cls, snapshot: SnapshotInfo, program: Program, renames: Renames) -> _Moves:
+    def read(cls, snapshot: Snapshot, program: Program, renames: Renames) -> _Renamed:
         operators: dict[str, str] = {}
         states: dict[StateId, StateId] = {}
         before, now = _names_of(snapshot), _names_in(program)
@@ -245,7 +191,7 @@ class _Moves:
             old = before.read(given, "renames")
             new = now.read(target, f"renames[{given!r}]", type(old))
             if old in operators or old in states:
-                raise ConfigurationError(f"renames names {spell(old)} twice; leave one out")
+                raise ConfigurationError(f"renames names {written_name(old)} twice; leave one out")
             if isinstance(old, str) and isinstance(new, str):
                 operators[old] = new
             elif isinstance(old, tuple) and isinstance(new, tuple):
@@ -267,11 +213,12 @@ class _Droppable:
     names: frozenset[Name] = frozenset()
 
     @classmethod
-    def read(cls, snapshot: SnapshotInfo, allow: Allowed) -> _Droppable:
+    def read(cls, snapshot: Snapshot, allow: Allowed) -> _Droppable:
         if isinstance(allow, bool):
             return cls(allow)
-        owners = {s.id[0] for s in snapshot.states}.union(snapshot.sources, snapshot.sinks)
-        names = replace(_names_of(snapshot), uids=frozenset(owners))
+        owners = {uid for uid, _ in snapshot.state_ids}
+        owners |= {*snapshot.streams, *snapshot.promising_sinks}
+        names = replace(_names_of(snapshot), uids=owners)
         given = [allow] if isinstance(allow, str) else allow
         return cls(False, frozenset(names.read(n, "allow_non_restored_state") for n in given))
 
@@ -322,8 +269,8 @@ class _Names:
         )
 
 
-def _names_of(snapshot: SnapshotInfo) -> _Names:
-    ids = [s.id for s in snapshot.states]
+def _names_of(snapshot: Snapshot) -> _Names:
+    ids = snapshot.state_ids
     return _Names(snapshot.name, snapshot.uids(), ids, ids.__contains__)
 
 
@@ -332,15 +279,39 @@ def _names_in(program: Program) -> _Names:
     return _Names("the program", program.uids(), ids, program.may_have)
 
 
-def _refuse_two(what: str, found: list[str]) -> None:
-    if len(found) > 1:
+def _refuse_two(what: str, names: Sequence[Name]) -> None:
+    if len(names) > 1:
         raise ConfigurationError(
-            f"{what} would start from {' and '.join(found)}; it can take over one of them only: "
-            f"leave out a rename, or give the other one a state of its own"
+            f"{what} would start from {' and '.join(map(written_name, names))}; it can take over "
+            f"one of them only: leave out a rename, or give the other one a state of its own"
         )
 
 
-def source_uid(leaf: str, uids: Collection[str]) -> str:
-    """The uid of a source: one that reads several inputs has a position for each, ``uid#0``."""
-    uid, _, number = leaf.rpartition("#")
-    return uid if leaf not in uids and uid and number.isdecimal() else leaf
+def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
+    """What a program can take over, as far as it is known without running it."""
+    keyed = [op for op in plan.operators() if op.key is not None]
+    states = {op.uid: frozenset(known_states(op)) for op in keyed}
+    sources = frozenset(source.uid for source in plan.sources)
+    return Program(
+        states=states,
+        open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
+        sources=sources,
+        others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
+        sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
+        streams=dict(streams or {}),
+    )
+
+
+def known_states(operator: Operator) -> dict[str, StateDescriptor]:
+    """The states an operator is known to have without being opened, by name."""
+    found = {d.name: d for d in declared_states(operator.function).values()}
+    if operator.kind is NodeKind.REDUCE:
+        found[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
+    return found
+
+
+def _asks_in_open(function: Any) -> bool:
+    """Whether a function may ask for state in `open`: one that leaves it as it is cannot."""
+    if not isinstance(function, Function):
+        return False
+    return getattr(function.open, "__func__", None) is not Function.open
