@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 import pytest
 from dead_job import STATE, Ledger
-from turnback.job.process import ProcessId
 
 from fake_job import FakeJob
 from turnback.core.errors import (
@@ -17,13 +16,14 @@ from turnback.core.errors import (
     SinkError,
 )
 from turnback.inspect.transactions import Action, list_transactions, settle
-from turnback.job.status import JobState
+from turnback.job.run import ProcessId
+from turnback.job.status import JobState, StatusUpdate
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 from turnback.spark.sinks import recorded_sinks
 
 
 def say(place, state, **process):
-    status = place.directory.say(state, place.job.info.job_id, attempt=1)
+    status = place.directory.write_status(state, place.job.info.job_id, StatusUpdate(attempt=1))
     changed = msgspec.structs.replace(
         status, process=msgspec.structs.replace(status.process, **process)
     )
