@@ -6,25 +6,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, Manifest
-from turnback.checkpoint.retention import HeldCheckpoint, Holds
-from turnback.core.clock import Clock
-from turnback.job.directory import JobDirectory
-from turnback.job.history import History
+from turnback.checkpoint.retention import HeldCheckpoint
 from turnback.job.status import Metrics
-from turnback.program.plan import Plan
+from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.epochs import Epochs
-from turnback.spark.job import EpochStats, JobSpec
+from turnback.spark.internals import streaming_query
+from turnback.spark.job import EpochStats
 from turnback.spark.scratch import Positions, Scratch
-from turnback.spark.session import cheap_local_files, unless_jvm_lost
-from turnback.spark.sinks import JobSinks
 from turnback.spark.sources import leaf_names, united
-from turnback.state.files import StorageRef
 from turnback.worker.meter import Meter
 
 _LOG = logging.getLogger(__name__)
@@ -38,48 +31,31 @@ class Attempt:
     in the snapshot that is given.
 
     Args:
-        spark: The session.
-        plan: The program.
-        spec: How to run it.
-        directory: The job's directory.
-        log: Its checkpoints; already fenced.
-        fence: The fence that was taken.
-        snapshot: What to start from; None to start empty.
-        sinks: The program's sinks; what older attempts left in them is settled.
-        history: What happened.
-        clock: Where time comes from.
+        job: The job.
+        context: What this attempt works with.
         on_epoch: Called after every epoch.
-        on_running: Called when what it starts from is restored.
-        holds: Files that savepoints are written from.
+        on_running: Called when the restore point is restored.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
-        plan: Plan,
-        spec: JobSpec,
-        directory: JobDirectory,
-        log: CheckpointLog,
-        fence: Fence,
-        snapshot: Manifest | None,
-        sinks: JobSinks,
-        history: History,
-        clock: Clock,
+        job: JobContext,
+        context: AttemptContext,
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
-        holds: Holds,
     ) -> None:
-        self._spark = spark
+        plan, directory, fence = job.plan, job.directory, context.fence
+        snapshot = context.restore_point
         self._plan = plan
-        self._spec = spec
+        self._spec = job.spec
         self._snapshot = snapshot
-        self._sinks = sinks
+        self._sinks = context.sinks
         self._failure: BaseException | None = None
         self._stopping = False
         self._wake = threading.Event()
         self._gate = threading.Lock()
         self._on_running = on_running
-        self._meter = Meter(plan, clock)
+        self._meter = Meter(plan, job.clock)
         self.is_running = False
         """Whether checkpoints of it can be taken."""
         self._positions = Positions(directory.storage, fence.attempt)
@@ -87,25 +63,24 @@ class Attempt:
         self._scratch = Scratch(leaves)
         self.coordinator = CheckpointCoordinator(
             fence,
-            log,
+            context.log,
             directory.storage,
-            spec.settings,
-            sinks.committers,
+            job.spec.settings,
+            context.sinks.committers,
             max_parallelism=plan.max_parallelism,
             parent=(snapshot.number or None) if snapshot else None,
-            history=history,
-            clock=clock,
+            history=context.history,
+            clock=job.clock,
             on_failure=lambda _: self._wake.set(),
-            holds=holds,
+            holds=job.holds,
             inherited=snapshot.files() if snapshot else (),
         )
-        storage = StorageRef(directory.storage.uri, dict(spec.storage_options), spec.inline)
         self._epochs = Epochs(
-            spark,
+            job.spark,
             plan,
-            spec,
+            job.spec,
             fence,
-            storage,
+            job.storage,
             snapshot,
             self._positions,
             self._scratch,
@@ -125,8 +100,7 @@ class Attempt:
             self.coordinator.start()
             self.is_running = True
             self._on_running()
-            with cheap_local_files(self._spark):
-                self._drive()
+            self._drive()
             if not self._stopping:
                 self.coordinator.final()
         finally:
@@ -171,18 +145,15 @@ class Attempt:
         self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
 
     def _drive(self) -> None:
-        writer = united(self._plan).writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", self._scratch.path.as_uri())
-        if self._spec.bounded:
-            writer = writer.trigger(availableNow=True)
-        elif self._spec.epoch_interval_ms:
-            writer = writer.trigger(processingTime=f"{self._spec.epoch_interval_ms} milliseconds")
-        query = writer.start()
-        try:
+        frame, spec = united(self._plan), self._spec
+        with streaming_query(
+            frame,
+            self._on_batch,
+            self._scratch.path,
+            bounded=spec.bounded,
+            interval_ms=spec.epoch_interval_ms,
+        ) as query:
             self._await(query)
-        finally:
-            with unless_jvm_lost("stopping the query"):
-                query.stop()
 
     def _await(self, query: StreamingQuery) -> None:
         """Wait for the end of the query; whatever failed first is what is raised."""

@@ -5,13 +5,72 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+from pyspark.sql import SparkSession
+
 from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.retention import Holds
+from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import FencedError, StorageError
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
+from turnback.job.history import History
 from turnback.job.process import ProcessId
 from turnback.job.run import RunDirectory
+from turnback.program.plan import Plan
+from turnback.spark.job import JobSpec
+from turnback.spark.sinks import JobSinks
+from turnback.state.files import StorageRef
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What holds for all attempts of a job in this driver.
+
+    Attributes:
+        spark: The user's session.
+        plan: The program.
+        spec: How to run it.
+        directory: The job directory.
+        clock: Where time comes from.
+        holds: Files that savepoints are being written from.
+    """
+
+    spark: SparkSession
+    plan: Plan
+    spec: JobSpec
+    directory: JobDirectory
+    clock: Clock = field(default_factory=SystemClock)
+    holds: Holds = field(default_factory=Holds)
+
+    @property
+    def storage(self) -> StorageRef:
+        """The job directory, for tasks."""
+        spec = self.spec
+        return StorageRef(self.directory.storage.uri, dict(spec.storage_options), spec.inline)
+
+
+@dataclass(frozen=True)
+class AttemptContext:
+    """What one attempt of a job works with.
+
+    Attributes:
+        fence: The fence it has taken, with its number.
+        log: The checkpoints of the job, with that fence.
+        restore_point: What it starts from; None to start empty.
+        sinks: The program's sinks; transactions of older attempts are settled.
+        history: Where it records what happens.
+    """
+
+    fence: Fence
+    log: CheckpointLog
+    restore_point: Manifest | None
+    sinks: JobSinks
+    history: History
 
 
 class Tenure:
@@ -51,9 +110,6 @@ class Tenure:
                 f"{self._attempt} of this driver. Stop this driver"
             )
         return self._attempt
-
-
-_LOG = logging.getLogger(__name__)
 
 
 class Heartbeat:

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.checkpoint.retention import Holds
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
@@ -27,14 +26,14 @@ from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.attempt import Attempt
-from turnback.spark.driver import Heartbeat
+from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
 from turnback.spark.ending import FINAL, REPLACED, final_error, lost_error, told
 from turnback.spark.job import ClaimMode, EpochStats, JobReport, JobSpec, describe
 from turnback.spark.service import Service
 from turnback.spark.session import lost_jvm
 from turnback.spark.sinks import JobSinks, claim_targets
 from turnback.spark.starter import Matched, Starter
-from turnback.state.files import StorageRef, storage_of
+from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import LocalStores, StoreOwner, remove_others
 
@@ -54,11 +53,9 @@ class JobRunner:
         self._directory = JobDirectory.locate(
             spec.root, spec.name, dict(spec.storage_options), self._clock
         )
-        self._storage = StorageRef(
-            self._directory.storage.uri, dict(spec.storage_options), spec.inline
-        )
+        self._context = JobContext(spark, plan, spec, self._directory, self._clock)
+        self._storage = self._context.storage
         self._starter = Starter(spark, plan, spec, self._storage, self._clock)
-        self._holds = Holds()
         self._service = Service(
             spark, self._directory, self._storage, spec.savepoints, self, self._clock
         )
@@ -187,19 +184,10 @@ class JobRunner:
             self._begin(info, fence, matched, history)
             manifest = self._starter.manifest(matched, fence) if matched else None
             self._attempt = Attempt(
-                self._spark,
-                self._plan,
-                self._spec,
-                self._directory,
-                log,
-                fence,
-                manifest,
-                sinks,
-                history,
-                self._clock,
+                self._context,
+                AttemptContext(fence, log, manifest, sinks, history),
                 self._epoch_done,
                 lambda: self._is_running(info, fence.attempt),
-                self._holds,
             )
             self._service.begins(self._attempt)
             if self._cancelled.is_set():
