@@ -69,6 +69,8 @@ def _tagged(source: SourcePlan, wire: int, hop: Hop) -> DataFrame:
 
 
 def _streaming_leaves(source: SourcePlan) -> int:
+    if not isinstance(source.dataframe, DataFrame):
+        return 1  # of another engine
     found, stack = 0, [source.dataframe._jdf.queryExecution().analyzed()]
     while stack:
         node = stack.pop()
