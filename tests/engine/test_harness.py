@@ -95,16 +95,8 @@ def test_another_job_starts_from_a_savepoint(
     job.push("events", ("p", "view"), ("q", "view"))
     savepoint = job.savepoint(tmp_path / "sp", format_type)
     job.push("events", ("p", "view"))
-    other = JobHarness(program, tmp_path / "b", name="b", state_backend=backend, parallelism=3)
-    with pytest.raises(StateError, match=r"1 pushes were read before.*has had 0"):
-        other.start(start_from=savepoint, fork=True, fresh=False)
-    other.close()
     with JobHarness(
-        program,
-        tmp_path / "c",
-        name="c",
-        state_backend=backend,
-        configuration={"restart-strategy.type": "none"},
+        program, tmp_path / "b", name="b", state_backend=backend, parallelism=3
     ) as fork:
         fork.push("events", ("x", "view"))
         fork.stop()
@@ -112,6 +104,14 @@ def test_another_job_starts_from_a_savepoint(
         fork.push("events", ("q", "click"))
         assert fork.state("count", "n") == {"p": 1, "q": 2}
     assert job.state("count", "n") == {"p": 2, "q": 1}
+
+
+def test_a_savepoint_of_more_than_was_pushed(job: JobHarness, tmp_path: Path) -> None:
+    job.push("events", ("p", "view"))
+    savepoint = job.savepoint()
+    other = JobHarness(program, tmp_path / "b", name="b")
+    with pytest.raises(JobFailedError, match=r"1 pushes were read before.*has had 0"):
+        other.start(start_from=savepoint, fork=True)
 
 
 def test_a_real_sink_writes(tmp_path: Path) -> None:

@@ -137,12 +137,12 @@ def test_a_worker_that_dies(fed: Jobs, attempts: int) -> None:
 
 def test_cancelled_in_the_middle_of_an_epoch(fed: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     """It ends at once and quietly: Spark prints a thousand lines if the stopped batch raises."""
-    marks, on_batch = fed.marks, Attempt._on_batch
+    marks, on_input = fed.marks, Attempt._on_input
     raised: list[Exception] = []
 
-    def watched(self: Attempt, batch: Any, number: int) -> None:
+    def watched(self: Attempt, input: Any) -> None:
         try:
-            on_batch(self, batch, number)
+            on_input(self, input)
         except Exception as e:
             raised.append(e)
             raise
@@ -151,7 +151,7 @@ def test_cancelled_in_the_middle_of_an_epoch(fed: Jobs, monkeypatch: pytest.Monk
         marks.add("slow")
         time.sleep(600)
 
-    monkeypatch.setattr(Attempt, "_on_batch", watched)
+    monkeypatch.setattr(Attempt, "_on_input", watched)
     env = fed.env()
     fed.files(env, "events", "k string").map(slow, "k string").sink_to(fed.sink()).uid("out")
     client = fed.start(env)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import ConfigurationError, PlanError, TurnbackError
+from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.program.plan import Plan
 from turnback.sources.frames import check_files, encode_collection
 from turnback.spark.engine import EpochInput, Sources
@@ -76,12 +76,16 @@ class LocalEngine:
         return LocalQuery(self, plan, spec, Positions(storage, attempt))
 
     def lost(self) -> str | None:
-        return None
+        return "the driver was killed by its test" if self.is_killed else None
 
     def check_alive(self) -> None:
-        """End this thread, silently, if it belongs to a driver that was killed."""
+        """Let whatever a driver does that was killed fail, as if its storage were gone.
+
+        Raises:
+            StorageError: It was.
+        """
         if self.is_killed:
-            raise SystemExit
+            raise StorageError("the driver was killed by its test")
 
     def pushes_read(self, uid: str) -> int:
         """How many of the pushes to a source are in the newest epoch, or before it."""

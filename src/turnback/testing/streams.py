@@ -296,7 +296,7 @@ def source(env: StreamExecutionEnvironment, uid: str, type: Any) -> DataStream:
     Raises:
         PlanError: The environment is not that of a harness.
     """
-    pushes = getattr(env.engine, "pushes", None)
+    pushes = getattr(env._engine, "pushes", None)
     if not isinstance(pushes, Pushes):
         raise PlanError(
             f"source({uid!r}) needs the environment that a JobHarness passes to the program; "
