@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,6 +27,33 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
 # inherit that, and those that a test presses Ctrl-C for would never end.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+_LONG = (
+    "soak/",
+    "stories/test_lost_jvm.py",
+    "stories/test_killed.py",
+    "integration/test_savepoint_tables.py",
+    "integration/test_one_of_each.py",
+    "crash/test_executor_killed.py",
+    "crash/test_on_spark.py",
+    "integration/test_on_spark.py",
+    "stories/",
+    "crash/",
+    "engine/test_growth.py",
+    "integration/",
+)
+"""Files that take long come first, so that none is left over when all others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else ""
+        return next((i for i, start in enumerate(_LONG) if name.startswith(start)), len(_LONG))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -259,15 +260,20 @@ def test_no_jvm_is_started() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_example(tmp_path: Path) -> None:
+def test_the_example_and_the_page(tmp_path: Path) -> None:
+    """What is shown to users runs, as it is."""
+    page = (EXAMPLES.parent / "docs" / "testing.md").read_text()
+    shown = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "test_page.py").write_text("\n\n".join(shown))
+    files = [str(EXAMPLES / "test_social_media.py"), str(tmp_path / "test_page.py")]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_social_media.py"],
-        cwd=EXAMPLES,
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
+        cwd=tmp_path,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert " passed" in done.stdout
+    assert "11 passed" in done.stdout
 
 
 def test_the_page_names_every_point() -> None:
