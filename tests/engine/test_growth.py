@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from oneprocess import OneProcessJob
-from turnback import KeyedProcessFunction, MapStateDescriptor, ValueStateDescriptor
-from turnback.config.checkpointing import CheckpointSettings
+from turnback import (
+    DiscardSink,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+from turnback.testing import JobHarness, source
 
 EPOCHS, KEYS = 2_000, 50
 
@@ -35,19 +40,38 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-@pytest.mark.timeout(600)
+def program(env: StreamExecutionEnvironment) -> None:
+    events = source(env, "events", "key string, n bigint")
+    busy = events.key_by("key").process(Busy(), "key string, n bigint").uid("busy")
+    busy.sink_to(DiscardSink()).uid("out")
+
+
+SETTINGS = {
+    "execution.checkpointing.interval": "10 ms",
+    "execution.checkpointing.num-retained": 2,
+}
+
+
+@pytest.mark.timeout(900)
 def test_2000_epochs(tmp_path):
-    job = OneProcessJob(tmp_path, Busy(), CheckpointSettings(interval_ms=10, num_retained=2))
     sizes, memory = {}, {}
-    for epoch in range(1, EPOCHS + 1):
-        job.run([(f"k{i}", epoch) for i in range(KEYS)])
-        if epoch in (EPOCHS // 4, EPOCHS):
-            job.coordinator.final()
-            time.sleep(2)  # clean-up goes on beside the next epochs
-            gc.collect()
-            sizes[epoch] = files_and_bytes(tmp_path / "job")
-            memory[epoch] = resident_bytes()
-    job.coordinator.close()
+    with JobHarness(
+        program,
+        tmp_path,
+        parallelism=1,
+        state_backend="rocksdb",
+        configuration=SETTINGS,
+        real_sinks=["out"],
+    ) as job:
+        for epoch in range(1, EPOCHS + 1):
+            job.push("events", *((f"k{i}", epoch) for i in range(KEYS)), checkpoint=False)
+            if epoch in (EPOCHS // 4, EPOCHS):
+                job.checkpoint()
+                time.sleep(2)  # clean-up goes on beside the next epochs
+                gc.collect()
+                sizes[epoch] = files_and_bytes(tmp_path / "jobs")
+                memory[epoch] = resident_bytes()
+        assert job.report.epochs[-1].number == EPOCHS
     early, late = sizes[EPOCHS // 4], sizes[EPOCHS]
     assert late[0] <= early[0] + 40, f"files {early[0]} -> {late[0]}"
     assert late[1] <= 2 * early[1] + 200_000, f"bytes {early[1]} -> {late[1]}"

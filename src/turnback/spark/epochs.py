@@ -102,7 +102,14 @@ def _texts(names: Iterable[object]) -> list[str]:
 
 
 class Epochs:
-    """Runs the epochs of one attempt, one after the other."""
+    """Runs the epochs of one attempt, one after the other.
+
+    An epoch runs every level once over the new input. All tasks write what changed in their state,
+    and prepare the output of their sinks; their acknowledgements come back in barriers, which are
+    checked here. Only then is the epoch confirmed: its state files join the chains of their
+    partitions, and the coordinator gets one consistent cut of positions, state and output. An
+    epoch whose acknowledgements contradict each other is run again.
+    """
 
     def __init__(
         self,

@@ -1,3 +1,5 @@
+"""One partition of a level in a worker: it opens the operators, and runs epoch after epoch."""
+
 from __future__ import annotations
 
 import contextlib

@@ -1,3 +1,5 @@
+"""What a task knows of its level: the columns it reads and writes, and its state files."""
+
 from __future__ import annotations
 
 import pickle

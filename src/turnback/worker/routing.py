@@ -1,4 +1,4 @@
-"""Where the key of an element comes from."""
+"""The key of each element, and the partition of the next level that it goes to."""
 
 from __future__ import annotations
 
