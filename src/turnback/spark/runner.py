@@ -28,9 +28,9 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
 from turnback.spark.ending import FINAL, REPLACED, final_error, lost_error, told
+from turnback.spark.internals import lost_jvm
 from turnback.spark.job import ClaimMode, EpochStats, JobReport, JobSpec, describe
 from turnback.spark.service import Service
-from turnback.spark.session import lost_jvm
 from turnback.spark.sinks import JobSinks, claim_targets
 from turnback.spark.starter import Matched, Starter
 from turnback.state.files import storage_of

@@ -28,8 +28,8 @@ from turnback.snapshot.metadata import Origin
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import Tenure
 from turnback.spark.ending import AttemptOverError, Ending
+from turnback.spark.internals import lost_jvm
 from turnback.spark.savepoints import Savepoints
-from turnback.spark.session import lost_jvm
 from turnback.state.files import StorageRef
 
 _LOG = logging.getLogger(__name__)

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Plan, SourcePlan
+from turnback.spark.internals import source_directories, streaming_nodes
 from turnback.types.columns import stream_columns
 from turnback.worker.program import source_hop
 from turnback.worker.routing import CONTROL, TO, WIRE, Hop
-
-_STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-)
 
 
 def united(plan: Plan) -> DataFrame:
@@ -48,15 +40,22 @@ def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Col
 
 def stream_counts(plan: Plan) -> dict[str, int]:
     """How many streams each source reads."""
-    return {source.uid: _streaming_leaves(source) for source in plan.sources}
+    return {source.uid: len(_streams(source)) for source in plan.sources}
 
 
-def leaf_names(plan: Plan) -> list[str]:
-    """A name for every streaming relation below the union, in Spark's order."""
+def leaf_names(plan: Plan) -> dict[str, str]:
+    """A name for every stream below the union, in Spark's order, and its directory in Spark's log.
+
+    Raises:
+        PlanError: A source keeps state in Spark.
+    """
     names: list[str] = []
-    for uid, leaves in stream_counts(plan).items():
-        names += [uid] if leaves == 1 else [f"{uid}#{i}" for i in range(leaves)]
-    return names
+    streams: list[Any] = []
+    for source in plan.sources:
+        own = _streams(source)
+        streams += own
+        names += [source.uid] if len(own) == 1 else [f"{source.uid}#{i}" for i in range(len(own))]
+    return dict(zip(names, source_directories(streams), strict=True))
 
 
 def _tagged(source: SourcePlan, wire: int, hop: Hop) -> DataFrame:
@@ -68,17 +67,12 @@ def _tagged(source: SourcePlan, wire: int, hop: Hop) -> DataFrame:
     return frame.select(*control(None, wire, None), *columns)
 
 
-def _streaming_leaves(source: SourcePlan) -> int:
-    found, stack = 0, [source.dataframe._jdf.queryExecution().analyzed()]
-    while stack:
-        node = stack.pop()
-        name, children = node.nodeName(), node.children()
-        if name in _STATEFUL and node.isStreaming():
-            raise PlanError(
-                f"source {source.uid!r}: its DataFrame holds state of Spark's own ({name}), which "
-                f"cannot be part of a checkpoint; do that step with key_by and process"
-            )
-        if children.size() == 0 and node.isStreaming():
-            found += 1
-        stack += [children.apply(i) for i in range(children.size())]
-    return found
+def _streams(source: SourcePlan) -> tuple[Any, ...]:
+    found = streaming_nodes(source.dataframe)
+    if found.stateful:
+        raise PlanError(
+            f"source {source.uid!r}: its DataFrame holds state of Spark's own "
+            f"({', '.join(found.stateful)}), which cannot be part of a checkpoint; do that step "
+            "with key_by and process"
+        )
+    return found.leaves
