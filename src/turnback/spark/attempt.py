@@ -5,23 +5,17 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
-
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.retention import HeldCheckpoint
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
+from turnback.spark.engine import EpochInput
 from turnback.spark.epochs import Epochs
-from turnback.spark.internals import streaming_query
 from turnback.spark.job import EpochStats
-from turnback.spark.scratch import Positions, Scratch
-from turnback.spark.sources import leaf_names, united
 from turnback.worker.meter import Meter
 
 _LOG = logging.getLogger(__name__)
-_GATE_S = 0.2
+_WAIT_S = 0.2
 
 
 class Attempt:
@@ -46,8 +40,6 @@ class Attempt:
     ) -> None:
         plan, directory, fence = job.plan, job.directory, context.fence
         snapshot = context.restore_point
-        self._plan = plan
-        self._spec = job.spec
         self._snapshot = snapshot
         self._sinks = context.sinks
         self._failure: BaseException | None = None
@@ -58,9 +50,7 @@ class Attempt:
         self._meter = Meter(plan, job.clock)
         self.is_running = False
         """Whether checkpoints of it can be taken."""
-        self._positions = Positions(directory.storage, fence.attempt)
-        leaves = leaf_names(plan)
-        self._scratch = Scratch(leaves)
+        self._query = job.engine.query(plan, job.spec, directory.storage, fence.attempt)
         self.coordinator = CheckpointCoordinator(
             fence,
             context.log,
@@ -75,19 +65,7 @@ class Attempt:
             holds=job.holds,
             inherited=snapshot.files() if snapshot else (),
         )
-        self._epochs = Epochs(
-            job.spark,
-            plan,
-            job.spec,
-            fence,
-            job.storage,
-            snapshot,
-            self._positions,
-            self._scratch,
-            self.coordinator,
-            on_epoch,
-            self._meter,
-        )
+        self._epochs = Epochs(job, context, self._query, self.coordinator, self._meter, on_epoch)
 
     def run(self) -> None:
         """Start from the snapshot and process epochs until the input ends or `stop` is called.
@@ -96,7 +74,8 @@ class Attempt:
             TurnbackError: Why this attempt failed.
         """
         try:
-            self._restore()
+            if self._snapshot is not None:
+                self._query.restore(self._snapshot.sources)
             self.coordinator.start()
             self.is_running = True
             self._on_running()
@@ -108,7 +87,7 @@ class Attempt:
             self._epochs.close()
             self.coordinator.close(cancelled=self._stopping)
             self._sinks.roll_back(self._epochs.prepared)
-            self._scratch.remove()
+            self._query.close()
 
     def stop(self) -> None:
         """End this attempt from another thread, as a cancellation."""
@@ -136,47 +115,30 @@ class Attempt:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
         return self._meter.metrics(self.coordinator, completed, failed)
 
-    def _restore(self) -> None:
-        snapshot = self._snapshot
-        if snapshot is None:
-            return
-        mine = {k: v for k, v in snapshot.sources.items() if k in self._scratch.leaves}
-        logs = self._positions.restore(mine)
-        self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
-
     def _drive(self) -> None:
-        frame, spec = united(self._plan), self._spec
-        with streaming_query(
-            frame,
-            self._on_batch,
-            self._scratch.path,
-            bounded=spec.bounded,
-            interval_ms=spec.epoch_interval_ms,
-        ) as query:
-            self._await(query)
-
-    def _await(self, query: StreamingQuery) -> None:
-        """Wait for the end of the query; whatever failed first is what is raised."""
+        """Run epochs until the end of the input; whatever failed first is what is raised."""
         try:
-            ended: bool | None = False
-            while not ended and not self._wake.is_set():
-                ended = query.awaitTermination(0.2)  # type: ignore[arg-type]
-        except StreamingQueryException as e:
+            self._query.start(self._on_input)
+            while not self._wake.is_set() and not self._query.wait(_WAIT_S):
+                pass
+        except Exception as e:  # noqa: BLE001 - raised, unless something else failed before
             raise (self._failure or e) from None
+        finally:
+            self._query.stop()
         self.coordinator.raise_failure()
         if self._failure is not None:
             raise self._failure
 
-    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        while not self._gate.acquire(timeout=_GATE_S):
+    def _on_input(self, input: EpochInput) -> None:
+        while not self._gate.acquire(timeout=_WAIT_S):
             if self._wake.is_set():  # an attempt that is paused can fail or be ended, too
                 return
         try:
             if not self._wake.is_set():
-                self._epochs.run(batch, batch_id)
+                self._epochs.run(input)
         except Exception as e:
             if self._wake.is_set():  # stopped; an exception now makes Spark print a page
-                _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
+                _LOG.debug("an epoch was ended by stopping the job: %s", e)
                 return
             self._failure = self._failure or e
             raise

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.checkpoint.retention import Holds
@@ -20,6 +18,7 @@ from turnback.job.history import History
 from turnback.job.process import ProcessId
 from turnback.job.run import RunDirectory
 from turnback.program.plan import Plan
+from turnback.spark.engine import Engine
 from turnback.spark.job import JobSpec
 from turnback.spark.sinks import JobSinks
 from turnback.state.files import StorageRef
@@ -32,7 +31,7 @@ class JobContext:
     """What holds for all attempts of a job in this driver.
 
     Attributes:
-        spark: The user's session.
+        engine: What the job runs on.
         plan: The program.
         spec: How to run it.
         directory: The job directory.
@@ -40,7 +39,7 @@ class JobContext:
         holds: Files that savepoints are being written from.
     """
 
-    spark: SparkSession
+    engine: Engine
     plan: Plan
     spec: JobSpec
     directory: JobDirectory

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition
 from turnback.config.savepoints import SavepointFormat
@@ -23,7 +22,8 @@ from turnback.snapshot.metadata import (
     file_name,
 )
 from turnback.snapshot.writer import copy_tasks, export_tasks
-from turnback.spark.worker import Task, run_tasks
+from turnback.spark.engine import Engine
+from turnback.spark.worker import Task
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import StateSchema
 from turnback.storage.base import Storage
@@ -76,8 +76,8 @@ class Exporter:
     them, because Spark serves jobs in the order in which they were submitted.
     """
 
-    def __init__(self, spark: SparkSession, storage: StorageRef) -> None:
-        self._spark = spark
+    def __init__(self, engine: Engine, storage: StorageRef) -> None:
+        self._engine = engine
         self._storage = storage
         self._stopped = threading.Event()
 
@@ -145,7 +145,7 @@ class Exporter:
     ) -> list[T]:
         results: list[T] = []
         total, written = len(tasks), 0
-        few = max(1, self._spark.sparkContext.defaultParallelism // CORES_PER_TASK)
+        few = max(1, self._engine.cores // CORES_PER_TASK)
         on_progress(0, total, 0)
         for start in range(0, total, few):
             if self._stopped.is_set():
@@ -153,7 +153,7 @@ class Exporter:
                     f"the savepoint of {manifest.name} was given up: the job ends"
                 )
             what = f"{manifest.job}: savepoint, part {start + 1} of {total}"
-            done = run_tasks(self._spark, what, tasks[start : start + few])
+            done = self._engine.run_tasks(what, tasks[start : start + few])
             results += done
             written += sum(map(size_of, done))
             on_progress(len(results), total, written)

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
-from turnback.spark.worker import run_tasks
+from turnback.spark.engine import Engine
 from turnback.state.compaction import plan_merges
 from turnback.state.files import StateFile, StorageRef, joined_lineage, read_state, storage_of
 from turnback.state.merging import merge
@@ -70,12 +68,12 @@ class Merger:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         programs: Sequence[LevelProgram],
         storage: StorageRef,
         attempt: int,
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._programs = {p.level.index: p for p in programs}
         self._storage = storage
         self._attempt = attempt
@@ -137,4 +135,5 @@ class Merger:
         return tasks
 
     def _run(self, tasks: list[MergeTask]) -> list[StateFile]:
-        return run_tasks(self._spark, f"Turnback: merge state of {len(tasks)} partitions", tasks)
+        what = f"Turnback: merge state of {len(tasks)} partitions"
+        return self._engine.run_tasks(what, tasks)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from os import getpid
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.core.clock import Clock, SystemClock
@@ -28,7 +26,7 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
 from turnback.spark.ending import FINAL, REPLACED, final_error, lost_error, told
-from turnback.spark.internals import lost_jvm
+from turnback.spark.engine import Engine
 from turnback.spark.job import ClaimMode, EpochStats, JobReport, JobSpec, describe
 from turnback.spark.service import Service
 from turnback.spark.sinks import JobSinks, claim_targets
@@ -44,20 +42,20 @@ class JobRunner:
     """Runs a job: attempt after attempt, as the restart strategy says."""
 
     def __init__(
-        self, spark: SparkSession, plan: Plan, spec: JobSpec, clock: Clock | None = None
+        self, engine: Engine, plan: Plan, spec: JobSpec, clock: Clock | None = None
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._plan = plan
         self._spec = spec
         self._clock = clock or SystemClock()
         self._directory = JobDirectory.locate(
             spec.root, spec.name, dict(spec.storage_options), self._clock
         )
-        self._context = JobContext(spark, plan, spec, self._directory, self._clock)
+        self._context = JobContext(engine, plan, spec, self._directory, self._clock)
         self._storage = self._context.storage
-        self._starter = Starter(spark, plan, spec, self._storage, self._clock)
+        self._starter = Starter(engine, plan, spec, self._storage, self._clock)
         self._service = Service(
-            spark, self._directory, self._storage, spec.savepoints, self, self._clock
+            engine, self._directory, self._storage, spec.savepoints, self, self._clock
         )
         self._heartbeat = Heartbeat(self._directory, self._vitals, spec.run)
         self._accepted: Matched | None = None
@@ -96,7 +94,7 @@ class JobRunner:
                 history, cause = self._live(info)
                 if cause is None:
                     return self._ended(info, history)
-                if not isinstance(cause, REPLACED) and (fate := lost_jvm(self._spark)):
+                if not isinstance(cause, REPLACED) and (fate := self._engine.lost()):
                     # No attempt of this process can work any more, whatever the strategy allows.
                     if self._cancelled.is_set():
                         return self._ended(info, history)

@@ -35,6 +35,7 @@ from turnback.snapshot.metadata import (
 from turnback.snapshot.reader import reading_spans
 from turnback.snapshot.snapshot import StoredRows
 from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
+from turnback.spark.engine import Engine
 from turnback.spark.exporter import Exporter, ExportOrder
 from turnback.spark.state_frames import described, grouped, plain_errors, state_frame, through
 from turnback.spark.worker import Task, run_tasks
@@ -173,7 +174,7 @@ class Savepoints:
     """The savepoints of one job: takes them, remembers them, and drops old scheduled ones.
 
     Args:
-        spark: The session.
+        engine: Runs the tasks that write them.
         directory: The job directory.
         storage: The same, for tasks.
         settings: Where they go, and how many scheduled ones are kept.
@@ -183,7 +184,7 @@ class Savepoints:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         directory: JobDirectory,
         storage: StorageRef,
         settings: SavepointSettings,
@@ -196,7 +197,7 @@ class Savepoints:
         self._requests = requests
         self._clock = clock
         self._catalog = SavepointCatalog(directory.storage)
-        self._exporter = Exporter(spark, storage)
+        self._exporter = Exporter(engine, storage)
 
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write a checkpoint out as the savepoint that was asked for.

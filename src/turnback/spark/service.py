@@ -5,8 +5,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyspark.sql import SparkSession
-
 from turnback.checkpoint.manifest import Manifest
 from turnback.checkpoint.retention import HeldCheckpoint
 from turnback.config.savepoints import SavepointSettings
@@ -28,7 +26,7 @@ from turnback.snapshot.metadata import Origin
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import Tenure
 from turnback.spark.ending import AttemptOverError, Ending
-from turnback.spark.internals import lost_jvm
+from turnback.spark.engine import Engine
 from turnback.spark.savepoints import Savepoints
 from turnback.state.files import StorageRef
 
@@ -63,7 +61,7 @@ class Service:
     cancel waits for none. A stop or cancel is answered after the job has ended.
 
     Args:
-        spark: The session.
+        engine: What the job runs on.
         directory: The job directory.
         storage: The same, for tasks.
         settings: Where savepoints go, and when they are taken by themselves.
@@ -73,14 +71,14 @@ class Service:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         directory: JobDirectory,
         storage: StorageRef,
         settings: SavepointSettings,
         job: ServedJob,
         clock: Clock,
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._directory = directory
         self._settings = settings
         self._job = job
@@ -90,7 +88,7 @@ class Service:
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = Requests(directory.storage, clock, self._tenure.check)
         self._ending = Ending(directory, self._requests, job.cancel, self._tenure.check)
-        self._savepoints = Savepoints(spark, directory, storage, settings, self._requests, clock)
+        self._savepoints = Savepoints(engine, directory, storage, settings, self._requests, clock)
         self._own: set[str] = set()
         self._answers = 0
         self._before: JobState | None = None
@@ -288,7 +286,7 @@ class Service:
             if ends:
                 self._ending.resume()
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
-            lost = lost_jvm(self._spark) if self._supervised else None
+            lost = self._engine.lost() if self._supervised else None
             if lost is not None:  # this driver ends, and the next one answers
                 kind = request.kind.value
                 _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)

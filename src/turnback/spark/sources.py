@@ -39,23 +39,24 @@ def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Col
 
 
 def stream_counts(plan: Plan) -> dict[str, int]:
-    """How many streams each source reads."""
-    return {source.uid: len(_streams(source)) for source in plan.sources}
+    """How many streams each source reads; one, if it is no DataFrame but of another engine."""
+    return {
+        s.uid: len(_streams(s)) if isinstance(s.dataframe, DataFrame) else 1 for s in plan.sources
+    }
 
 
-def leaf_names(plan: Plan) -> dict[str, str]:
-    """A name for every stream below the union, in Spark's order, and its directory in Spark's log.
-
-    Raises:
-        PlanError: A source keeps state in Spark.
-    """
+def leaf_names(plan: Plan) -> list[str]:
+    """A name for every stream below the union, in Spark's order."""
     names: list[str] = []
-    streams: list[Any] = []
-    for source in plan.sources:
-        own = _streams(source)
-        streams += own
-        names += [source.uid] if len(own) == 1 else [f"{source.uid}#{i}" for i in range(len(own))]
-    return dict(zip(names, source_directories(streams), strict=True))
+    for uid, count in stream_counts(plan).items():
+        names += [uid] if count == 1 else [f"{uid}#{i}" for i in range(count)]
+    return names
+
+
+def leaf_directories(plan: Plan) -> dict[str, str]:
+    """The directory of every stream in Spark's checkpoint, by name, in Spark's order."""
+    streams = [stream for source in plan.sources for stream in _streams(source)]
+    return dict(zip(leaf_names(plan), source_directories(streams), strict=True))
 
 
 def _tagged(source: SourcePlan, wire: int, hop: Hop) -> DataFrame:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import msgspec
-from pyspark.sql import SparkSession
 
 from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
 from turnback.core.clock import Clock
@@ -15,10 +14,10 @@ from turnback.program.plan import Plan
 from turnback.snapshot.claims import Claims, claim, present, source_uid
 from turnback.snapshot.preflight import known_states, program_of, refuse_losses
 from turnback.snapshot.snapshot import Snapshot
+from turnback.spark.engine import Engine
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode, JobSpec
 from turnback.spark.sources import leaf_names, stream_counts
-from turnback.spark.worker import run_tasks
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.envelope import check
 from turnback.worker.intake import Asked, IntakeTask, ProbeTask, asked
@@ -60,9 +59,9 @@ class Starter:
     """
 
     def __init__(
-        self, spark: SparkSession, plan: Plan, spec: JobSpec, storage: StorageRef, clock: Clock
+        self, engine: Engine, plan: Plan, spec: JobSpec, storage: StorageRef, clock: Clock
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._plan = plan
         self._spec = spec
         self._storage = storage
@@ -182,7 +181,7 @@ class Starter:
                 for op in program.level.keyed:
                     found += [asked(op, d, stored) for d in known_states(op).values()]
         what = f"{self._spec.name}: ask operators for their state"
-        for answers in run_tasks(self._spark, what, tasks):
+        for answers in self._engine.run_tasks(what, tasks):
             found += answers
         return found
 
@@ -205,7 +204,7 @@ class Starter:
             for partition in range(program.level.parallelism or 0)
         ]
         what = f"{self._spec.name}: take in {snapshot.name}"
-        results = run_tasks(self._spark, what, tasks)
+        results = self._engine.run_tasks(what, tasks)
         schemas = {schema.id: schema for _, found in results for schema in found}
         return Manifest(
             job=fence.job,

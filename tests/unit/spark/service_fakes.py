@@ -27,6 +27,7 @@ from turnback.spark import service as service_module
 from turnback.spark.service import Service
 from turnback.state.files import StorageRef
 from turnback.storage.memory import MemoryStorage
+from turnback.testing import LocalEngine
 
 _NAMES = itertools.count()
 PATIENCE_S = 30.0
@@ -123,7 +124,7 @@ class Driver:
         self.on_attempt: Callable[[FakeAttempt], None] = lambda attempt: None
         settings = SavepointSettings(directory=world.saved)
         self.service = Service(
-            None,  # type: ignore[arg-type]
+            LocalEngine(),
             self.directory,
             StorageRef(world.storage.uri),
             settings,
@@ -361,4 +362,3 @@ def hurry(monkeypatch: Any) -> None:
     """Let services look for requests all the time."""
     monkeypatch.setattr(service_module, "_POLL_S", 0.01)
     monkeypatch.setattr(service_module, "_WAIT_S", 0.005)
-    monkeypatch.setattr(service_module, "lost_jvm", lambda spark: None)

@@ -9,7 +9,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import EpochConflictError
 from turnback.program.plan import Channel, Level
-from turnback.spark.epochs import run_epoch
+from turnback.spark.epochs import check_barriers
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.worker.message import (
@@ -65,9 +65,7 @@ class TestTheDriversCheck:
         return [Level(i, 2, (), (), ()) for i in range(n)]
 
     def run(self, barriers, levels):
-        rows = [{"_ctl": encode_barrier(b)} for b in barriers]
-        frame = type("Frame", (), {"collect": lambda self: rows})()
-        return run_epoch(frame, self.levels(levels))
+        return check_barriers(barriers, self.levels(levels))
 
     def ack(self, level, partition, attempt=1, upstream=()):
         return TaskAck(level, TaskName(partition, attempt), upstream)
