@@ -23,6 +23,7 @@ from turnback.spark.frames import EpochFrames
 from turnback.spark.internals import OUTPUT_LOST, lost_jvm, streaming_query
 from turnback.spark.job import JobSpec
 from turnback.spark.scratch import Positions, Scratch
+from turnback.spark.selftest import check_spark
 from turnback.spark.sources import leaf_directories, united
 from turnback.spark.worker import Task, run_tasks
 from turnback.storage.base import Storage
@@ -114,9 +115,14 @@ class Engine(Protocol):
 
 
 class SparkEngine:
-    """Runs jobs on a Spark session."""
+    """Runs jobs on a Spark session.
+
+    Raises:
+        ConfigurationError: Jobs cannot run on this Spark.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
+        check_spark(spark)
         self._spark = spark
 
     @property

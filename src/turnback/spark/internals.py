@@ -98,23 +98,25 @@ def streaming_query(
 
 
 def _in_own_session(frame: DataFrame) -> DataFrame:
-    """The same frame in a session of its own, which is a copy of the frame's.
+    own = own_session(frame.sparkSession)
+    datasets = own.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+    return DataFrame(datasets.ofRows(own._jsparkSession, _plan(frame)), own)
+
+
+def own_session(user: SparkSession) -> SparkSession:
+    """A copy of the user's session with the settings that our queries need.
 
     A query takes its settings from the session of its frame, some of them anew in every batch. The
     user's own session must keep what the user has set, and a new session would lack it. Listeners
     for streaming queries are the one thing that Spark does not copy.
     """
-    user = frame.sparkSession
     java_session = user._jsparkSession.cloneSession()
     for listener in user._jsparkSession.streams().listListeners():
         java_session.streams().addListener(listener)
     own = SparkSession(user.sparkContext, java_session)
     for key, value in (CHECKPOINT_FILES | LOG_FORMATS).items():
         own.conf.set(key, value)
-    jvm: Any = user.sparkContext._jvm
-    return DataFrame(
-        jvm.org.apache.spark.sql.classic.Dataset.ofRows(java_session, _plan(frame)), own
-    )
+    return own
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
 from turnback.spark.internals import describe_exit
+from turnback.spark.selftest import refuse_remote
 
 MINIMUM = 17
 _HINT = (
@@ -63,9 +64,10 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         **options: Further Spark settings; dots may be written as double underscores.
 
     Raises:
-        ConfigurationError: There is no Java that Spark could run on.
+        ConfigurationError: There is no Java that Spark could run on, or SPARK_REMOTE is set.
         SparkUnavailableError: Spark's JVM ended while it was started.
     """
+    refuse_remote()
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
