@@ -57,7 +57,7 @@ class OneProcessJob:
         self.line = fence.line
         context = CommitterContext(job="j", job_id="id", uid="sink", attempt=fence.attempt)
         self.coordinator = CheckpointCoordinator(
-            fence, log, self.storage, settings, {"sink": sink.committer(context)},
+            log, settings, {"sink": sink.committer(context)},
             max_parallelism=128,
         ).start()  # fmt: skip
 

@@ -6,17 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
-from turnback.checkpoint.retention import Holds
+from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import FencedError, StorageError
+from turnback.core.errors import ConfigurationError, FencedError, StorageError
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
-from turnback.job.process import ProcessId
-from turnback.job.run import RunDirectory
+from turnback.job.run import ProcessId, RunDirectory
+from turnback.job.status import StatusUpdate
 from turnback.program.plan import Plan
 from turnback.spark.engine import Engine
 from turnback.spark.job import JobSpec
@@ -36,7 +37,7 @@ class JobContext:
         spec: How to run it.
         directory: The job directory.
         clock: Where time comes from.
-        holds: Files that savepoints are being written from.
+        pins: Files that savepoints are being written from.
     """
 
     engine: Engine
@@ -44,7 +45,7 @@ class JobContext:
     spec: JobSpec
     directory: JobDirectory
     clock: Clock = field(default_factory=SystemClock)
-    holds: Holds = field(default_factory=Holds)
+    pins: PinnedFiles = field(default_factory=PinnedFiles)
 
     @property
     def storage(self) -> StorageRef:
@@ -119,18 +120,18 @@ class Heartbeat:
 
     Args:
         directory: The job directory.
-        fields: Gives what the status shall say.
+        update: Gives what has changed in the status.
         run: Where driver and supervisor meet; None if it has no supervisor.
     """
 
     def __init__(
         self,
         directory: JobDirectory,
-        fields: Callable[[], dict[str, Any]],
+        update: Callable[[], StatusUpdate],
         run: RunDirectory | None,
     ) -> None:
         self._directory = directory
-        self._fields = fields
+        self._update = update
         self._run = run
         self._started: subprocess.Popen[bytes] | None = None
 
@@ -142,7 +143,8 @@ class Heartbeat:
         def beat() -> None:
             while not done.wait(HEARTBEAT_S):
                 try:
-                    self._directory.beat(**self._fields(), supervisor=self._supervisor())
+                    supervisor = self._supervisor()
+                    self._directory.heartbeat(replace(self._update(), supervisor=supervisor))
                 except Exception as e:  # noqa: BLE001 - a dead thread would look like a dead driver
                     _LOG.warning("the status could not be written, trying again: %s", e)
 
@@ -164,6 +166,6 @@ class Heartbeat:
             _LOG.warning("the supervisor of this driver has died; another one is started")
             try:
                 self._started = self._run.start_supervisor()
-            except (OSError, StorageError) as e:
+            except (OSError, ConfigurationError, StorageError) as e:
                 _LOG.warning("no supervisor could be started, trying again: %s", e)
         return found

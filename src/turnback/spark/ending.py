@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Manifest
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,
@@ -23,10 +23,14 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.job.catalog import SavepointCatalog
-from turnback.job.decisions import Decision, Decisions
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import recorded
-from turnback.job.request import Request, RequestKind, RequestState
+from turnback.job.request import (
+    Request,
+    RequestKind,
+    RequestOutcome,
+    StopPoint,
+    recorded_savepoint,
+)
 from turnback.job.requests import Requests
 
 REPLACED = (FencedError, JobInUseError)
@@ -128,7 +132,6 @@ class Ending:
         own_attempt: Callable[[], int],
     ) -> None:
         self._log = CheckpointLog(directory.storage)
-        self._decisions = Decisions(directory.storage)
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = requests
         self._cancel = cancel
@@ -136,7 +139,7 @@ class Ending:
         self._lock = threading.Lock()
         self._attempt: OneAttempt | None = None
         self._paused: list[OneAttempt] = []
-        self._decision: Decision | None = None
+        self._decision: StopPoint | None = None
         self.request: Request | None = None
         """What ends the job at a checkpoint that is decided already."""
         self.is_due = False
@@ -172,9 +175,7 @@ class Ending:
             self.request = self._decision = None
             self._resume()
 
-    def decide(
-        self, request: Request, attempt: OneAttempt, checkpoint: CompletedCheckpoint
-    ) -> None:
+    def decide(self, request: Request, attempt: OneAttempt, checkpoint: Manifest) -> None:
         """Write down that the job ends with a checkpoint of a paused attempt.
 
         Raises:
@@ -184,13 +185,13 @@ class Ending:
         with self._lock:
             if self._attempt is not attempt:
                 raise AttemptOverError
-            self._decision = Decision(
+            self._decision = StopPoint(
                 id=request.id,
                 checkpoint=checkpoint.number,
-                epoch=checkpoint.manifest.epoch,
+                epoch=checkpoint.epoch,
                 attempt=self._own_attempt(),
             )
-            self._decisions.add(self._decision)
+            self._requests.record_stop_point(self._decision)
             self.request = request
         # In this order: whoever takes over after this look finds the decision.
         self._own_attempt()
@@ -222,7 +223,7 @@ class Ending:
                 ends = self._is_decided(request, newest)
             except (CorruptFileError, FormatVersionError) as e:
                 why = f"at which checkpoint the job ends cannot be read: {e}. Ask again"
-                self._requests.finish(request.id, RequestState.FAILED, error=why)
+                self._requests.finish(request.id, RequestOutcome.failed(why))
                 continue
             if ends:
                 _LOG.info("the job ends with its newest checkpoint: a %s", request.kind.value)
@@ -233,13 +234,13 @@ class Ending:
         if request.kind is RequestKind.CANCEL and not request.savepoint:
             self._cancel()
             self.is_due = True
-        elif request.takes_savepoint and recorded(request, self._catalog) is not None:
+        elif request.takes_savepoint and recorded_savepoint(request, self._catalog) is not None:
             self.is_due = True
         else:
             self._decision = (
                 None
                 if newest is None
-                else self._decisions.holding(request.id, newest.number, newest.epoch)
+                else self._requests.stop_point(request.id, newest.number, newest.epoch)
             )
             self.is_due = self._decision is not None and not request.takes_savepoint
         return self.is_due or self._decision is not None

@@ -7,17 +7,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from os import getpid
-from typing import Any
+
+from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
-from turnback.job.request import Request, RequestKind
+from turnback.job.request import Request, RequestSpec
 from turnback.job.run import RunError, RunningJob
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from turnback.program.plan import Plan
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.find import locate, resume_point
@@ -65,7 +67,7 @@ class JobRunner:
         self.origin: Origin | None = None
         self._restarts = 0
         self._failed_checkpoints = 0
-        self._last_words: dict[str, Any] = {}
+        self._last_words = StatusUpdate()
         self._fenced: int | None = None
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
@@ -114,10 +116,14 @@ class JobRunner:
         """Whether a stop takes a savepoint unless the user declines."""
         return self._spec.savepoints.on_stop and self._spec.savepoints.directory is not None
 
-    def ask(self, kind: RequestKind, **what: Any) -> Request:
+    @property
+    def savepoint_format(self) -> SavepointFormat:
+        """How savepoints are written unless the user says otherwise."""
+        return self._spec.savepoints.format
+
+    def ask(self, spec: RequestSpec) -> Request:
         """Ask the running job for something, as `Requests.submit` does."""
-        what["type"] = what.get("type") or self._spec.savepoints.format
-        return self._service.submit(kind, **what)
+        return self._service.submit(spec)
 
     def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request; see `Service.answer`."""
@@ -170,7 +176,7 @@ class JobRunner:
         try:
             log = CheckpointLog(self._directory.storage)
             supervisor = self._spec.run.supervisor() if self._spec.run else None
-            self._say(JobState.CREATED, info, supervisor=supervisor)
+            self._write_status(JobState.CREATED, info, StatusUpdate(supervisor=supervisor))
             fence = self._fence(log, info)
             self._service.took_over(fence.attempt)
             history = History(self._directory.storage, fence.attempt, self._clock)
@@ -267,17 +273,16 @@ class JobRunner:
             self.report.restored_from = name
         self.report.attempts += 1
         self._directory.record_program(describe(self._plan, self._spec, fence.attempt))
-        self._say(
-            JobState.CREATED,
-            info,
+        update = StatusUpdate(
             attempt=fence.attempt,
             epoch=origin.epoch if origin else None,
             checkpoint=own.number if own else None,
             log=str(self._spec.run.log) if self._spec.run else None,
         )
+        self._write_status(JobState.CREATED, info, update)
 
     def _is_running(self, info: JobInfo, attempt: int) -> None:
-        self._say(JobState.RUNNING, info)
+        self._write_status(JobState.RUNNING, info)
         if self._spec.run is not None:
             self._spec.run.set_running(attempt)
 
@@ -320,7 +325,8 @@ class JobRunner:
         _LOG.warning("job %r restarts in %d ms: %s", info.job, delay_ms, why)
         if history is not None:
             history.record(Restarting(why, delay_ms))
-        self._say(JobState.RESTARTING, info, restarts=self._restarts, cause=why)
+        update = StatusUpdate(restarts=self._restarts, cause=why)
+        self._write_status(JobState.RESTARTING, info, update)
         self._cancelled.wait(delay_ms / 1000)
 
     def _ended(self, info: JobInfo, history: History | None) -> JobReport:
@@ -328,7 +334,7 @@ class JobRunner:
         _LOG.info("job %r is %s", info.job, state.value)
         if history is not None:
             history.record(JobEnded(state.value))
-        self._say(state, info, **self._last_words)
+        self._write_status(state, info, self._last_words)
         # The files are the state. What is left on this machine is a cache nobody uses now.
         owner = self._store_owner(info)
         LocalStores.of(owner, self._spec.backend, self._spec.local_dir).discard("the job has ended")
@@ -345,7 +351,7 @@ class JobRunner:
         if history is not None:
             history.record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, REPLACED):
-            self._say(JobState.FAILED, info, cause=why, **self._last_words)
+            self._write_status(JobState.FAILED, info, replace(self._last_words, cause=why))
         return final_error(info.job, self._restarts, cause)
 
     def _lost(
@@ -360,13 +366,15 @@ class JobRunner:
                 run.set_error(RunError.of(error))
                 if history is not None:
                     history.record(Restarting(str(error), 0))
-            self._say(JobState.RESTARTING, info, cause=str(error))
+            self._write_status(JobState.RESTARTING, info, StatusUpdate(cause=str(error)))
         except StorageError as e:
             _LOG.warning("job %r: that its driver ends is not recorded: %s", info.job, e)
         return error
 
-    def _say(self, state: JobState, info: JobInfo, **fields: object) -> None:
-        self._directory.say(state, info.job_id, **fields)
+    def _write_status(
+        self, state: JobState, info: JobInfo, update: StatusUpdate | None = None
+    ) -> None:
+        self._directory.write_status(state, info.job_id, update)
 
     @contextmanager
     def _served(self, info: JobInfo) -> Iterator[None]:
@@ -380,18 +388,18 @@ class JobRunner:
         finally:
             self._service.close(give_up=self._cancelled.is_set())
 
-    def _vitals(self) -> dict[str, Any]:
+    def _vitals(self) -> StatusUpdate:
         """What the status says of the running attempt."""
-        attempt, found = self._attempt, dict[str, Any]()
+        attempt, update = self._attempt, StatusUpdate()
         if self.report.epochs:
-            found["epoch"] = self.report.epochs[-1].number
+            update = replace(update, epoch=self.report.epochs[-1].number)
         if attempt is None:
-            return found
+            return update
         last = attempt.coordinator.last
         if last is not None:
-            found["checkpoint"] = last.number
-        found["metrics"] = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
-        return found
+            update = replace(update, checkpoint=last.number)
+        metrics = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
+        return replace(update, metrics=metrics)
 
     def _now(self) -> int:
         return round(self._clock.monotonic() * 1000)

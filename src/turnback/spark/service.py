@@ -3,10 +3,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from turnback.checkpoint.manifest import Manifest
-from turnback.checkpoint.retention import HeldCheckpoint
+from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.clock import Clock
 from turnback.core.errors import (
@@ -18,8 +18,14 @@ from turnback.core.errors import (
 )
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import answer_ended, answer_leftovers
-from turnback.job.request import Request, RequestKind, RequestOrigin, RequestState
+from turnback.job.request import (
+    Request,
+    RequestKind,
+    RequestOrigin,
+    RequestOutcome,
+    RequestSpec,
+    RequestState,
+)
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.metadata import Origin
@@ -126,7 +132,7 @@ class Service:
             try:
                 if first and not self._resumed:
                     own = frozenset(self._own)
-                    answer_leftovers(self._requests, self._catalog, self._before, own)
+                    self._requests.answer_leftovers(self._catalog, self._before, own)
                 if first:
                     self._requests.prune(_KEPT_REQUESTS)
             except StorageError as e:
@@ -172,17 +178,17 @@ class Service:
             state = self._end_state()
             if state is None and self._supervised:
                 return  # the supervisor starts another driver, which goes on with them
-            answer_ended(self._requests, self._catalog, state)
+            self._requests.answer_ended(self._catalog, state)
             self._requests.prune(_KEPT_REQUESTS)
         except (FencedError, StorageError) as e:
             _LOG.warning("job %r: requests are left without an answer: %s", self._name, e)
 
     # -- for the program that runs the job
 
-    def submit(self, kind: RequestKind, **what: Any) -> Request:
+    def submit(self, spec: RequestSpec) -> Request:
         """Ask for something from within this process; see `Requests.submit`."""
         with self._lock:  # or it is taken for a leftover in between
-            request = self._requests.submit(kind, **what)
+            request = self._requests.submit(spec)
             self._own.add(request.id)
         self._poked.set()
         return request
@@ -259,9 +265,10 @@ class Service:
         if schedule is None or last is None or not schedule.due(last, now):
             return
         self._last_scheduled = now
-        self._requests.submit(
+        spec = RequestSpec(
             RequestKind.SAVEPOINT, type=self._settings.format, origin=RequestOrigin.SCHEDULE
         )
+        self._requests.submit(spec)
 
     def _end_state(self) -> JobState | None:
         """How the job has ended, `None` if it has not said so."""
@@ -303,15 +310,16 @@ class Service:
             except AttemptOverError:
                 continue
         with held:
-            entry = self._savepoints.take(request, held.checkpoint.manifest, self._job.origin)
-        self._answer(request, RequestState.COMPLETED, path=entry.path, checkpoint=entry.checkpoint)
+            entry = self._savepoints.take(request, held.manifest, self._job.origin)
+        done = RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint)
+        self._answer(request, done)
 
     def _end_with(self, request: Request) -> None:
         """End the job with a checkpoint that is decided first; `close` answers."""
         manifest, held = self._ending.decided(request), None
         if manifest is None:
             held = self._decide(request)
-            manifest = held.checkpoint.manifest
+            manifest = held.manifest
         try:
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
@@ -323,7 +331,7 @@ class Service:
         else:
             self._ending.finish(request)
 
-    def _decide(self, request: Request) -> HeldCheckpoint:
+    def _decide(self, request: Request) -> PinnedCheckpoint:
         """Pause the stream, and decide that the job ends with the checkpoint of its last epoch."""
         while True:
             attempt = self._attempt()
@@ -331,7 +339,7 @@ class Service:
             try:
                 held = self._hold(attempt)
                 try:
-                    self._ending.decide(request, attempt, held.checkpoint)
+                    self._ending.decide(request, attempt, held.manifest)
                 except BaseException:
                     held.release()
                     raise
@@ -349,7 +357,7 @@ class Service:
             self._ended.wait(_WAIT_S)
         raise CheckpointError(f"job {self._name!r} has ended")
 
-    def _hold(self, attempt: Attempt) -> HeldCheckpoint:
+    def _hold(self, attempt: Attempt) -> PinnedCheckpoint:
         try:
             return attempt.hold("savepoint").result()
         except FencedError:
@@ -361,20 +369,12 @@ class Service:
 
     def _fail(self, request: Request, why: str) -> bool:
         _LOG.warning("job %r: %s request failed: %s", self._name, request.kind.value, why)
-        return self._answer(request, RequestState.FAILED, error=why)
+        return self._answer(request, RequestOutcome.failed(why))
 
-    def _answer(
-        self,
-        request: Request,
-        state: RequestState,
-        *,
-        path: str | None = None,
-        checkpoint: int | None = None,
-        error: str | None = None,
-    ) -> bool:
+    def _answer(self, request: Request, outcome: RequestOutcome) -> bool:
         """Write a result; returns whether there is one now, or it is for others to write it."""
         try:
-            self._requests.finish(request.id, state, path=path, checkpoint=checkpoint, error=error)
+            self._requests.finish(request.id, outcome)
             self._answers += 1
         except FencedError as e:
             _LOG.warning("request %s is left to another driver: %s", request.id, e)

@@ -222,7 +222,6 @@ class Starter:
             operators=(),
             transactions={},  # what it has promised is committed before it is taken in
             watermarks={},
-            config={},
         )
 
     def _positions(

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Fence, Manifest
-from turnback.checkpoint.retention import HeldCheckpoint, Holds
+from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
 from turnback.spark import service as service_module
@@ -67,7 +67,7 @@ class World:
         return status.state if status is not None else None
 
     def ask(self, kind: RequestKind, *, savepoint: bool = False) -> str:
-        return self.requests.submit(kind, savepoint=savepoint).id
+        return self.requests.submit(RequestSpec(kind, savepoint=savepoint)).id
 
     def result(self, id: str) -> Any:
         return eventually(lambda: self.requests.result(id))
@@ -135,7 +135,8 @@ class Driver:
         savepoints: Any = self.service._savepoints
         savepoints._exporter = self.export
         steps = self.step
-        self._wrap(self.service._ending._decisions, "add", "before-decision", "after-decision")
+        requests: Any = self.service._ending._requests
+        self._wrap(requests, "record_stop_point", "before-decision", "after-decision")
         self._wrap(savepoints._catalog, "add", "after-savepoint", "after-record")
         self.export.before = lambda: steps("during-export")
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -183,13 +184,15 @@ class Driver:
                 give_up = self.cancelled.is_set()
                 if cause is None:
                     state = JobState.CANCELED if give_up else JobState.FINISHED
-                    self.directory.say(state, info.job_id, attempt=self.attempts[-1].number)
+                    self.directory.write_status(
+                        state, info.job_id, StatusUpdate(attempt=self.attempts[-1].number)
+                    )
                     break
                 self._restarts -= 1
                 if isinstance(cause, FencedError) or self._restarts < 0:
                     self.error = cause
                     if not isinstance(cause, FencedError):
-                        self.directory.say(JobState.FAILED, info.job_id)
+                        self.directory.write_status(JobState.FAILED, info.job_id)
                     break
         finally:
             self.attempt = None
@@ -199,7 +202,7 @@ class Driver:
     def _live(self, job_id: str) -> BaseException | None:
         log = CheckpointLog(self.world.storage)
         try:
-            self.directory.say(JobState.CREATED, job_id)
+            self.directory.write_status(JobState.CREATED, job_id)
             fence = log.fence(
                 job="job", job_id=job_id, created_ms=0, host="h", pid=1, nonce=f"{id(self)}"
             )
@@ -211,7 +214,9 @@ class Driver:
             self.service.begins(attempt)
             if self.cancelled.is_set():
                 attempt.stop()
-            self.directory.say(JobState.RUNNING, job_id, attempt=fence.attempt)
+            self.directory.write_status(
+                JobState.RUNNING, job_id, StatusUpdate(attempt=fence.attempt)
+            )
             attempt.run()
         except Exception as e:  # noqa: BLE001 - as in the real runner
             return e
@@ -230,7 +235,7 @@ class FakeAttempt:
         self.coordinator = SimpleNamespace(failure=None)
         self.is_running = False
         self.epoch = start.epoch if start is not None else 0
-        self._log, self._fence, self._holds = log, fence, Holds()
+        self._log, self._fence, self._pins = log, fence, PinnedFiles()
         self._last: Manifest | None = None
         self._gate, self._wake, self._taking = threading.Lock(), threading.Event(), threading.Lock()
         self._stopping = False
@@ -273,12 +278,12 @@ class FakeAttempt:
     def resume(self) -> None:
         self._gate.release()
 
-    def hold(self, kind: str) -> Future[HeldCheckpoint]:
-        future: Future[HeldCheckpoint] = Future()
+    def hold(self, kind: str) -> Future[PinnedCheckpoint]:
+        future: Future[PinnedCheckpoint] = Future()
         try:
             if not self.is_running or self.coordinator.failure is not None:
                 raise CheckpointError("job 'job' has ended")
-            future.set_result(HeldCheckpoint(CompletedCheckpoint(self._checkpoint()), self._holds))
+            future.set_result(PinnedCheckpoint(self._checkpoint(), self._pins))
         except Exception as e:  # noqa: BLE001 - raised by whoever waits
             future.set_exception(e)
         return future
@@ -303,7 +308,6 @@ class FakeAttempt:
                 operators=(),
                 transactions={},
                 watermarks={},
-                config={},
             )
             self._last = self._log.append(manifest)[-1]
             committed = self.driver.world.committed

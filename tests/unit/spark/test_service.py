@@ -10,10 +10,9 @@ from service_fakes import STEPS, FakeAttempt, World, eventually, hurry
 from turnback.core.errors import StorageError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import answer_ended
 from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.storage.memory import MemoryStorage
 
@@ -168,7 +167,7 @@ def test_killed_at_every_step(world: World, kind: RequestKind, step: str, savepo
     if step == "before-answer":
         # The supervisor sees that the job has ended, and answers.
         assert world.state() is ENDS[kind]
-        answer_ended(world.requests, SavepointCatalog(world.storage), ENDS[kind])
+        world.requests.answer_ended(SavepointCatalog(world.storage), ENDS[kind])
     else:
         successor = world.driver(resumed=True)
         successor.thread.join(30)
@@ -263,7 +262,7 @@ def test_a_cancel_that_deleted_the_checkpoints_before_it_was_killed(world: World
     assert driver.stopped.wait(30)
     # As if the driver had died before it could say that the job is CANCELED.
     directory = JobDirectory(world.storage, "job")
-    directory.say(JobState.RUNNING, directory.open().job_id, attempt=1)
+    directory.write_status(JobState.RUNNING, directory.open().job_id, StatusUpdate(attempt=1))
     for path in world.storage.list("checkpoints"):
         world.storage.delete(path)
     before = list(world.committed)
