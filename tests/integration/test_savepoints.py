@@ -42,7 +42,7 @@ from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import END_OF_TIME
-from turnback.spark.exporter import Exporter
+from turnback.spark.savepoints import Exporter
 
 KEYS = "aabcab"
 

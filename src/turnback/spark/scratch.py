@@ -16,8 +16,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.spark.internals import CheckpointLogs
+from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, digest
 from turnback.storage.lock import DirectoryLock, locked_directory
@@ -149,6 +152,30 @@ class Positions:
         data = self._storage.get(segment.path)
         check(data, segment.length, segment.digest, segment.path)
         return data.decode().split("\n")
+
+
+def copy_position(
+    position: SourcePosition,
+    source: StorageRef,
+    target: StorageRef,
+    path_of: Callable[[LogFile], str],
+) -> SourcePosition:
+    """Copy the list of files seen of a source's position; durable when this returns.
+
+    Args:
+        position: The position.
+        source: Where the files of its list are.
+        target: Where they go.
+        path_of: The path of each of them there.
+    """
+    log: list[LogFile] = []
+    for entry in position.log:
+        data = storage_of(source).get(entry.path)
+        check(data, entry.length, entry.digest, f"{source.uri}/{entry.path}")
+        path = path_of(entry)
+        storage_of(target).put(path, data)
+        log.append(msgspec.structs.replace(entry, path=path))
+    return SourcePosition(position.offset, tuple(log))
 
 
 def _log_offset(offset: str | None) -> int | None:

@@ -93,14 +93,14 @@ POINTS: dict[str, tuple[Point, ...]] = {
         Point(
             "job.catalog:SavepointCatalog.add",
             "before",
-            "spark.savepoints:Savepoints.take",
+            "spark.savepoints:JobSavepoints.take",
         ),
     ),
     # a stop, or a cancel with savepoint
     "before-decision": (Point("job.requests:Requests.record_stop_point", "before"),),
     "after-decision": (Point("job.requests:Requests.record_stop_point", "after"),),
     "before-answer": (
-        Point("job.requests:Requests.finish", "before", "spark.service:Service.close"),
+        Point("job.requests:Requests.finish", "before", "spark.service:RequestService.close"),
     ),
 }
 
