@@ -64,11 +64,11 @@ class OneProcessJob:
     def run(self, rows: Sequence[tuple[str, int]]) -> None:
         """One epoch."""
         self.epoch += 1
-        hop = self.program.input
+        layout = self.program.input
         data = Batch(ROW, list(rows)).arrow
         batches = [
-            hop.pack(hop.wires[0], data, None),
-            hop.barriers([0], [encode_barrier(INJECTED)]),
+            layout.pack(layout.wires[0], data, None),
+            layout.barriers([0], [encode_barrier(INJECTED)]),
         ]
         order = Order(
             "j", "id", 1, self.epoch, "rocksdb", str(self.local), self.ref,

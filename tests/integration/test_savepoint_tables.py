@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import Jobs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from job_support import Jobs
 from services.s3 import s3_server
 from turnback import (
     KeyedProcessFunction,

@@ -10,9 +10,8 @@ from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput
-from turnback.spark.epochs import Epochs
+from turnback.spark.epochs import Epochs, Meter
 from turnback.spark.job import EpochStats
-from turnback.worker.meter import Meter
 
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 0.2

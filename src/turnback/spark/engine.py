@@ -29,7 +29,7 @@ from turnback.spark.worker import Task, run_tasks
 from turnback.storage.base import Storage
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, unmarked
-from turnback.worker.routing import CONTROL
+from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
 Sources = Mapping[str, SourcePosition]

@@ -1,21 +1,26 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import EpochCut, OperatorInfo
+from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
-from turnback.program.plan import Level
+from turnback.job.status import Metrics
+from turnback.program.graph import NodeKind
+from turnback.program.plan import Level, Plan
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput, Query
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
+from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
 from turnback.worker.message import Barrier, Order, TaskAck, align
-from turnback.worker.meter import Meter
 from turnback.worker.program import Chains, level_programs
 
 _LOG = logging.getLogger(__name__)
@@ -30,11 +35,11 @@ class EpochAcks:
 
     def transactions(self) -> dict[str, tuple[bytes, ...]]:
         """Everything sinks prepared, by sink uid."""
-        found: dict[str, tuple[bytes, ...]] = {}
+        by_sink: dict[str, tuple[bytes, ...]] = {}
         for ack in self.acks:
             for uid, handles in ack.transactions.items():
-                found[uid] = (*found.get(uid, ()), *handles)
-        return found
+                by_sink[uid] = (*by_sink.get(uid, ()), *handles)
+        return by_sink
 
     def records(self) -> dict[str, tuple[int, int]]:
         """Elements read and written by operator uid."""
@@ -50,13 +55,9 @@ class EpochAcks:
         slowest = max((ack.seconds.get("snapshot", 0.0) for ack in self.acks), default=0.0)
         return round(slowest * 1000)
 
-    def found(self) -> dict[str, int]:
-        """How often a task found its state at home, had to catch up, or rebuilt it."""
-        counts: dict[str, int] = {}
-        for ack in self.acks:
-            if ack.found:
-                counts[ack.found] = counts.get(ack.found, 0) + 1
-        return counts
+    def opened(self) -> dict[str, int]:
+        """How many tasks have opened their local store in which way."""
+        return dict(Counter(ack.opened for ack in self.acks if ack.opened))
 
 
 def run_epoch(
@@ -124,7 +125,7 @@ class Epochs:
         self._programs = level_programs(plan)
         self._chains = Chains(self._programs, plan.max_parallelism)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
-        self._losers = False
+        self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self._epoch = snapshot.epoch if snapshot else 0
         self.prepared: dict[str, tuple[bytes, ...]] = {}
@@ -172,11 +173,11 @@ class Epochs:
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
         self._epoch = epoch
-        if self._losers or self._query.has_rerun(acks.acks):
-            self._losers = not self._coordinator.discard_others()
+        if self._has_leftovers or self._query.has_rerun(acks.acks):
+            self._has_leftovers = not self._coordinator.discard_others()
         read = self._meter.count(acks.records(), cut.state)
         took = time.perf_counter() - started
-        self._on_epoch(EpochStats(epoch, read, took, acks.found()))
+        self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
     def close(self) -> None:
         """Start nothing more."""
@@ -196,7 +197,7 @@ class Epochs:
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
                 self._coordinator.discard_others()
-                self._losers = True
+                self._has_leftovers = True
         raise AssertionError("the loop returns or raises")
 
     def _order(self, epoch: int, level: int) -> Order:
@@ -214,5 +215,110 @@ class Epochs:
 
     def _take_schemas(self, acks: EpochAcks) -> None:
         """Learn which states the program has."""
-        found = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
-        self._schemas = tuple(found.values())
+        by_id = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
+        self._schemas = tuple(by_id.values())
+
+
+Records = Mapping[str, tuple[int, int]]
+
+
+_WINDOW_S = 10.0
+
+
+class Meter:
+    """Counts what an attempt does, for its status. Thread-safe.
+
+    Args:
+        plan: The program.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started_ms = clock.now_ms()
+        self._read = 0
+        self._records: dict[str, tuple[int, int]] = {}
+        self._state_bytes: dict[str, int] = {}
+        self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
+        self._counted_by = _counted_by(plan)
+
+    def count(self, records: Records, state: Iterable[StateFile]) -> int:
+        """Take an epoch into account.
+
+        Args:
+            records: Elements read and written in it, by operator uid.
+            state: The state files after it.
+
+        Returns:
+            How many elements the sources gave in it.
+        """
+        from_sources = {
+            source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
+        }
+        read = sum(from_sources.values())
+        counted = dict(records) | {uid: (n, n) for uid, n in from_sources.items()}
+        sizes = _sizes(state)
+        with self._lock:
+            self._read += read
+            for uid, (n_in, n_out) in counted.items():
+                before = self._records.get(uid, (0, 0))
+                self._records[uid] = (before[0] + n_in, before[1] + n_out)
+            self._state_bytes = sizes
+            self._recent.append((self._clock.monotonic(), self._read))
+        return read
+
+    def metrics(self, coordinator: CheckpointCoordinator, completed: int, failed: int) -> Metrics:
+        """Return the numbers as they are now.
+
+        Args:
+            coordinator: Of the attempt.
+            completed: Checkpoints that earlier attempts of this driver completed.
+            failed: Those that failed.
+        """
+        under_way = coordinator.under_way()
+        with self._lock:
+            return Metrics(
+                started_ms=self._started_ms,
+                read=self._read,
+                per_s=self._per_s(),
+                records=dict(self._records),
+                state_bytes=self._state_bytes,
+                completed=completed + coordinator.completed,
+                failed=failed + coordinator.failed,
+                under_way=under_way,
+            )
+
+    def _per_s(self) -> float:
+        """Elements of the last few seconds; one point older than that is kept to count from."""
+        now = self._clock.monotonic()
+        while len(self._recent) > 1 and now - self._recent[1][0] >= _WINDOW_S:
+            self._recent.popleft()
+        since, before = self._recent[0]
+        return (self._read - before) / max(now - since, 1.0)
+
+
+def _counted_by(plan: Plan) -> dict[str, str]:
+    """Which operator's input tells how much each source gave."""
+    if not plan.native:
+        return {op.uid: op.uid for op in plan.operators() if op.kind is NodeKind.SOURCE}
+    # Spark feeds the first shuffle: the first consumer of each source counts. Where that reads
+    # several sources, they are counted together, with the first of them.
+    uids = {op.id: op.uid for op in plan.operators()}
+    sources = {source.id: source.uid for source in plan.sources}
+    found: dict[str, str] = {}
+    for wire in plan.wires:
+        if wire.first_level < 0 and uids[wire.consumers[0]] not in found.values():
+            found.setdefault(sources[wire.producer], uids[wire.consumers[0]])
+    return found
+
+
+def _sizes(state: Iterable[StateFile]) -> dict[str, int]:
+    """Bytes by operator; what several have in one file is divided among them."""
+    lengths = {file.path: (file.length, file.operators) for file in state}
+    sizes: dict[str, int] = {}
+    for length, operators in lengths.values():
+        for uid in operators:
+            sizes[uid] = sizes.get(uid, 0) + length // len(operators)
+    return sizes

@@ -15,8 +15,7 @@ from turnback.spark.sources import control, nulls
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
 from turnback.worker.message import INJECTED, Order, encode_barrier
-from turnback.worker.program import LevelProgram, level_programs
-from turnback.worker.routing import TO, WIRE, Hop
+from turnback.worker.program import TO, WIRE, LevelProgram, RowLayout, level_programs
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -128,11 +127,11 @@ class EpochFrames:
         return F.expr(f"coalesce({TO}, CASE {WIRE} {' '.join(cases)} END)")
 
 
-def _key_partition(wire: Channel, hop: Hop, max_parallelism: int) -> str:
+def _key_partition(wire: Channel, layout: RowLayout, max_parallelism: int) -> str:
     assert wire.key is not None
     names = [name for name, _ in stream_columns(wire.type)]
-    span = hop.spans[wire.id]
-    columns = [hop.fields[span.start + names.index(c)][0] for c in wire.key.columns]
+    span = layout.spans[wire.id]
+    columns = [layout.fields[span.start + names.index(c)][0] for c in wire.key.columns]
     group = f"pmod(xxhash64({', '.join(columns)}), {max_parallelism})"
     return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
 

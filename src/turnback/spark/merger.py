@@ -11,7 +11,7 @@ from turnback.state.compaction import plan_merges
 from turnback.state.files import StateFile, StorageRef, joined_lineage, read_state, storage_of
 from turnback.state.merging import merge
 from turnback.storage.envelope import digest
-from turnback.worker.program import Chains, LevelProgram, ReplicaPlace
+from turnback.worker.program import Chains, LevelProgram, PartitionId
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class MergeTask:
         attempt: Whose file the result is.
     """
 
-    home: ReplicaPlace
+    home: PartitionId
     files: tuple[StateFile, ...]
     final: bool
     operators: tuple[str, ...]

@@ -12,25 +12,24 @@ from turnback.core.errors import PlanError
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.internals import source_directories, streaming_nodes
 from turnback.types.columns import stream_columns
-from turnback.worker.program import source_hop
-from turnback.worker.routing import CONTROL, TO, WIRE, Hop
+from turnback.worker.program import CONTROL, TO, WIRE, RowLayout, source_layout
 
 
 def united(plan: Plan) -> DataFrame:
-    """The union of all sources, in the plan's order, with the columns of the source hop."""
-    hop = source_hop(plan)
-    wire_of = {w.producer: w.id for w in hop.wires}
-    frames = [_tagged(s, wire_of[s.id], hop) for s in plan.sources]
+    """The union of all sources, in the plan's order, with the columns of `source_layout`."""
+    layout = source_layout(plan)
+    wire_of = {w.producer: w.id for w in layout.wires}
+    frames = [_tagged(s, wire_of[s.id], layout) for s in plan.sources]
     return reduce(DataFrame.union, frames)
 
 
-def nulls(hop: Hop) -> list[Column]:
-    """The data columns of a hop, all null."""
-    return [F.lit(None).cast(type.ddl()).alias(name) for name, type in hop.fields]
+def nulls(layout: RowLayout) -> list[Column]:
+    """The data columns of a layout, all null."""
+    return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
 
 
 def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Column]:
-    """The control columns of a hop."""
+    """The control columns of a layout."""
     return [
         (F.lit(None) if to is None else to).cast("int").alias(TO),
         F.lit(wire).cast("int").alias(WIRE),
@@ -59,11 +58,11 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
     return dict(zip(leaf_names(plan), source_directories(streams), strict=True))
 
 
-def _tagged(source: SourcePlan, wire: int, hop: Hop) -> DataFrame:
-    columns, span = nulls(hop), hop.spans[wire]
+def _tagged(source: SourcePlan, wire: int, layout: RowLayout) -> DataFrame:
+    columns, span = nulls(layout), layout.spans[wire]
     for i, (name, _) in enumerate(stream_columns(source.type)):
         quoted = f"`{name.replace('`', '``')}`"
-        columns[span.start + i] = F.col(quoted).alias(hop.fields[span.start + i][0])
+        columns[span.start + i] = F.col(quoted).alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
     return frame.select(*control(None, wire, None), *columns)
 

@@ -21,7 +21,7 @@ from turnback.spark.job import ClaimMode
 from turnback.spark.scratch import copy_position
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
-from turnback.worker.intake import Asked, IntakeTask, ProbeTask, asked
+from turnback.worker.intake import IntakeTask, ProbeTask, RequestedState, requested_state
 from turnback.worker.program import level_programs
 
 _LOG = logging.getLogger(__name__)
@@ -227,17 +227,17 @@ class Starter:
             raise IncompatibleStateError("; ".join(problems))
         return claims, {each.id: each.migration for each in asked if each.migration}
 
-    def _ask(self, claims: Claims, open: Collection[str]) -> list[Asked]:
+    def _ask(self, claims: Claims, open: Collection[str]) -> list[RequestedState]:
         """Which states operators ask for; those that do so in `open` have to be opened for it."""
         stored = {id: state.schema for id, state in claims.states.items()}
-        found: list[Asked] = []
+        found: list[RequestedState] = []
         tasks: list[ProbeTask] = []
         for program, blob in zip(self._programs, self._blobs, strict=True):
             if any(op.uid in open for op in program.level.keyed):
                 tasks.append(ProbeTask(blob, stored))
             else:
                 for op in program.level.keyed:
-                    found += [asked(op, d, stored) for d in known_states(op).values()]
+                    found += [requested_state(op, d, stored) for d in known_states(op).values()]
         what = f"{self._spec.name}: ask operators for their state"
         for answers in self._engine.run_tasks(what, tasks):
             found += answers

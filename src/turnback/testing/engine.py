@@ -163,7 +163,7 @@ class LocalQuery:
                 for reader in self.readers.values():
                     reader.end_here()
             while not self._stopped.is_set():
-                batches = {uid: reader.read() for uid, reader in self.readers.items()}
+                batches = self._read()
                 if any(batches.values()):
                     offsets = {uid: reader.offset for uid, reader in self.readers.items()}
                     input = LocalEpochInput(self, batches, offsets)
@@ -177,6 +177,13 @@ class LocalQuery:
                     self._wait_for_news()
         except BaseException as error:  # noqa: BLE001 - raised again by `wait`
             self._error = error
+
+    def _read(self) -> dict[str, list[pa.RecordBatch]]:
+        try:
+            return {uid: reader.read() for uid, reader in self.readers.items()}
+        except TurnbackError as error:
+            # Spark does not tell what kind of error a source has raised, so restarts go on.
+            raise RuntimeError(str(error)) from error
 
     def _wait_for_news(self) -> None:
         pushes = self._engine.pushes

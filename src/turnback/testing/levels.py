@@ -27,7 +27,7 @@ from turnback.worker.message import (
     marked,
     unmarked,
 )
-from turnback.worker.program import LevelProgram, level_programs, load_program, source_hop
+from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
 
 Partitions = dict[int, list[pa.RecordBatch]]
 BeforeTask = Callable[[LevelProgram, int], None]
@@ -72,7 +72,7 @@ class Levels:
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
         """What the first level's tasks read: a task per batch, and the coordinator's barriers."""
-        layout = source_hop(self._plan)
+        layout = source_layout(self._plan)
         wires = {wire.producer: wire for wire in layout.wires}
         tasks: Partitions = {}
         for source in self._plan.sources:

@@ -64,7 +64,6 @@ class LevelInstance:
         }
 
     def close(self) -> None:
-        """Close the user's functions."""
         while self.opened:
             self.opened.pop().close()
 
@@ -238,7 +237,7 @@ class _Epoch:
             self.state.schemas(),
             transactions,
             self._records(),
-            self.state.found,
+            self.state.opened,
             self.seconds,
             self.row_bytes,
         )
@@ -257,9 +256,9 @@ class _Epoch:
             total = self.name.partition + 1 if self.injected else None
         acks = (*(a for b in self.barriers for a in b.acks), ack)
         targets = range(self.program.next_parallelism or 1)
-        courier = self.name.partition % len(targets)
+        carrier = self.name.partition % len(targets)
         controls = [
-            encode_barrier(Barrier(level.index, self.name, total, acks if t == courier else ()))
+            encode_barrier(Barrier(level.index, self.name, total, acks if t == carrier else ()))
             for t in targets
         ]
         return self.program.output.barriers(targets, controls)

@@ -11,10 +11,10 @@ from turnback.program.functions import KeyedProcessFunction
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
 from turnback.program.plan import Plan
 from turnback.program.planner import plan
+from turnback.spark.epochs import Meter
 from turnback.spark.job import describe
 from turnback.state.files import StateFile
 from turnback.types.hints import as_type
-from turnback.worker.meter import Meter
 
 ROW = as_type("key string, n bigint")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted, eventually
 
-from turnback import CollectSink, Row
-from turnback.core.errors import JobFailedError, PlanError
+from job_support import COUNTED, Count, Jobs, counted, eventually
+from turnback import Row
+from turnback.core.errors import JobFailedError
 
 
 class Event(NamedTuple):
@@ -103,54 +103,3 @@ def test_a_list_is_read_once_and_goes_on_where_it_was(jobs: Jobs) -> None:
     with pytest.raises(JobFailedError, match=r"4 elements were read before, .*shorter: it has 2"):
         run(rows[:2])
     assert jobs.out() == counted("abab")
-
-
-def test_any_streaming_dataframe(jobs: Jobs) -> None:
-    """With stateless steps of Spark's own, a literal column and a filter."""
-    directory = jobs.input("events")
-    jobs.feed("events", {"k": "a", "n": 1}, {"k": "b", "n": 2})
-
-    def run() -> None:
-        frame = jobs.spark.readStream.schema("k string, n bigint").json(str(directory))
-        frame = frame.where("n is not null").selectExpr("upper(k) as k", "n * 10 as `n.ten`")
-        env = jobs.env()
-        stream = env.from_dataframe(frame, uid="frame")
-        stream.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
-        stream.map(lambda row: row["n.ten"], int).sink_to(jobs.sink("tens")).uid("tens")
-        env.execute("job", bounded=True)
-
-    run()
-    jobs.feed("events", {"k": "a", "n": 3}, {"k": "x"})
-    run()
-    assert jobs.out() == counted("ABA")
-    assert jobs.out("tens") == [10, 20, 30]
-
-
-def test_a_source_that_makes_its_own_data(jobs: Jobs) -> None:
-    frame = jobs.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
-    env = jobs.env(parallelism=1)
-    numbers = env.from_dataframe(frame.select("value"), uid="rate")
-    numbers.map(lambda row: row.value, int).sink_to(jobs.sink()).uid("out")
-    client = jobs.start(env, epoch_interval=20)
-    eventually(lambda: len(jobs.out()) >= 15)
-    client.cancel()
-    client.result(60)
-    before = len(jobs.out())
-    client = jobs.start(env, epoch_interval=20)
-    eventually(lambda: len(jobs.out()) >= before + 10)
-    client.cancel()
-    client.result(60)
-    assert sorted(jobs.out()) == list(range(len(jobs.out())))
-
-
-def test_frames_that_cannot_be_sources(jobs: Jobs) -> None:
-    spark = jobs.spark
-    env = jobs.env()
-    with pytest.raises(PlanError, match=r"static; use spark.readStream instead of spark.read"):
-        env.from_dataframe(spark.range(3))
-    rate = spark.readStream.format("rate").load()
-    with pytest.raises(PlanError, match="more than one column named value"):
-        env.from_dataframe(rate.selectExpr("value", "value as VALUE"))
-    env.from_dataframe(rate.dropDuplicates(["value"]), uid="rate").sink_to(CollectSink())
-    with pytest.raises(PlanError, match=r"source 'rate'.*state of Spark's own .*key_by"):
-        env.execute("job", bounded=True)

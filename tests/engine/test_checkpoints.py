@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted, eventually
 
+from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import CheckpointingMode, ExternalizedCheckpointRetention, StreamExecutionEnvironment
 from turnback.core.errors import CheckpointNotFoundError
 from turnback.job.history import AttemptStarted, CheckpointStats, JobEnded

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import golden_job
 import pytest
-from job_support import Jobs
 
+import golden_job
+from job_support import Jobs
 from turnback.snapshot.directory import SavepointDirectory
 
-GOLDEN = sorted((Path(__file__).parent / "golden").iterdir())
+GOLDEN = sorted((Path(__file__).parents[1] / "integration" / "golden").iterdir())
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)

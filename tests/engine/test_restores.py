@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted
 
+from job_support import COUNTED, Count, Jobs, counted
 from turnback import (
     ClaimMode,
     KeyedProcessFunction,
@@ -135,9 +135,7 @@ def test_the_output_is_that_of_a_run_without_a_stop(jobs: Jobs, saved: Path, cha
 
 def test_on_another_cluster(jobs: Jobs, saved: Path) -> None:
     """Nothing of the job is left but the savepoint, and its output, which it takes along."""
-    env = StreamExecutionEnvironment.get_execution_environment(
-        spark=jobs.spark, root=jobs.directory / "elsewhere"
-    )
+    env = jobs.environment(root=jobs.directory / "elsewhere")
     Program(jobs).build(env.set_parallelism(2).enable_checkpointing(10))
     report = env.execute("job", bounded=True, start_from=saved, take_over_sinks=True)
     assert report.restored_from == saved.as_uri()

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from job_support import COUNTED, Count, Jobs, counted
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from job_support import COUNTED, Count, Jobs, counted
 from turnback import (
     CollectSink,
     FilterFunction,

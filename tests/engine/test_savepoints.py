@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import duckdb
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from job_support import COUNTED, Count, Jobs, counted, eventually
 
+from job_support import COUNTED, Count, Jobs, counted, eventually
 from services.missing import missing
 from turnback import (
     ExternalizedCheckpointRetention,
@@ -89,28 +85,6 @@ def test_one_is_taken_while_the_job_runs_and_many_jobs_start_from_it(jobs, forma
         build(jobs, sink=name).execute(name, bounded=True, start_from=path, fork=True)
         assert jobs.out(name) == [p for p in counted(KEYS * 2) if p not in counted(KEYS)]
     assert SavepointDirectory.locate(path).verify() == []
-
-
-def test_it_can_be_copied_anywhere_and_read_by_anything(jobs, tmp_path):
-    feed(jobs)
-    client = jobs.start(build(jobs))
-    settled(jobs, KEYS)
-    client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
-    client.result(60)
-    there = tmp_path / "somewhere else" / "sp"
-    shutil.copytree(jobs.directory / "sp", there)
-    shutil.rmtree(jobs.directory / "sp")
-    frame = jobs.spark.read.parquet(str(there / "state" / "count" / "count"))
-    assert sorted((r.key, r.value) for r in frame.collect()) == [("a", 3), ("b", 2), ("c", 1)]
-    assert sorted(pd.read_parquet(there / "state" / "count" / "count")["value"]) == [1, 2, 3]
-    where = there / "state" / "count" / "count" / "*.parquet"
-    found = duckdb.sql(f"SELECT key, value FROM '{where}' ORDER BY key").fetchall()
-    assert found == [("a", 3), ("b", 2), ("c", 1)]
-    assert json.loads((there / "_metadata.json").read_text())["savepoint"]["job"] == "job"
-    feed(jobs)
-    shutil.rmtree(jobs.root)
-    build(jobs).execute("job", bounded=True, start_from=there / "_metadata.json")
-    assert jobs.out() == counted(KEYS * 2)
 
 
 def test_stopping_with_one_ends_the_job_right_there(jobs):

@@ -1,6 +1,6 @@
 """The job behind the savepoints in `golden`: every kind of state, and awkward types.
 
-`python tests/integration/golden_job.py DIRECTORY` takes such a savepoint. Those that are committed
+`python tests/golden_job.py DIRECTORY` takes such a savepoint. Those that are committed
 are never made anew: they show that what older versions wrote can still be read.
 """
 

@@ -11,8 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from job_support import Jobs
 
+from job_support import Jobs
 from turnback import (
     AggregateFunction,
     AggregatingStateDescriptor,

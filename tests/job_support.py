@@ -27,6 +27,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.job.directory import JobDirectory
 from turnback.job.history import Event, read_history
+from turnback.testing import LocalEngine
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo
@@ -72,22 +73,34 @@ class Marks:
 
 
 class Jobs:
-    """Everything below one directory."""
+    """Everything below one directory; without a Spark session, jobs run in this process."""
 
-    def __init__(self, spark: SparkSession, directory: Path) -> None:
-        self.spark = spark
+    def __init__(self, directory: Path, spark: SparkSession | None = None) -> None:
+        self._spark = spark
         self.directory = directory
         self.root = directory / "jobs"
         self.marks = Marks(directory / "marks")
         self._files = 0
         self._clients: list[JobClient] = []
 
+    @property
+    def spark(self) -> SparkSession:
+        assert self._spark is not None
+        return self._spark
+
+    def environment(
+        self, configuration: Mapping[str, Any] | None = None, root: Path | None = None
+    ) -> StreamExecutionEnvironment:
+        """An environment as users get it."""
+        engine = LocalEngine() if self._spark is None else None
+        return StreamExecutionEnvironment(
+            self._spark, root or self.root, configuration, engine=engine
+        )
+
     def env(
         self, interval: int | None = 10, parallelism: int = 2, **configuration: Any
     ) -> StreamExecutionEnvironment:
-        env = StreamExecutionEnvironment.get_execution_environment(
-            configuration, spark=self.spark, root=self.root
-        )
+        env = self.environment(configuration)
         env.set_parallelism(parallelism)
         if not any(key.startswith("restart-strategy") for key in configuration):
             env.set_restart_strategy(RestartStrategies.no_restart())  # a test must not loop

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 
+from job_support import COUNTED, Count, Jobs, Marks, counted
 from turnback import (
     KeyedProcessFunction,
     RestartStrategies,
@@ -18,7 +16,6 @@ from turnback import (
 )
 from turnback.core.errors import JobFailedError, NullKeyError, UserFunctionError
 from turnback.job.history import AttemptStarted, JobEnded, Restarting
-from turnback.spark.attempt import Attempt
 
 FIXED = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 s"}
 
@@ -142,7 +139,7 @@ def test_a_failure_right_after_turning_back(fed: Jobs) -> None:
 
 
 def test_checkpoints_off_means_no_restart(fed: Jobs) -> None:
-    env = StreamExecutionEnvironment.get_execution_environment(spark=fed.spark, root=fed.root)
+    env = fed.environment()
     with pytest.raises(JobFailedError, match="job 'job' failed: operator 'count'"):
         count(fed, env.set_parallelism(1), 1)
 
@@ -249,65 +246,6 @@ def test_null_keys(jobs: Jobs, by: str) -> None:
     assert jobs.out() == []
     assert issubclass(NullKeyError, TypeError)
     assert not issubclass(NullKeyError, UserFunctionError)
-
-
-class Dies(Count):
-    """Takes its whole worker process with it, once."""
-
-    def __init__(self, marks: Marks) -> None:
-        self.marks = marks
-
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        if value.k == "b" and self.marks.first("died"):
-            os._exit(1)
-        yield from super().process_element(value, ctx)
-
-
-@pytest.mark.parametrize("attempts", [0, 1])
-def test_a_worker_that_dies(fed: Jobs, attempts: int) -> None:
-    """Spark's own failures count as failures too, and their stack traces stay out."""
-    env = fed.env(**FIXED, **{"restart-strategy.fixed-delay.attempts": attempts})
-    events = fed.files(env, "events", "k string")
-    events.key_by("k").process(Dies(fed.marks), COUNTED).uid("count").sink_to(fed.sink()).uid("out")
-    if attempts:
-        assert env.execute("job", bounded=True).attempts == 2
-        assert fed.out() == ALL
-        return
-    with pytest.raises(JobFailedError, match="Python worker exited unexpectedly") as failure:
-        env.execute("job", bounded=True)
-    text = str(failure.value)
-    assert "\tat " not in text
-    assert len(text.splitlines()) <= 12
-    assert fed.out() == []
-
-
-def test_cancelled_in_the_middle_of_an_epoch(fed: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends at once and quietly: Spark prints a thousand lines if the stopped batch raises."""
-    marks, on_batch = fed.marks, Attempt._on_batch
-    raised: list[Exception] = []
-
-    def watched(self: Attempt, batch: Any, number: int) -> None:
-        try:
-            on_batch(self, batch, number)
-        except Exception as e:
-            raised.append(e)
-            raise
-
-    def slow(row: Any) -> Any:
-        marks.add("slow")
-        time.sleep(600)
-
-    monkeypatch.setattr(Attempt, "_on_batch", watched)
-    env = fed.env()
-    fed.files(env, "events", "k string").map(slow, "k string").sink_to(fed.sink()).uid("out")
-    client = fed.start(env)
-    eventually(lambda: marks.lines("slow"))
-    client.cancel()
-    assert not client.result(60).epochs
-    assert fed.events()[-1] == JobEnded("CANCELED")
-    assert raised == []
-    count(fed, fed.env())
-    assert fed.out() == ALL
 
 
 def test_half_written_files_of_a_killed_driver_are_cleared(fed: Jobs) -> None:

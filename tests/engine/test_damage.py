@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted, eventually
 
+from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,

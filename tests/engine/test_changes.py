@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted
 
+from job_support import COUNTED, Count, Jobs, counted
 from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,

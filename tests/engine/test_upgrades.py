@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted
 
+from job_support import COUNTED, Count, Jobs, counted
 from turnback import (
-    CollectSink,
     FileSink,
     RestartStrategies,
-    StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
 )
@@ -108,30 +106,6 @@ def test_one_dropped_state_of_an_operator_that_stays(jobs: Jobs) -> None:
     feed(jobs, "a")
     run(jobs, function=TwoStates())
     assert jobs.out("out-count") == [("a", 1), ("a", 1), ("a", 1), ("a", 2)]
-
-
-def union(jobs: Jobs, *sources: str, **how: Any) -> list[Any]:
-    env = jobs.env(interval=3_600_000)
-    frames = [jobs.spark.readStream.schema(SCHEMA).json(str(jobs.input(s))) for s in sources]
-    frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.union(other)
-    sink = CollectSink()
-    stream = env.from_dataframe(frame, "events")
-    stream.key_by("k").process(Count(), COUNTED).uid("count").sink_to(sink).uid("out")
-    env.execute("job", bounded=True, **how)
-    return sorted(tuple(row) for row in sink.results)
-
-
-def test_a_source_with_another_number_of_streams_is_refused(jobs: Jobs) -> None:
-    feed(jobs, "aa")
-    feed(jobs, "b", "more")
-    assert union(jobs, "events") == counted("aa")
-    with pytest.raises(IncompatibleStateError, match="reads 2 streams now, and 1 in chk-"):
-        union(jobs, "events", "more")
-    assert union(jobs, "events") == []
-    again = union(jobs, "events", "more", allow_non_restored_state=["events"])
-    assert again == [("a", 3), ("a", 4), ("b", 1)]
 
 
 class FailingSink(FileSink):
@@ -269,7 +243,7 @@ def test_a_refused_start_changes_nothing(jobs: Jobs) -> None:
     with pytest.raises(CheckpointNotFoundError):
         run(jobs, start_from=jobs.directory / "nowhere")
     assert files(jobs.root) == before
-    env = StreamExecutionEnvironment.get_execution_environment({}, spark=jobs.spark, root=jobs.root)
+    env = jobs.environment()
     env.enable_checkpointing(1000)
     counts(jobs, "count", Count(), env).sink_to(jobs.sink("typo")).uid("out")
     with pytest.raises(CheckpointNotFoundError):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted, eventually
 
+from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import CollectSink, StreamExecutionEnvironment
 from turnback.checkpoint.manifest import Fence
 from turnback.core.errors import JobFailedError
@@ -48,7 +48,7 @@ def test_a_copy_of_a_running_job_on_its_machine_disturbs_neither(jobs: Jobs, loc
     # With its status, the copy would be taken for a job that runs.
     ignored = shutil.ignore_patterns("status.json", ".turnback-tmp*")
     shutil.copytree(jobs.root, jobs.directory / "copied" / "jobs", ignore=ignored)
-    copies = Jobs(jobs.spark, jobs.directory / "copied")
+    copies = Jobs(jobs.directory / "copied", jobs._spark)
     for _ in range(3):
         copies.feed("others", {"k": "a"}, {"k": "a"})
     copied, other_sink = counting(copies, local, "others")
