@@ -1,3 +1,5 @@
+"""A driver's job and attempts: what they work with, and whether the job is still its own."""
+
 from __future__ import annotations
 
 import logging
@@ -74,11 +76,7 @@ class AttemptContext:
 
 
 class Tenure:
-    """Tells whether the job is still this driver's, for whatever no fence protects by itself.
-
-    Args:
-        directory: The job directory.
-    """
+    """Checks that no other driver has taken the job, where no fence protects a write by itself."""
 
     def __init__(self, directory: JobDirectory) -> None:
         self._name = directory.name
@@ -99,7 +97,7 @@ class Tenure:
 
         Raises:
             FencedError: There is none yet, or a newer one has taken over.
-            StorageError: It cannot be told.
+            StorageError: The log cannot be read.
         """
         newest = self._log.newest()
         if self._attempt is None or newest is None:
@@ -113,15 +111,15 @@ class Tenure:
 
 
 class Heartbeat:
-    """Shows that the driver lives, and how it is doing; and sees to it that somebody looks.
+    """Updates the status regularly, which shows that the driver is alive, and its supervisor.
 
     A driver that `turnback run` started has a supervisor, which starts it again when it dies. The
     supervisor may die as well: then the driver starts another one.
 
     Args:
         directory: The job directory.
-        update: Gives what has changed in the status.
-        run: Where driver and supervisor meet; None if it has no supervisor.
+        update: Returns what has changed in the status.
+        run: The directory shared with the supervisor; None if there is none.
     """
 
     def __init__(

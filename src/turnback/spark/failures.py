@@ -1,4 +1,4 @@
-"""Which errors end a job, and what its user is told."""
+"""Which errors end a job, and the errors that are raised for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from turnback.core.errors import (
 )
 
 REPLACED = (FencedError, JobInUseError)
-"""Errors that say that another driver has the job."""
+"""Another driver has the job."""
 
 
 FINAL = (
@@ -29,7 +29,7 @@ FINAL = (
     PlanError,
     *REPLACED,
 )
-"""Errors that no restart mends."""
+"""A restart would fail in the same way."""
 
 
 def describe_error(error: BaseException) -> str:

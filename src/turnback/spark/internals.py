@@ -1,8 +1,9 @@
 """What Turnback relies on inside Spark although Spark does not document it.
 
-It is all in this module. Each part says why it is needed and what breaks without it;
-`turnback.spark.selftest` checks at the start of a job that this Spark behaves as described, and
-`make compat` runs jobs on the oldest and the newest Spark.
+It is all in this module, but for the marker that carries errors of tasks through the texts of
+Spark's exceptions, which workers write (`turnback.worker.message.marked`). Each part says why it is
+needed and what breaks without it. `turnback.spark.selftest` checks at the start of a job that this
+Spark behaves as described, and `make compat` runs jobs on the oldest and the newest Spark.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from py4j.protocol import Py4JNetworkError
+from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -34,6 +36,16 @@ OUTPUT_LOST = "Spark cannot rollback"
 """In the message of the error with which Spark gives a job up because output was lost with an
 executor after other tasks had read it. Without it the attempt fails; with it the epoch is replayed.
 """
+
+
+def pickle_by_value(value: object) -> bytes:
+    """Pickle with the cloudpickle that is part of Spark.
+
+    It pickles functions and classes of the user's script by value, and Spark's workers, which read
+    the result, have it too. With plain pickle, what a script defines could not be sent to them.
+    """
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
 
 # -- settings of the query
 
@@ -327,13 +339,13 @@ _LIKELY = (
 
 
 def lost_jvm(spark: SparkSession) -> str | None:
-    """Say what has become of Spark's JVM, if nothing can be run on it any more.
+    """Return what happened to Spark's JVM, if nothing can be run on it any more.
 
     It is asked something: a process that is being killed still exists for a while, and keeps its
     connections open, but does not answer.
 
     Returns:
-        What happened to it; None if it is fine.
+        A description; None if the JVM is fine.
     """
     context = spark.sparkContext
     try:
@@ -364,5 +376,5 @@ def unless_jvm_lost(what: str) -> Iterator[None]:
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended that has this return code of `subprocess`."""
+    """Describe the return code of a process, as `subprocess` gives it."""
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from os import getpid
 
@@ -19,7 +19,6 @@ from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
-from turnback.job.request import Request, RequestSpec
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
 from turnback.program.plan import Plan
@@ -42,7 +41,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class JobRunner:
-    """Runs a job: attempt after attempt, as the restart strategy says."""
+    """Runs a job: attempt after attempt, until it ends or the restart strategy gives up.
+
+    An attempt takes a fence, finds what it starts from, commits what earlier attempts have
+    promised, and then runs epochs. Any failure ends the attempt, and the restart strategy decides
+    whether there is another one. A heartbeat and the service for requests run beside the attempts.
+    """
 
     def __init__(
         self, engine: Engine, plan: Plan, spec: JobSpec, clock: Clock | None = None
@@ -56,7 +60,8 @@ class JobRunner:
         )
         self._context = JobContext(engine, plan, spec, self._directory, self._clock)
         self._starter = Starter(self._context)
-        self._service = RequestService(self._context, self)
+        self.requests = RequestService(self._context, self)
+        """Serves what is asked of the job."""
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
         self._attempts: set[int] = set()
         self._attempt: Attempt | None = None
@@ -75,7 +80,7 @@ class JobRunner:
         """Run until the input ends, the job is cancelled, or no restart is left.
 
         Raises:
-            JobFailedError: It failed for good; the cause is chained and told.
+            JobFailedError: It failed for good; its cause is chained.
             SparkUnavailableError: Spark's JVM is gone; another driver can go on with the job.
         """
         self._directory.require_free()
@@ -118,14 +123,6 @@ class JobRunner:
         """How savepoints are written unless the user says otherwise."""
         return self._spec.savepoints.format
 
-    def ask(self, spec: RequestSpec) -> Request:
-        """Ask the running job for something, as `Requests.submit` does."""
-        return self._service.submit(spec)
-
-    def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request; see `RequestService.answer`."""
-        return self._service.answer(request, is_over)
-
     def cancel(self) -> None:
         """End the job from another thread; its checkpoints stay or go as configured."""
         self._cancelled.set()
@@ -156,14 +153,14 @@ class JobRunner:
             supervisor = self._spec.run.supervisor() if self._spec.run else None
             self._write_status(JobState.CREATED, info, StatusUpdate(supervisor=supervisor))
             fence = self._fence(log, info)
-            self._service.took_over(fence.attempt)
+            self.requests.took_over(fence.attempt)
             history = History(self._directory.storage, fence.attempt, self._clock)
             first = not self.report.attempts
             matched = self._starter.find(log, info.job_id, self._attempts, first=first)
             sinks = JobSinks(self._plan, fence, self._directory)
             _settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
-                self._service.save_before_upgrade(matched.own)
+                self.requests.save_before_upgrade(matched.own)
             self._begin(info, fence, matched, history)
             manifest = self._starter.manifest(matched, fence) if matched else None
             self._attempt = Attempt(
@@ -172,7 +169,7 @@ class JobRunner:
                 self._epoch_done,
                 lambda: self._is_running(info, fence.attempt),
             )
-            self._service.attempt_begins(self._attempt)
+            self.requests.attempt_begins(self._attempt)
             if self._cancelled.is_set():
                 self._attempt.stop()
             self._attempt.run()
@@ -320,7 +317,7 @@ class JobRunner:
 
     @contextmanager
     def _serving_requests(self, info: JobInfo) -> Iterator[None]:
-        self._service.start(
+        self.requests.start(
             info.created_ms,
             resumed=self._spec.resumed,
             supervised=self._spec.run is not None,
@@ -328,10 +325,10 @@ class JobRunner:
         try:
             yield
         finally:
-            self._service.close(give_up=self._cancelled.is_set())
+            self.requests.close(give_up=self._cancelled.is_set())
 
     def _status_update(self) -> StatusUpdate:
-        """What the status says of the running attempt."""
+        """What has changed in the status since the last one."""
         attempt, update = self._attempt, StatusUpdate()
         if self.report.epochs:
             update = replace(update, epoch=self.report.epochs[-1].number)

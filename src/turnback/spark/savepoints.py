@@ -66,7 +66,7 @@ class ExportOrder:
         format: What its files are.
         trigger: Who or what asked for it.
         label: What the user calls it.
-        note: What the user says of it.
+        note: Why the user took it.
         origin: What the job itself was started from.
         drained: Event time is at its end: nothing in the savepoint waits for later events.
     """
@@ -247,7 +247,7 @@ class JobSavepoints:
     def take_before_upgrade(self, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write out the checkpoint that a changed program starts from, unless that was done before.
 
-        Its id follows from the checkpoint, so that whoever starts the same upgrade again finds it.
+        Its id follows from the checkpoint, so that another start of the same upgrade finds it.
 
         Args:
             manifest: The checkpoint, whose sinks are settled.
@@ -280,11 +280,11 @@ class JobSavepoints:
         origin: Origin | None,
         show: Callable[[Progress], None],
     ) -> tuple[SavepointMetadata, str]:
-        """Write a savepoint, or find it complete; returns what it says of itself, and where."""
+        """Write a savepoint unless it is complete; returns its metadata and its URI."""
         target = StorageRef(self._target(request), self._storage.options)
         directory = SavepointDirectory(storage_of(target))
         metadata = directory.begin(request.id)
-        if metadata is None:  # else a driver has written it, and died before it could say so
+        if metadata is None:  # else a driver has written it and died before it recorded it
             started = self._clock.now_ms()
             order = ExportOrder(
                 id=request.id,

@@ -30,7 +30,7 @@ _PREFIX = "turnback-spark-"
 
 
 class Scratch(CheckpointLogs):
-    """One attempt's Spark checkpoint directory, locked while the attempt lives.
+    """One attempt's Spark checkpoint directory, locked until the attempt ends.
 
     Args:
         leaves: The streams of the query, see `CheckpointLogs`.

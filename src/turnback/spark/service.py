@@ -180,7 +180,7 @@ class RequestService:
         self._poked.set()
         return request
 
-    def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
+    def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request.
 
         Args:

@@ -28,7 +28,7 @@ def check_java() -> int:
     """Find Java and return its major version.
 
     Raises:
-        ConfigurationError: It is missing or too old; the message says what to install.
+        ConfigurationError: It is missing or too old.
         SparkUnavailableError: It does not start, which may be for want of memory.
     """
     home = os.environ.get("JAVA_HOME")
@@ -88,7 +88,7 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:
             raise
         raise SparkUnavailableError(
-            f"Spark's JVM ended while it was started: {error} What it printed before says more; "
+            f"Spark's JVM ended while it was started: {error} See what it printed before; "
             f"the usual reason is memory."
         ) from error
 

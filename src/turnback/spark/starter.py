@@ -172,7 +172,7 @@ class Starter:
         if chosen and snapshot.job != self._spec.name and not self._spec.fork:
             raise ConfigurationError(
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, with a life of its own, "
+                f"{self._spec.name!r}: to start another job from it, "
                 "pass fork=True"
             )
 
