@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as root:
         for i in range(args.jobs):
             directory = JobDirectory.locate(root, f"job-{i}")
-            directory.say(JobState.FINISHED, directory.open().job_id)
+            directory.write_status(JobState.FINISHED, directory.open().job_id)
         turnback = str(BIN / "turnback")
         commands = {
             f"`turnback {' '.join(words)}`": [turnback, "--root", root, *words]

@@ -29,8 +29,8 @@ from rich.table import Table
 
 from turnback.core.errors import ConfigurationError
 from turnback.job.directory import JobDirectory
-from turnback.job.history import AttemptStarted, CheckpointDone, read_history
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.history import AttemptStarted, CheckpointStats, read_history
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.spark.session import check_java
 
@@ -95,7 +95,7 @@ class Demo:
     def ask(self, job: str, kind: RequestKind, **what: Any) -> None:
         """Ask a running job for something, through its directory, and wait for the answer."""
         requests = Requests(JobDirectory.locate(self.jobs, job).storage)
-        answer = requests.wait(requests.submit(kind, **what).id, LIMIT_S)
+        answer = requests.wait(requests.submit(RequestSpec(kind, **what)).id, LIMIT_S)
         if answer is None or answer.state is not RequestState.COMPLETED:
             console.print(f"[red]{job}: {kind.value} failed: {answer and answer.error}")
             raise SystemExit(1)
@@ -177,7 +177,7 @@ def report(demo: Demo, second: Driver, third: Driver) -> bool:
     )
     history = [r.event for r in read_history(JobDirectory.locate(demo.jobs, JOB).storage)]
     starts = [e.snapshot or "nothing" for e in history if isinstance(e, AttemptStarted)]
-    taken = sum(isinstance(e, CheckpointDone) for e in history)
+    taken = sum(isinstance(e, CheckpointStats) for e in history)
     summary.add_row("version 1 started from", ", then ".join(starts))
     summary.add_row("its checkpoints", f"{taken}")
     summary.add_row("savepoint", str(demo.savepoint))

@@ -1,11 +1,10 @@
-"""Fakes around the coordinator: sinks that remember, storage that fails, lanes run by hand."""
+"""Fakes around the coordinator: sinks that remember, storage that fails, executors run by hand."""
 
 import builtins
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from turnback.checkpoint.commits import InlineLane
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Fence, SourcePosition
@@ -23,6 +22,11 @@ _NAMES = itertools.count()
 
 def memory() -> MemoryStorage:
     return MemoryStorage(f"coordinator-test-{next(_NAMES)}")
+
+
+def settings(**options: Any) -> CheckpointSettings:
+    """Settings with a checkpoint every second."""
+    return CheckpointSettings(**{"interval_ms": 1_000} | options)
 
 
 class RecordingCommitter:
@@ -47,35 +51,47 @@ class RecordingCommitter:
         self.commit(pending)
 
 
-class ManualLane:
-    """A lane whose jobs run when the test says so."""
+class InlineExecutor:
+    """Runs each task within `submit`."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.jobs: list[Callable[[], None]] = []
+        pass
 
-    def submit(self, job: Callable[[], None]) -> None:
-        self.jobs.append(job)
+    def submit(self, task: Callable[[], None]) -> None:
+        task()
+
+    def close(self, timeout_s: float) -> bool:
+        return True
+
+
+class ManualExecutor:
+    """Runs its tasks when the test says so."""
+
+    def __init__(self, name: str) -> None:
+        self.tasks: list[Callable[[], None]] = []
+
+    def submit(self, task: Callable[[], None]) -> None:
+        self.tasks.append(task)
 
     def run(self) -> None:
-        while self.jobs:
-            self.jobs.pop(0)()
+        while self.tasks:
+            self.tasks.pop(0)()
 
     def close(self, timeout_s: float) -> bool:
         self.run()
         return True
 
 
-class Lanes(dict[str, ManualLane]):
-    """An executor that hands out manual lanes and keeps them."""
+class ManualExecutors(dict[str, ManualExecutor]):
+    """Makes manual executors and keeps them by name."""
 
-    def __call__(self, name: str) -> ManualLane:
-        return self.setdefault(name, ManualLane(name))
+    def __call__(self, name: str) -> ManualExecutor:
+        return self.setdefault(name, ManualExecutor(name))
 
     def run(self) -> None:
-        while any(lane.jobs for lane in self.values()):
-            for lane in self.values():
-                lane.run()
+        while any(executor.tasks for executor in self.values()):
+            for executor in self.values():
+                executor.run()
 
 
 class HookedStorage:
@@ -166,7 +182,7 @@ class Job:
         settings: CheckpointSettings | None = None,
         committers: Mapping[str, RecordingCommitter] | None = None,
         clock: ManualClock | None = None,
-        executor: Callable[[str], Any] = InlineLane,
+        executor: Callable[[str], Any] = InlineExecutor,
         nonce: str = "n",
     ) -> None:
         self.storage = storage if storage is not None else memory()
@@ -178,14 +194,11 @@ class Job:
         self.failures: list[BaseException] = []
         latest = self.log.latest()
         self.coordinator = CheckpointCoordinator(
-            self.fence,
             self.log,
-            self.storage,
             settings or CheckpointSettings(interval_ms=1_000),
             self.sinks,
             max_parallelism=128,
             parent=latest.number if latest else None,
-            config={"some": "option"},
             history=self.history,
             clock=self.clock,
             executor=executor,

@@ -17,10 +17,10 @@ from turnback.core.clock import ManualClock
 from turnback.inspect.job import Job
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
-from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, Event, History
-from turnback.job.process import ProcessId
+from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, Event, History
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting
+from turnback.job.run import ProcessId
+from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting, StatusUpdate
 from turnback.snapshot.directory import WRITING
 from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
@@ -93,7 +93,7 @@ class Driver:
 
     def say(self, state: JobState, **fields: Any) -> Driver:
         attempt = {"attempt": self.fence.attempt} if self.fence is not None else {}
-        self.directory.say(state, self.info.job_id, **(attempt | fields))
+        self.directory.write_status(state, self.info.job_id, StatusUpdate(**(attempt | fields)))
         return self
 
     def attempt(self, checkpoint: int | None = None, snapshot: str | None = None) -> Driver:
@@ -163,7 +163,6 @@ class Driver:
             operators=(),
             transactions={},
             watermarks={},
-            config={},
         )
         number = self.log.append(manifest)[-1].number
         if recorded:
@@ -218,19 +217,19 @@ class Driver:
         return self
 
 
-def done(number: int, epoch: int = 1, **fields: Any) -> CheckpointDone:
+def done(number: int, epoch: int = 1, **fields: Any) -> CheckpointStats:
     numbers = {
         "waited_ms": 10,
         "manifest_ms": 20,
         "commit_ms": 30,
-        "bytes_written": 100,
-        "files_written": 1,
+        "delta_bytes": 100,
+        "delta_files": 1,
         "full_bytes": 1_000,
         "files": 3,
         "sync_ms": 5,
         "tasks": 4,
     }
-    return CheckpointDone(number=number, epoch=epoch, trigger="periodic", **(numbers | fields))
+    return CheckpointStats(number=number, epoch=epoch, trigger="periodic", **(numbers | fields))
 
 
 def failed(epoch: int, **fields: Any) -> CheckpointFailed:

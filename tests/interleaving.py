@@ -241,8 +241,8 @@ class InterleavedStorage:
         self.on_delete(path)
 
 
-class InterleavedLane:
-    """A lane of a coordinator whose thread is an actor of its own.
+class InterleavedExecutor:
+    """A serial executor whose thread is an actor of its own.
 
     Args:
         name: Of the actor.
@@ -252,25 +252,25 @@ class InterleavedLane:
 
     def __init__(self, name: str, order: Interleaving, group: str) -> None:
         self._order = order
-        self._jobs: list[Callable[[], None]] = []
+        self._tasks: list[Callable[[], None]] = []
         self._closed = self._busy = False
         order.add(f"{group}/{name}", self._run, group=group)
 
-    def submit(self, job: Callable[[], None]) -> None:
-        self._jobs.append(job)
+    def submit(self, task: Callable[[], None]) -> None:
+        self._tasks.append(task)
 
     def close(self, timeout_s: float) -> bool:
         self._closed = True
-        self._order.wait_until(lambda: not self._jobs and not self._busy)
+        self._order.wait_until(lambda: not self._tasks and not self._busy)
         return True
 
     def _run(self) -> None:
         while True:
-            self._order.wait_until(lambda: bool(self._jobs) or self._closed)
-            if not self._jobs:
+            self._order.wait_until(lambda: bool(self._tasks) or self._closed)
+            if not self._tasks:
                 return
             self._busy = True
-            self._jobs.pop(0)()
+            self._tasks.pop(0)()
             self._busy = False
 
 

@@ -122,7 +122,7 @@ class FakeJob:
             sources={"events": SourcePosition(f'{{"at": {self.epoch}}}')},
             state=tuple(self.files), schemas=tuple(self.schemas.values()),
             operators=(OperatorInfo("count", "Count", "keyed_process", 2),),
-            transactions=more.pop("transactions", {}), watermarks={"count": 5}, config={},
+            transactions=more.pop("transactions", {}), watermarks={"count": 5},
         )  # fmt: skip
         (*_, written) = self.log.append(msgspec.structs.replace(manifest, **more))
         self.parent = written.number

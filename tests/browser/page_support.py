@@ -16,15 +16,22 @@ from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.history import (
     AttemptStarted,
-    CheckpointDone,
     CheckpointFailed,
+    CheckpointStats,
     History,
     JobEnded,
     Restarting,
 )
 from turnback.job.request import Request
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
+from turnback.job.status import (
+    JobProgram,
+    JobState,
+    Metrics,
+    ProgramOperator,
+    ProgramSetting,
+    StatusUpdate,
+)
 from turnback.types.factory import Types
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -74,7 +81,7 @@ class World:
         job.checkpoint((total, {"user-007": 700, "zoe": 1}))
         for epoch, number in enumerate(job.log.numbers()[-2:], 1):
             history.record(
-                CheckpointDone(
+                CheckpointStats(
                     number, epoch, "periodic", 50, 100, 150, 4096, 1, 99_000, 2, 40, tasks=2
                 )
             )
@@ -98,8 +105,10 @@ class World:
             state_bytes={"count": 2_048},
             watermarks={"count": job.clock.now_ms()},
         )
-        job.directory.say(
-            JobState.RUNNING, job.info.job_id, attempt=attempt, metrics=metrics, **fields
+        job.directory.write_status(
+            JobState.RUNNING,
+            job.info.job_id,
+            StatusUpdate(attempt=attempt, metrics=metrics, **fields),
         )
 
     def _forked(self) -> None:

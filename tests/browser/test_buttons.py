@@ -9,7 +9,7 @@ import pytest
 from page_support import EVIL, Driving, World
 from playwright.sync_api import expect
 
-from turnback.job.request import Progress, RequestKind, RequestState
+from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestState
 from unit.web.web_support import TOKEN, served
 
 
@@ -50,7 +50,9 @@ def test_a_savepoint_is_asked_for_followed_and_found(look, base, driver):
     assert row.locator("progress").evaluate("bar => bar.value") == 3 / 8
     page.get_by_role("tab", name="Savepoints").click()
     expect(row).to_contain_text("3 of 8 parts")
-    driver.requests.finish(request.id, RequestState.COMPLETED, path="/saved/here", checkpoint=3)
+    driver.requests.finish(
+        request.id, RequestOutcome(RequestState.COMPLETED, path="/saved/here", checkpoint=3)
+    )
     expect(row).to_contain_text("Savepoint done")
     expect(row.locator("code")).to_have_text("/saved/here")
     row.get_by_role("button", name="Dismiss").click()
@@ -61,7 +63,9 @@ def test_a_failed_savepoint_says_why(look, base, driver):
     page = look(base).job("likes")
     page.get_by_role("button", name="Take savepoint").click()
     page.get_by_role("dialog").get_by_role("button", name="Take savepoint").click()
-    driver.requests.finish(driver.asked().id, RequestState.FAILED, error=f"disk full {EVIL}")
+    driver.requests.finish(
+        driver.asked().id, RequestOutcome(RequestState.FAILED, error=f"disk full {EVIL}")
+    )
     expect(page.locator(".request")).to_contain_text(f"disk full {EVIL}")
 
 

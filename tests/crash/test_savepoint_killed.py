@@ -10,7 +10,7 @@ import pytest
 from crash.conftest import MakePlace
 from crash.place import Place
 from turnback.core.errors import CheckpointNotFoundError
-from turnback.job.request import Request, RequestKind, RequestState
+from turnback.job.request import Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 
@@ -24,7 +24,7 @@ def ask(job: Place, path: Path) -> tuple[Requests, Request]:
     driver = job.start("--kill-driver", TURNBACK_KILL_AT="before-manifest:4")
     assert driver.wait() == KILLED, driver.errors
     requests = Requests(job.storage)
-    return requests, requests.submit(RequestKind.SAVEPOINT, target=str(path))
+    return requests, requests.submit(RequestSpec(RequestKind.SAVEPOINT, target=str(path)))
 
 
 def test_killed_while_a_savepoint_is_written(place: MakePlace) -> None:

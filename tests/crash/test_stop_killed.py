@@ -6,7 +6,7 @@ import pytest
 
 from crash.conftest import MakePlace
 from crash.place import Place
-from turnback.job.request import Request, RequestKind, RequestState
+from turnback.job.request import Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
@@ -24,7 +24,7 @@ def ask(job: Place, kind: RequestKind) -> tuple[Requests, Request]:
     driver = job.start("--kill-driver", TURNBACK_KILL_AT="before-manifest:4")
     assert driver.wait() == KILLED, driver.errors
     requests = Requests(job.storage)
-    return requests, requests.submit(kind, savepoint=True, target=str(job.base / "sp"))
+    return requests, requests.submit(RequestSpec(kind, savepoint=True, target=str(job.base / "sp")))
 
 
 def assert_ended(job: Place, requests: Requests, request: Request) -> SavepointMetadata:

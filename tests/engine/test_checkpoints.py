@@ -13,7 +13,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import CheckpointingMode, ExternalizedCheckpointRetention, StreamExecutionEnvironment
 from turnback.core.errors import CheckpointNotFoundError
-from turnback.job.history import AttemptStarted, CheckpointDone, JobEnded
+from turnback.job.history import AttemptStarted, CheckpointStats, JobEnded
 
 HOUR = 3_600_000
 
@@ -55,7 +55,7 @@ def test_a_bounded_job_ends_with_one(jobs: Jobs) -> None:
     assert report.checkpoints == 1
     started, done, ended = jobs.events()
     assert started == AttemptStarted(None, None)
-    assert isinstance(done, CheckpointDone)
+    assert isinstance(done, CheckpointStats)
     assert (done.number, done.epoch, done.trigger) == (only.number, 3, "final")
     assert ended == JobEnded("FINISHED")
 

@@ -149,9 +149,10 @@ def test_a_directory_that_another_job_uses(jobs: Jobs) -> None:
     program = (
         "import sys, time\n"
         "from turnback.job.directory import JobDirectory\n"
-        "from turnback.job.status import JobState\n"
+        "from turnback.job.status import JobState, StatusUpdate\n"
         "directory = JobDirectory.locate(sys.argv[1], 'job')\n"
-        "directory.say(JobState.RUNNING, directory.open().job_id, attempt=9)\n"
+        "update = StatusUpdate(attempt=9)\n"
+        "directory.write_status(JobState.RUNNING, directory.open().job_id, update)\n"
         "print('ready', flush=True)\n"
         "time.sleep(600)\n"
     )

@@ -33,12 +33,12 @@ from turnback.core.errors import (
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
 from turnback.job.history import JobEnded
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import END_OF_TIME
-from turnback.spark.exporter import Exporter
+from turnback.spark.savepoints import Exporter
 
 KEYS = "aabcab"
 
@@ -233,7 +233,9 @@ def test_anybody_can_ask_through_the_job_directory(jobs):
     client = jobs.start(build(jobs))
     settled(jobs, KEYS)
     requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
-    request = requests.submit(RequestKind.STOP, savepoint=True, target=str(jobs.directory / "sp"))
+    request = requests.submit(
+        RequestSpec(RequestKind.STOP, savepoint=True, target=str(jobs.directory / "sp"))
+    )
     result = requests.wait(request.id, 60)
     assert result.path == (jobs.directory / "sp").as_uri()
     client.result(60)
@@ -296,9 +298,11 @@ def test_requests_that_a_dead_driver_left(jobs):
     build(jobs).execute("job", bounded=True)
     requests = Requests(JobDirectory.locate(jobs.root, "job").storage)
     asked = [
-        requests.submit(RequestKind.SAVEPOINT, target=str(jobs.directory / "sp")),
-        requests.submit(RequestKind.STOP, savepoint=True, target=str(jobs.directory / "stop")),
-        requests.submit(RequestKind.CANCEL),
+        requests.submit(RequestSpec(RequestKind.SAVEPOINT, target=str(jobs.directory / "sp"))),
+        requests.submit(
+            RequestSpec(RequestKind.STOP, savepoint=True, target=str(jobs.directory / "stop"))
+        ),
+        requests.submit(RequestSpec(RequestKind.CANCEL)),
     ]
     client = jobs.start(build(jobs))
     results = [requests.wait(r.id, 60) for r in asked]

@@ -149,16 +149,16 @@ def test_the_savepoint_before_an_upgrade_lacks_no_promised_output(promised: Jobs
     counts(jobs, "count", Count(), env).sink_to(jobs.sink()).uid("out-0")
     env.from_files(jobs.input("more"), "json", SCHEMA, "more").sink_to(jobs.sink("raw")).uid("raw")
     seen: list[Any] = []
-    from turnback.spark.service import Service
+    from turnback.spark.service import RequestService
 
-    save = Service.save_before_upgrade
+    save = RequestService.save_before_upgrade
 
     def look(self: Any, manifest: Any) -> None:
         seen.append(jobs.out())
         save(self, manifest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Service, "save_before_upgrade", look)
+        patch.setattr(RequestService, "save_before_upgrade", look)
         env.execute("job", bounded=True)
     assert seen == [counted("aab")]
     (saved,) = directory.iterdir()

@@ -43,7 +43,9 @@ def install(environment: Mapping[str, str]) -> None:
             for point in POINTS[name]:
                 wanted += changes(point, reached)
     if environment.get("TURNBACK_FAULT_COMMIT_FIRST") == "1":
-        wanted.append(wrapping("checkpoint.pipeline:Pipeline._persist", _commit_first))
+        wanted.append(
+            wrapping("checkpoint.protocol:CommitProtocol._persist_manifest", _commit_first)
+        )
     if wanted:
         sys.meta_path.insert(0, _Finder(wanted))
 
@@ -53,7 +55,7 @@ def _signalling(number: signal.Signals) -> Callable[[], None]:
 
 
 def _commit_first(method: Callable[..., Any], self: Any, pending: Any) -> Any:
-    self.commit_open(pending.epoch)
+    self.commit_up_to(pending.epoch)
     return method(self, pending)
 
 

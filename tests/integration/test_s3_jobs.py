@@ -13,7 +13,7 @@ from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def start(root: str, name: str, server: S3Server, state: JobState) -> JobDirecto
         job=name, job_id=info.job_id, created_ms=0, host="h", pid=1, nonce="n"
     )
     directory.record_attempt(fence.attempt)
-    directory.say(state, info.job_id, attempt=fence.attempt)
+    directory.write_status(state, info.job_id, StatusUpdate(attempt=fence.attempt))
     return directory
 
 

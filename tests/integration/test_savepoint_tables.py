@@ -36,7 +36,7 @@ from turnback.core.errors import (
 )
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.preflight import Verdict
-from turnback.spark.exporter import Exporter, ExportOrder
+from turnback.spark.savepoints import Exporter, ExportOrder
 from turnback.state.files import StorageRef
 from turnback.types.keys import KeyCodec
 
@@ -97,7 +97,6 @@ def saved(
         label="first",
         note=None,
         origin=None,
-        version="0",
     )
     exporter = Exporter(jobs.spark, StorageRef(str(jobs.path())))
     made = exporter.export(jobs.checkpoints()[-1], order, 1_700_000_000_000, lambda *_: None)

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.plan import Victim
-from turnback.job.process import ProcessId
-from turnback.job.run import RunDirectory
+from turnback.job.run import ProcessId, RunDirectory
 
 JOB = "soak"
 _TURNBACK = Path(sys.executable).with_name("turnback")

@@ -14,7 +14,7 @@ import pytest
 from place import JOB, Place
 from test_other_ways import BY
 
-from turnback.job.process import ProcessId
+from turnback.job.run import ProcessId
 
 # Spark's JVM is killed so many seconds after its start, for each file whose name is a number.
 JAVA = """#!/bin/sh

@@ -10,7 +10,9 @@ from faults.turnback_faults import install
 METHODS = sorted({m for points in POINTS.values() for point in points for m in point.methods})
 
 
-@pytest.mark.parametrize("method", [*METHODS, "checkpoint.pipeline:Pipeline._persist"])
+@pytest.mark.parametrize(
+    "method", [*METHODS, "checkpoint.protocol:CommitProtocol._persist_manifest"]
+)
 def test_the_method_is_there(method: str) -> None:
     module, _, qualified = method.partition(":")
     found = import_module(f"turnback.{module}")

@@ -3,13 +3,13 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from turnback.api.arguments import path_text
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CheckpointError
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.spark.job import JobReport
 
 if TYPE_CHECKING:
@@ -134,19 +134,27 @@ class JobClient:
         kind: RequestKind,
         directory: str | PathLike[str] | None,
         format_type: SavepointFormat | None,
-        **what: Any,
+        *,
+        label: str | None = None,
+        note: str | None = None,
+        savepoint: bool = False,
+        drain: bool = False,
     ) -> Future[str | None]:
         if self.done():
             raise CheckpointError(f"job {self.report.job_name!r} has ended: start it again first")
         target = (
             None if directory is None else location(path_text("savepoint_directory", directory))
         )
-        request = self._runner.ask(kind, target=target, type=format_type, **what)
+        format_ = SavepointFormat(format_type or self._runner.savepoint_format)
+        spec = RequestSpec(
+            kind, target, format_, label=label, note=note, savepoint=savepoint, drain=drain
+        )
+        request = self._runner.requests.submit(spec)
         future: Future[str | None] = Future()
 
         def wait() -> None:
             try:
-                future.set_result(self._runner.answer(request, self.done))
+                future.set_result(self._runner.requests.wait(request, self.done))
             except BaseException as e:  # noqa: BLE001 - raised again by the future
                 future.set_exception(e)
 

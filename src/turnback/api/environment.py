@@ -191,6 +191,9 @@ class StreamExecutionEnvironment:
             df: Made with `spark.readStream`; may hold any stateless transformations.
             uid: Identity of the source, by which its position is found again.
         """
+        from turnback.spark.selftest import refuse_connect
+
+        refuse_connect(df)
         if not hasattr(df, "isStreaming"):
             raise PlanError(f"from_dataframe takes a DataFrame, got {type(df).__name__}")
         if not df.isStreaming:

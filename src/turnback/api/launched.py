@@ -12,8 +12,14 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from turnback.core.errors import ConfigurationError
-from turnback.job.process import ProcessId
-from turnback.job.run import Launch, LaunchMode, RunDirectory, RunError, current_launch, current_run
+from turnback.job.run import (
+    Launch,
+    LaunchMode,
+    ProcessId,
+    RunDirectory,
+    RunError,
+    current_run,
+)
 from turnback.program.plan import Plan
 from turnback.snapshot.claims import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobSpec
@@ -159,9 +165,10 @@ def launched() -> Launched | None:
 
     The first call makes it a driver of the launch: whatever ends it is told to whoever launched.
     """
-    launch, run = current_launch(), current_run()
-    if launch is None or run is None:
+    run = current_run()
+    if run is None:
         return None
+    launch = run.launch()
     if launch.mode is LaunchMode.RUN:
         run.set_driver(ProcessId.current())
         _tell_why(run)

@@ -1,23 +1,20 @@
-"""Which checkpoints' sink work is known to be done, for each sink.
-
-Every attempt writes a file of its own, and what is known is the highest of all files. So a driver
-that was replaced without knowing it can never turn the record of its successor back.
-"""
+"""The commits of sinks: who does them, what is open, and which are recorded as done."""
 
 from __future__ import annotations
 
-import queue
+import logging
 import re
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from turnback.core.errors import NotFoundError
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError
 from turnback.storage.base import Storage
 from turnback.storage.envelope import seal, unseal
+
+_LOG = logging.getLogger(__name__)
 
 
 class EpochCommitter(Protocol):
@@ -96,6 +93,81 @@ class OpenTransactions:
         return {uid: transactions for uid, transactions in found.items() if transactions}
 
 
+class Committers:
+    """The committers of all sinks of an attempt.
+
+    Args:
+        job: Name of the job, for messages.
+        by_uid: By sink uid.
+    """
+
+    def __init__(self, job: str, by_uid: Mapping[str, EpochCommitter]) -> None:
+        self._job = job
+        self._by_uid = by_uid
+
+    @property
+    def uids(self) -> set[str]:
+        """The sinks there are."""
+        return set(self._by_uid)
+
+    def commit(
+        self, transactions: Mapping[str, tuple[bytes, ...]], committed: Callable[[str], None]
+    ) -> None:
+        """Have each sink commit, and call `committed` with the uid of each that has.
+
+        Every sink gets its turn, also when one before it failed.
+
+        Raises:
+            SinkError: At least one sink did not commit.
+            ConfigurationError: A sink cannot commit, and trying again would not help.
+        """
+        failed: list[tuple[str, BaseException]] = []
+        for uid, handles in transactions.items():
+            try:
+                self._by_uid[uid].commit(handles)
+            except BaseException as error:  # noqa: BLE001 (the user's code may raise anything)
+                failed.append((uid, error))
+            else:
+                committed(uid)
+        for _, cause in failed:
+            if isinstance(cause, ConfigurationError):
+                raise cause
+        for uid, cause in failed:
+            raise SinkError(
+                f"job {self._job!r}: sink {uid!r} could not commit {len(transactions[uid])} "
+                f"transactions: {cause}. They stay prepared and will be committed with the next "
+                "checkpoint or after a restart"
+            ) from cause
+
+    def roll_back(self, transactions: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Roll back what no manifest holds. What fails is left to the next start."""
+        for uid, handles in transactions.items():
+            try:
+                self._by_uid[uid].abort(handles)
+            except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
+                _LOG.warning("sink %r could not roll back: %s", uid, error)
+
+    @property
+    def can_discard(self) -> bool:
+        """Whether `discard_others` does anything."""
+        return any(isinstance(one, DiscardsOthers) for one in self._by_uid.values())
+
+    def discard_others(self, known: Mapping[str, tuple[bytes, ...]]) -> None:
+        """Roll back what tasks prepared and nobody will commit; only between two epochs.
+
+        What fails is left to the next start.
+
+        Args:
+            known: What waits for its commit, by sink uid.
+        """
+        for uid, committer in self._by_uid.items():
+            if isinstance(committer, DiscardsOthers):
+                try:
+                    committer.discard_others(known.get(uid, ()))
+                except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
+                    _LOG.warning("sink %r could not roll back what tasks left: %s", uid, error)
+
+
 _KIND, _FORMAT = "committed", 1
 
 
@@ -122,7 +194,10 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class CommitRecords:
-    """The records of all attempts of a job.
+    """The records of all attempts of a job: how far each sink is known to have committed.
+
+    Every attempt writes a file of its own, and what is known is the highest of all files. So a
+    driver that was replaced without knowing it can never turn the record of its successor back.
 
     Args:
         storage: The job directory.
@@ -182,72 +257,3 @@ class CommitRecords:
         data = self._storage.get(path)
         _, body = unseal(_KIND, _FORMAT, data, f"{self._storage.uri}/{path}")
         return msgspec.json.decode(body, type=Committed)
-
-
-class Lane(Protocol):
-    """Runs jobs one at a time, in the order given."""
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """Run a job after all given before. Jobs do not raise."""
-
-    def close(self, timeout_s: float) -> bool:
-        """Take no more jobs; return whether all given ones ended within the time."""
-
-
-class ThreadLane:
-    """A lane with one thread, started when there is something to do.
-
-    The thread is a daemon: storage that never answers must not keep a finished driver alive.
-
-    Args:
-        name: Of the thread.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """See `Lane.submit`."""
-        self._jobs.put(job)
-        with self._lock:
-            if self._thread is None:
-                name = f"turnback-{self._name}"
-                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self._thread.start()
-
-    def close(self, timeout_s: float) -> bool:
-        """See `Lane.close`."""
-        with self._lock:
-            thread = self._thread
-        if thread is None:
-            return True
-        self._jobs.put(None)
-        thread.join(timeout_s)
-        return not thread.is_alive()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
-            del job  # it may hold a whole cut while the lane waits for the next one
-
-
-class InlineLane:
-    """A lane without a thread: `submit` returns when the job is done. For tests and tools.
-
-    Args:
-        name: Ignored.
-    """
-
-    def __init__(self, name: str = "") -> None:
-        self._name = name
-
-    def submit(self, job: Callable[[], None]) -> None:
-        """See `Lane.submit`."""
-        job()
-
-    def close(self, timeout_s: float) -> bool:
-        """See `Lane.close`."""
-        return True

@@ -1,84 +1,77 @@
+"""When checkpoints are taken, and what follows from how they end."""
+
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from functools import partial
-from typing import Any
 
-from turnback.checkpoint import pipeline as report
-from turnback.checkpoint.commits import EpochCommitter, Lane, ThreadLane
-from turnback.checkpoint.ledger import Ledger, PendingCheckpoint, Phase, Trigger, Wait, decide
+from turnback.checkpoint.commits import Committers, EpochCommitter
+from turnback.checkpoint.ledger import Ledger, PendingCheckpoint, Phase
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, EpochCut, Fence
-from turnback.checkpoint.pipeline import Pipeline, Steps
-from turnback.checkpoint.retention import HeldCheckpoint, Holds, Retention
-from turnback.config.checkpointing import CheckpointSettings, ExternalizedCheckpointRetention
+from turnback.checkpoint.manifest import EpochCut, Manifest
+from turnback.checkpoint.protocol import CommitProtocol, SerialExecutor, SerialThread
+from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles, Retention
+from turnback.config.checkpointing import CheckpointSettings
+from turnback.config.checkpointing import ExternalizedCheckpointRetention as Retain
 from turnback.core.clock import Clock, SystemClock
+from turnback.core.duration import format_duration
 from turnback.core.errors import (
     CheckpointError,
+    CheckpointTimeoutError,
     ConfigurationError,
     CorruptFileError,
     FencedError,
     SinkError,
-    TurnbackError,
 )
-from turnback.job.history import Event, History
+from turnback.job.history import CheckpointStats, Event, History
 from turnback.job.status import UnderWay
-from turnback.storage.base import Storage
 
 _LOG = logging.getLogger(__name__)
-_FATAL = (FencedError, CorruptFileError, ConfigurationError)
+_NEVER_TOLERATED = (FencedError, CorruptFileError, ConfigurationError)
 
 
 class CheckpointCoordinator:
     """Takes the checkpoints of one attempt beside its epochs.
 
     The driver calls `start`, `epoch_confirmed` after every epoch, `final` if the job ends well,
-    and `close`. A thread decides when a checkpoint is due; a `Pipeline` takes it from there. A
+    and `close`. A thread decides when a checkpoint is due and hands it to the `CommitProtocol`. A
     checkpoint that fails or takes too long is discarded and leaves its sink transactions to the
     next one.
 
     Args:
-        fence: The attempt, from `CheckpointLog.fence`.
-        log: The log that gave the fence.
-        storage: The job directory.
+        log: The checkpoint log, in which the attempt has taken its fence.
         settings: When and how.
         committers: By sink uid; already recovered.
         max_parallelism: Number of key groups.
         parent: Number of the checkpoint the attempt started from.
-        config: What manifests record of the configuration.
         history: Gets an event per checkpoint.
         clock: Where time comes from.
-        executor: Makes a lane of a name.
+        executor: Makes a serial executor of a name.
         on_failure: Called once, from any thread, when the job has to fail; it must not block.
-        holds: What `hold` keeps; a driver gives the same to all its attempts.
+        pins: What `pin` keeps; a driver gives the same to all its attempts.
         inherited: The files that the attempt starts from, of whichever checkpoint they are.
     """
 
     def __init__(
         self,
-        fence: Fence,
         log: CheckpointLog,
-        storage: Storage,
         settings: CheckpointSettings,
         committers: Mapping[str, EpochCommitter],
         *,
         max_parallelism: int,
         parent: int | None = None,
-        config: Mapping[str, Any] | None = None,
         history: History | None = None,
         clock: Clock | None = None,
-        executor: Callable[[str], Lane] = ThreadLane,
+        executor: Callable[[str], SerialExecutor] = SerialThread,
         on_failure: Callable[[BaseException], None] | None = None,
-        holds: Holds | None = None,
+        pins: PinnedFiles | None = None,
         inherited: Collection[str] = (),
     ) -> None:
-        self._job = fence.job
-        self._fence = fence
+        self._job = log.own_fence.job
         self._settings = settings
-        self._committers = committers
+        self._committers = Committers(self._job, committers)
         self._history = history
         self._clock = clock or SystemClock()
         self._on_failure = on_failure
@@ -87,19 +80,20 @@ class CheckpointCoordinator:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._ledger = Ledger(settings, self._now(), inherited)
-        self._holds = holds or Holds()
-        self._retention = Retention(log, storage, settings.num_retained, self._holds)
-        self._steps = Steps(
-            fence, log, committers, self._clock, parent, max_parallelism, config or {}
-        )
-        self._pipeline = Pipeline(
-            self._steps,
+        self._pins = pins or PinnedFiles()
+        self._retention = Retention(log, settings.num_retained, self._pins)
+        self._protocol = CommitProtocol(
+            log,
+            self._committers,
             self._ledger,
             self._retention,
             self._condition,
-            self._now,
+            self._clock,
             executor,
-            self,
+            on_end=self._checkpoint_ended,
+            on_fenced=self._set_failure,
+            parent=parent,
+            max_parallelism=max_parallelism,
         )
 
     # -- for the driver
@@ -110,18 +104,16 @@ class CheckpointCoordinator:
         return self._failure
 
     @property
-    def last(self) -> CompletedCheckpoint | None:
+    def last(self) -> Manifest | None:
         """The newest complete checkpoint of this attempt."""
         return self._ledger.last
 
     @property
     def completed(self) -> int:
-        """How many checkpoints of this attempt are complete."""
         return self._ledger.completed
 
     @property
     def failed(self) -> int:
-        """How many checkpoints of this attempt failed or took too long."""
         return self._ledger.failed
 
     def under_way(self) -> tuple[UnderWay, ...]:
@@ -129,33 +121,35 @@ class CheckpointCoordinator:
         with self._condition:
             now, wall = self._now(), self._clock.now_ms()
             return tuple(
-                UnderWay(pending.epoch, pending.kind, wall - (now - pending.triggered))
+                UnderWay(pending.epoch, pending.trigger, wall - (now - pending.triggered))
                 for pending in self._ledger.in_flight
             )
 
     def start(self, *, thread: bool = True) -> CheckpointCoordinator:
-        """Look at the checkpoints there are, clear up after older attempts, start the thread.
+        """Read which checkpoints there are, clean up after older attempts, start the thread.
 
         Args:
             thread: False leaves it to the caller to call `tick`.
         """
-        self._holds.watch(self._released)
+        self._pins.on_unpin(self._unpinned)
         self._retention.load()
-        self._pipeline.submit_chore(partial(self._pipeline.sweep, self._fence.attempt))
+        self._protocol.submit_sweep()
         if thread:
-            self._thread = threading.Thread(target=self._run, name="turnback-decider", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name="turnback-coordinator", daemon=True
+            )
             self._thread.start()
         return self
 
     def epoch_confirmed(self, cut: EpochCut) -> None:
-        """Take over a confirmed epoch: all its acknowledgements are in (step 2).
+        """Take over a confirmed epoch: all its acknowledgements are in.
 
         Raises:
             CheckpointError: Too many checkpoints failed, or a newer attempt has taken over
                 (`FencedError`); the job has to fail.
             SinkError: A sink that commits at the end of each epoch could not.
         """
-        unknown = sorted(set(cut.transactions) - set(self._committers))
+        unknown = sorted(set(cut.transactions) - self._committers.uids)
         if unknown:
             raise SinkError(f"job {self._job!r}: there is no committer for the sinks {unknown}")
         with self._condition:
@@ -165,9 +159,12 @@ class CheckpointCoordinator:
         if self._settings.commits_every_epoch:
             timeout_s = self._settings.timeout_ms / 1000
             try:
-                self._pipeline.commit_epoch(cut.epoch, timeout_s, clean=not self._settings.enabled)
+                self._protocol.commit_epoch(cut.epoch, timeout_s, clean=not self._settings.enabled)
             except TimeoutError:
-                raise report.commit_timeout(self._job, cut.epoch, self._settings) from None
+                raise CheckpointTimeoutError(
+                    f"job {self._job!r}: the sinks did not commit epoch {cut.epoch} within "
+                    f"{self._timeout()}"
+                ) from None
 
     def discard_others(self) -> bool:
         """Roll back what tasks have prepared and nobody will commit; only between two epochs.
@@ -177,64 +174,58 @@ class CheckpointCoordinator:
 
         Raises:
             FencedError: A newer attempt has taken over.
-            SinkError: A sink did not come to an end with it.
+            SinkError: A sink took too long.
         """
-        return self._pipeline.discard_others(self._settings.timeout_ms / 1000)
+        return self._protocol.discard_others(self._settings.timeout_ms / 1000)
 
     def offer(self, cut: EpochCut) -> None:
-        """Take what the attempt starts from for its newest epoch, as long as there is none.
-
-        So that a checkpoint can be taken of a job that has had no input yet.
-        """
+        """Take what the attempt starts from for its newest epoch, if it has had no input yet."""
         with self._condition:
             if self._ledger.newest is None:
                 self._ledger.confirm(cut)
                 self._condition.notify_all()
 
     def retire(self, paths: Collection[str]) -> None:
-        """Delete files that were replaced, once no checkpoint and no running epoch needs them.
-
-        Files that a cut no longer lists are retired without being asked.
-        """
+        """Delete files that were replaced, once no checkpoint and no running epoch needs them."""
         self._retention.retire(paths)
 
-    def trigger(self, kind: str = "manual") -> Future[CompletedCheckpoint]:
+    def trigger(self, kind: str = "manual") -> Future[Manifest]:
         """Ask for a checkpoint of the newest epoch, without waiting for the interval.
 
         If the newest epoch has one already, that is the answer; before the first epoch, it waits.
         """
-        future: Future[CompletedCheckpoint] = Future()
+        future: Future[Manifest] = Future()
         future.set_running_or_notify_cancel()
         with self._condition:
             if self._failure is not None or self._closed:
-                future.set_exception(self._failure or self._ended())
+                future.set_exception(self._refusal())
             else:
                 self._ledger.requests.append((kind, future))
                 self._condition.notify_all()
         return future
 
-    def hold(self, kind: str = "savepoint") -> Future[HeldCheckpoint]:
+    def pin(self, kind: str = "savepoint") -> Future[PinnedCheckpoint]:
         """Ask for a checkpoint as `trigger` does, and keep its files until it is released.
 
-        Not even with one retained checkpoint can a file go between completion and hold. Callbacks
+        Not even with one retained checkpoint can a file go between completion and pin. Callbacks
         of the future run with the coordinator's lock held and must not block. Whoever stops
         waiting has to release the checkpoint when it comes.
         """
-        held: Future[HeldCheckpoint] = Future()
-        held.set_running_or_notify_cancel()
+        pinned: Future[PinnedCheckpoint] = Future()
+        pinned.set_running_or_notify_cancel()
 
-        def settle(done: Future[CompletedCheckpoint]) -> None:
+        def settle(done: Future[Manifest]) -> None:
             try:
-                held.set_result(HeldCheckpoint(done.result(), self._holds))
+                pinned.set_result(PinnedCheckpoint(done.result(), self._pins))
             except Exception as error:  # noqa: BLE001 (raised by whoever waits)
-                held.set_exception(error)
+                pinned.set_exception(error)
 
         # Futures are settled with the lock held, while the files are still in use.
         with self._condition:
             self.trigger(kind).add_done_callback(settle)
-        return held
+        return pinned
 
-    def final(self) -> CompletedCheckpoint | None:
+    def final(self) -> Manifest | None:
         """Take a last checkpoint of the newest epoch and wait for it; `None` if there is none.
 
         Failures are tolerated as at any other time, and it is tried again.
@@ -259,10 +250,6 @@ class CheckpointCoordinator:
             self.raise_failure()
             self._clock.sleep(0.2)
 
-    def abort_pending(self) -> None:
-        """Discard the checkpoints that are not durable yet; that does not count as failure."""
-        self._abort(Phase.QUEUED, Phase.WRITING)
-
     def raise_failure(self) -> None:
         """Raise what makes the job fail, if anything does."""
         if self._failure is not None:
@@ -273,26 +260,26 @@ class CheckpointCoordinator:
 
         Args:
             cancelled: The user cancelled the job, so retention on cancellation applies.
-            timeout_s: How long to wait for each lane.
+            timeout_s: How long to wait for each thread.
         """
         with self._condition:
             if self._closed:
                 return
             self._closed = True
-            self._abort(Phase.QUEUED)
+            self._discard_queued()
             self._refuse_requests()
             self._condition.notify_all()
         if self._thread is not None:
             self._thread.join(timeout_s)
-        idle = self._pipeline.close(timeout_s)
+        idle = self._protocol.close(timeout_s)
         if idle and not isinstance(self._failure, FencedError):
-            self._steps.roll_back(self._ledger.open.after(self._ledger.manifested_epoch))
-            if cancelled:
-                self._apply_cancellation()
+            self._committers.roll_back(self._ledger.open.after(self._ledger.manifested_epoch))
+            if cancelled and self._settings.retention is Retain.DELETE_ON_CANCELLATION:
+                self._protocol.delete_all()
         if self._history is not None:
             self._history.flush()
 
-    # -- step 1, deciding
+    # -- deciding
 
     def tick(self) -> float | None:
         """Discard what is overdue and trigger what is due.
@@ -305,15 +292,19 @@ class CheckpointCoordinator:
         with self._condition:
             now = self._now()
             for pending in self._ledger.overdue(now):
-                error = report.timeout_error(self._job, pending, self._settings)
-                self.checkpoint_failed(pending, error)
+                error = CheckpointTimeoutError(
+                    f"job {self._job!r}: the checkpoint of epoch {pending.epoch} was discarded "
+                    f"after {self._timeout()}: {pending.progress()}. The next one carries its sink "
+                    "transactions"
+                )
+                self._checkpoint_ended(pending, error)
             if self._failure is not None or self._closed:
                 return None
             self._ledger.answer_requests()
-            decision = decide(now, self._settings, self._ledger.situation())
-            if isinstance(decision, Trigger):
-                self._pipeline.submit(self._ledger.begin(decision.kind, now))
-            waits = [decision.ms] if isinstance(decision, Wait) else []
+            decision = self._ledger.decide(now)
+            if decision.trigger is not None:
+                self._protocol.take(self._ledger.begin(decision.trigger, now))
+            waits = [] if decision.wait_ms is None else [decision.wait_ms]
             deadline = self._ledger.next_deadline()
             if deadline is not None:
                 waits.append(deadline - now)
@@ -329,48 +320,48 @@ class CheckpointCoordinator:
                     return
                 self._condition.wait(wait)
 
-    # -- how checkpoints end (see `Listener`)
+    # -- how checkpoints end
 
-    def checkpoint_completed(self, pending: PendingCheckpoint, done: CompletedCheckpoint) -> None:
-        """A checkpoint is durable and committed; called by the pipeline."""
-        if not pending.discarded:
-            self._record(report.done_event(done))
-            self._settle(pending, done)
-
-    def checkpoint_failed(self, pending: PendingCheckpoint, error: BaseException) -> None:
-        """A checkpoint failed or took too long; called by the pipeline."""
-        if isinstance(error, _FATAL):
-            self._set_failure(error)
-        if pending.discarded:
+    def _checkpoint_ended(
+        self, pending: PendingCheckpoint, result: CheckpointStats | BaseException
+    ) -> None:
+        if isinstance(result, _NEVER_TOLERATED):
+            self._set_failure(result)
+        if pending.is_discarded:
+            return
+        if isinstance(result, CheckpointStats):
+            self._record(result)
+            assert self._ledger.last is not None
+            self._answer(pending, self._ledger.last)
             return
         failures = self._ledger.fail(pending, self._now())
-        _LOG.warning("checkpoint of epoch %d failed: %s", pending.epoch, error)
-        self._record(report.failed_event(pending, error, self._now()))
+        _LOG.warning("checkpoint of epoch %d failed: %s", pending.epoch, result)
+        self._record(pending.failed(result, self._now()))
         if failures > self._settings.tolerable_failures:
-            self._set_failure(report.too_many_failures(self._job, failures, self._settings, error))
-        self._settle(pending, error)
+            error = CheckpointError(
+                f"job {self._job!r}: {failures} checkpoint(s) failed in a row, "
+                f"{self._settings.tolerable_failures} are tolerated "
+                "(execution.checkpointing.tolerable-failed-checkpoints). The last one: "
+                f"{result}"
+            )
+            error.__cause__ = result
+            self._set_failure(error)
+        self._answer(pending, result)
 
-    def fenced(self, error: FencedError) -> None:
-        """A newer attempt has taken over; called by the pipeline."""
-        self._set_failure(error)
-
-    def _abort(self, *phases: Phase) -> None:
+    def _discard_queued(self) -> None:
         error = CheckpointError(f"job {self._job!r}: the checkpoint was aborted")
-        with self._condition:
-            for pending in list(self._ledger.in_flight):
-                if pending.phase in phases:
-                    self._ledger.discard(pending, self._now())
-                    self._record(report.failed_event(pending, error, self._now()))
-                    self._settle(pending, error)
+        for pending in list(self._ledger.in_flight):
+            if pending.phase is Phase.QUEUED:
+                self._ledger.discard(pending, self._now())
+                self._record(pending.failed(error, self._now()))
+                self._answer(pending, error)
 
-    def _settle(
-        self, pending: PendingCheckpoint, outcome: CompletedCheckpoint | BaseException
-    ) -> None:
+    def _answer(self, pending: PendingCheckpoint, result: Manifest | BaseException) -> None:
         for future in pending.waiting:
-            if isinstance(outcome, CompletedCheckpoint):
-                future.set_result(outcome)
+            if isinstance(result, Manifest):
+                future.set_result(result)
             else:
-                future.set_exception(outcome)
+                future.set_exception(result)
         self._condition.notify_all()
 
     def _set_failure(self, error: BaseException) -> None:
@@ -385,34 +376,26 @@ class CheckpointCoordinator:
 
     def _refuse_requests(self) -> None:
         for _, future in self._ledger.requests:
-            future.set_exception(self._failure or self._ended())
+            future.set_exception(self._refusal())
         self._ledger.requests.clear()
 
-    def _apply_cancellation(self) -> None:
-        if self._settings.retention is ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION:
-            return
-        try:
-            # What a manifest has promised is kept before the promise is deleted.
-            promised = max((m.epoch for m in self._retention.end()), default=-1)
-            self._pipeline.commit_open(max(promised, self._ledger.durable_epoch))
-            self._steps.roll_back(self._ledger.open.upto(self._ledger.manifested_epoch))
-            self._retention.delete_all()
-        except TurnbackError as error:
-            _LOG.warning("job %r: the checkpoints were not deleted: %s", self._job, error)
+    def _refusal(self) -> BaseException:
+        return self._failure or CheckpointError(f"job {self._job!r} has ended")
 
-    def _released(self) -> None:
+    def _unpinned(self) -> None:
         if self._closed:
             self._retention.delete_released()
         else:
-            self._pipeline.submit_clean()
+            self._protocol.submit_clean_up()
 
-    def _ended(self) -> CheckpointError:
-        return CheckpointError(f"job {self._job!r} has ended")
+    def _timeout(self) -> str:
+        limit = format_duration(self._settings.timeout_ms)
+        return f"{limit} (execution.checkpointing.timeout)"
 
     def _record(self, event: Event) -> None:
         if self._history is not None:
             self._history.add(event)
-            self._pipeline.submit_chore(self._history.flush_if_due)
+            self._protocol.submit_chore(self._history.flush_if_due)
 
     def _now(self) -> int:
         return round(self._clock.monotonic() * 1000)

@@ -1,211 +1,126 @@
-"""Step 1 of a checkpoint: is one due? Pure, so that every case can be tested without waiting."""
+"""The bookkeeping of an attempt's checkpoints, without clock, storage or threads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
 
 from turnback.checkpoint.commits import OpenTransactions
-from turnback.checkpoint.manifest import CompletedCheckpoint, EpochCut, Fence, Manifest
+from turnback.checkpoint.manifest import EpochCut, Fence, Manifest
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.core.errors import CheckpointError
+from turnback.core.errors import CheckpointError, CheckpointTimeoutError
+from turnback.job.history import CheckpointFailed, CheckpointStats
 
 
 @dataclass(frozen=True)
-class Trigger:
-    """Take a checkpoint now."""
-
-    kind: str
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Ask again after this time, or earlier if something happens."""
-
-    ms: int
-
-
-@dataclass(frozen=True)
-class Nothing:
-    """Ask again when something happens; the passing of time changes nothing."""
-
-
-Decision = Trigger | Wait | Nothing
-
-
-@dataclass(frozen=True)
-class Situation:
-    """What a decision depends on; times are in milliseconds of one monotonic clock.
+class Decision:
+    """Whether a checkpoint is due.
 
     Attributes:
-        started: When the coordinator started.
-        in_flight: Checkpoints under way.
-        changed: Whether there is something no checkpoint covers yet.
-        requested: The oldest request of a user or of the end of the job ("manual", "final").
-        last_trigger: When the last checkpoint was triggered.
-        last_end: When the last one ended, well or not.
+        trigger: Take one now, for this reason.
+        wait_ms: Otherwise decide again after this time; `None`: when something happens.
     """
 
-    started: int
-    in_flight: int = 0
-    changed: bool = False
-    requested: str | None = None
-    last_trigger: int | None = None
-    last_end: int | None = None
-
-
-def decide(now: int, settings: CheckpointSettings, situation: Situation) -> Decision:
-    """Say whether a checkpoint is due.
-
-    Requests do not wait for the interval nor the pause, only for a free place.
-    """
-    if not situation.changed or situation.in_flight >= settings.max_concurrent:
-        return Nothing()
-    if situation.requested is not None:
-        return Trigger(situation.requested)
-    if settings.interval_ms is None:
-        return Nothing()
-    last = situation.started if situation.last_trigger is None else situation.last_trigger
-    due = last + settings.interval_ms
-    if situation.last_end is not None:
-        due = max(due, situation.last_end + settings.min_pause_ms)
-    return Trigger("periodic") if now >= due else Wait(due - now)
+    trigger: str | None = None
+    wait_ms: int | None = None
 
 
 class Phase(Enum):
-    """How far a checkpoint has got."""
+    """How far a pending checkpoint has got."""
 
     QUEUED = auto()
     WRITING = auto()
     COMMITTING = auto()
-    ENDED = auto()
+    COMPLETED = auto()
+    DISCARDED = auto()
 
 
+@dataclass(eq=False)
 class PendingCheckpoint:
     """A checkpoint under way: a cut that becomes a manifest, or is discarded without a trace.
 
-    Not thread-safe; the coordinator guards it.
+    Not thread-safe; the coordinator guards it. Times are milliseconds of the monotonic clock.
 
-    Args:
-        kind: Why it is taken: "periodic", "manual" or "final".
+    Attributes:
+        trigger: Why it is taken: "periodic", "manual", "savepoint" or "final".
         cut: What it consists of.
         transactions: All open sink transactions up to the cut, by sink uid.
-        triggered: When, in milliseconds of the monotonic clock.
+        triggered: When it was triggered.
         waiting: Who wants to know how it ends.
+        phase: How far it has got.
+        number: The slot of its manifest, once that is durable.
+        write_began: When its manifest began to be written.
+        write_ended: When that was durable.
     """
 
-    __slots__ = (
-        "_cut",
-        "_transactions",
-        "discarded",
-        "epoch",
-        "kind",
-        "number",
-        "paths",
-        "phase",
-        "sync_ms",
-        "tasks",
-        "triggered",
-        "waiting",
-        "write_began",
-        "write_ended",
-    )
+    trigger: str
+    cut: EpochCut
+    transactions: dict[str, tuple[bytes, ...]]
+    triggered: int
+    waiting: list[Future[Manifest]]
+    phase: Phase = Phase.QUEUED
+    number: int | None = None
+    write_began: int = 0
+    write_ended: int = 0
 
-    def __init__(
-        self,
-        kind: str,
-        cut: EpochCut,
-        transactions: dict[str, tuple[bytes, ...]],
-        triggered: int,
-        waiting: list[Future[CompletedCheckpoint]],
-    ) -> None:
-        self.kind = kind
-        self.epoch = cut.epoch
-        self.paths = cut.paths()
-        self.sync_ms = cut.sync_ms
-        self.tasks = cut.tasks
-        self.triggered = triggered
-        self.waiting = waiting
-        self.phase = Phase.QUEUED
-        self.discarded = False
-        self.number: int | None = None
-        self.write_began = self.write_ended = triggered
-        self._cut: EpochCut | None = cut
-        self._transactions = transactions
+    @property
+    def epoch(self) -> int:
+        """The epoch it is a cut of."""
+        return self.cut.epoch
+
+    @property
+    def is_discarded(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.phase is Phase.DISCARDED
 
     def manifest(
-        self,
-        fence: Fence,
-        *,
-        number: int,
-        parent: int | None,
-        created_ms: int,
-        max_parallelism: int,
-        config: Mapping[str, Any],
+        self, fence: Fence, *, parent: int | None, created_ms: int, max_parallelism: int
     ) -> Manifest:
-        """Return the manifest of the cut."""
-        assert self._cut is not None, "the checkpoint was discarded"
+        """Return the manifest of the cut; the log gives it its number."""
         return Manifest(
             job=fence.job,
             job_id=fence.job_id,
-            number=number,
+            number=0,
             attempt=fence.attempt,
-            epoch=self.epoch,
+            epoch=self.cut.epoch,
             created_ms=created_ms,
-            trigger=self.kind,
+            trigger=self.trigger,
             parent=parent,
             max_parallelism=max_parallelism,
-            sources=dict(self._cut.sources),
-            state=tuple(self._cut.state),
-            schemas=tuple(self._cut.schemas),
-            operators=tuple(self._cut.operators),
-            transactions=self._transactions,
-            watermarks=dict(self._cut.watermarks),
-            config=dict(config),
+            sources=dict(self.cut.sources),
+            state=tuple(self.cut.state),
+            schemas=tuple(self.cut.schemas),
+            operators=tuple(self.cut.operators),
+            transactions=self.transactions,
+            watermarks=dict(self.cut.watermarks),
         )
 
-    def complete(
-        self, manifest: Manifest, committed: int, known: Mapping[str, int]
-    ) -> CompletedCheckpoint:
-        """Return what it has become.
-
-        Args:
-            manifest: The durable manifest.
-            committed: When the sinks had committed.
-            known: The files of the checkpoint before.
-        """
-        files = manifest.files()
-        new = [length for path, length in files.items() if path not in known]
-        return CompletedCheckpoint(
-            manifest,
-            waited_ms=self.write_began - self.triggered,
-            manifest_ms=self.write_ended - self.write_began,
-            commit_ms=committed - self.write_ended,
-            bytes_written=sum(new),
-            files_written=len(new),
-            full_bytes=sum(files.values()),
-            files=len(files),
-            sync_ms=self.sync_ms,
-            tasks=self.tasks,
+    def failed(self, error: BaseException, now: int) -> CheckpointFailed:
+        """Return the history event of its failure."""
+        return CheckpointFailed(
+            epoch=self.epoch,
+            trigger=self.trigger,
+            reason=f"{type(error).__name__}: {error}",
+            timed_out=isinstance(error, CheckpointTimeoutError),
+            number=self.number,
+            after_ms=now - self.triggered,
         )
 
-    def release(self) -> None:
-        """Let go of what only the manifest needed."""
-        self._cut = None
-        self._transactions = {}
-
-
-Waiting = Future[CompletedCheckpoint]
+    def progress(self) -> str:
+        """Say how far it has got."""
+        if self.phase is Phase.QUEUED:
+            return "it was still waiting for the one before"
+        if self.phase is Phase.WRITING:
+            return "its manifest was still being written"
+        return f"chk-{self.number} is durable but the sinks were still committing"
 
 
 class Ledger:
     """What the coordinator knows: the newest cut, checkpoints under way, requests, failures.
 
-    Pure bookkeeping without clock, storage or threads; the coordinator guards it with its lock.
-    Times are milliseconds of the monotonic clock.
+    The coordinator guards it with its lock. Times are milliseconds of the monotonic clock.
 
     Args:
         settings: When and how checkpoints are taken.
@@ -220,9 +135,10 @@ class Ledger:
         self._started = started
         self.open = OpenTransactions()
         self.newest: EpochCut | None = None
-        self.last: CompletedCheckpoint | None = None
+        self.last: Manifest | None = None
+        """The newest checkpoint that is durable and committed."""
         self.in_flight: list[PendingCheckpoint] = []
-        self.requests: list[tuple[str, Waiting]] = []
+        self.requests: list[tuple[str, Future[Manifest]]] = []
         self.completed = 0
         self.failed = 0
         self.failures_in_a_row = 0
@@ -233,12 +149,16 @@ class Ledger:
         self.durable_number = 0
         """The number of that manifest."""
         self._live: frozenset[str] = frozenset(inherited)
-        self._held: list[PendingCheckpoint] = []
+        # Their manifests may still become durable, even if they are discarded meanwhile.
+        self._writing: set[PendingCheckpoint] = set()
+        # Files of manifests of which it is not known whether they were written.
         self._uncertain: set[str] = set()
         self._covered_epoch = -1
         self._known_files: dict[str, int] = {}
         self._last_trigger: int | None = None
         self._last_end: int | None = None
+
+    # -- what happens
 
     def confirm(self, cut: EpochCut) -> frozenset[str]:
         """Take a confirmed epoch; return the files that are not live any more."""
@@ -248,39 +168,117 @@ class Ledger:
             )
         self.open.add(cut.epoch, cut.transactions)
         self.newest = cut
-        before, self._live = self._live, cut.paths()
+        before, self._live = self._live, cut.paths
         return before - self._live
 
-    def situation(self) -> Situation:
-        """Return what the decision depends on."""
-        return Situation(
-            started=self._started,
-            in_flight=len(self.in_flight),
-            changed=self._changed(),
-            requested=self._requested(),
-            last_trigger=self._last_trigger,
-            last_end=self._last_end,
-        )
-
-    def begin(self, kind: str, now: int) -> PendingCheckpoint:
+    def begin(self, trigger: str, now: int) -> PendingCheckpoint:
         """Make a pending checkpoint of the newest cut; it answers all requests so far."""
         assert self.newest is not None
         waiting = [future for _, future in self.requests]
         self.requests.clear()
         transactions = self.open.upto(self.newest.epoch)
-        pending = PendingCheckpoint(kind, self.newest, transactions, now, waiting)
+        pending = PendingCheckpoint(trigger, self.newest, transactions, now, waiting)
         self.in_flight.append(pending)
-        self._held.append(pending)
         self._last_trigger = now
         return pending
 
+    def start_writing(self, pending: PendingCheckpoint, now: int) -> bool:
+        """Return whether the manifest is still wanted; from now on it may become durable."""
+        if pending.is_discarded:
+            return False
+        pending.phase = Phase.WRITING
+        pending.write_began = now
+        self._writing.add(pending)
+        self.manifested_epoch = max(self.manifested_epoch, pending.epoch)
+        return True
+
+    def written(self, pending: PendingCheckpoint, manifest: Manifest, now: int) -> bool:
+        """Note that the manifest is durable; return whether the checkpoint is still wanted."""
+        pending.write_ended = now
+        pending.number = manifest.number
+        self.durable_epoch = max(self.durable_epoch, manifest.epoch)
+        self.durable_number = max(self.durable_number, manifest.number)
+        self._writing.remove(pending)
+        self._uncertain.clear()
+        if not pending.is_discarded:
+            pending.phase = Phase.COMMITTING
+        return not pending.is_discarded
+
+    def write_failed(self, pending: PendingCheckpoint) -> None:
+        """Note that the manifest may or may not be durable; the next write will tell."""
+        self._uncertain |= pending.cut.paths
+        self._writing.remove(pending)
+
+    def complete(self, pending: PendingCheckpoint, manifest: Manifest, now: int) -> CheckpointStats:
+        """Note that everything up to the checkpoint is durable and committed."""
+        files = manifest.files()
+        new = [length for path, length in files.items() if path not in self._known_files]
+        self._known_files = files
+        self._covered_epoch = max(self._covered_epoch, manifest.epoch)
+        self.last = manifest
+        if not pending.is_discarded:
+            self.completed += 1
+            self.failures_in_a_row = 0
+            pending.phase = Phase.COMPLETED
+            self._end(pending, now)
+        return CheckpointStats(
+            number=manifest.number,
+            epoch=manifest.epoch,
+            trigger=manifest.trigger,
+            waited_ms=pending.write_began - pending.triggered,
+            manifest_ms=pending.write_ended - pending.write_began,
+            commit_ms=now - pending.write_ended,
+            delta_bytes=sum(new),
+            delta_files=len(new),
+            full_bytes=sum(files.values()),
+            files=len(files),
+            sync_ms=pending.cut.sync_ms,
+            tasks=pending.cut.tasks,
+        )
+
+    def discard(self, pending: PendingCheckpoint, now: int) -> None:
+        """Give a checkpoint up; its transactions stay open."""
+        if pending.phase is Phase.QUEUED:
+            # It stays in the queue for as long as the write before it takes: keep only its epoch.
+            pending.cut, pending.transactions = EpochCut(pending.epoch, {}), {}
+        pending.phase = Phase.DISCARDED
+        self._end(pending, now)
+
+    def fail(self, pending: PendingCheckpoint, now: int) -> int:
+        """Give a checkpoint up because it failed; return how many have in a row."""
+        self.discard(pending, now)
+        self.failed += 1
+        self.failures_in_a_row += 1
+        return self.failures_in_a_row
+
     def answer_requests(self) -> None:
         """Answer requests with the last checkpoint, if that covers the newest epoch already."""
-        if self.last is None or self.in_flight or self._changed():
+        if self.last is None or self.in_flight or self._has_changed():
             return
         for _, future in self.requests:
             future.set_result(self.last)
         self.requests.clear()
+
+    # -- what follows from it
+
+    def decide(self, now: int) -> Decision:
+        """Say whether a checkpoint is due.
+
+        Requests do not wait for the interval nor the pause, only for a free place.
+        """
+        settings = self._settings
+        if not self._has_changed() or len(self.in_flight) >= settings.max_concurrent:
+            return Decision()
+        if self.requests:
+            kinds = [kind for kind, _ in self.requests]
+            return Decision("final" if "final" in kinds else kinds[0])
+        if settings.interval_ms is None:
+            return Decision()
+        last = self._started if self._last_trigger is None else self._last_trigger
+        due = last + settings.interval_ms
+        if self._last_end is not None:
+            due = max(due, self._last_end + settings.min_pause_ms)
+        return Decision("periodic") if now >= due else Decision(wait_ms=due - now)
 
     def overdue(self, now: int) -> list[PendingCheckpoint]:
         """Return the checkpoints that have taken too long."""
@@ -291,85 +289,19 @@ class Ledger:
         deadlines = (p.triggered + self._settings.timeout_ms for p in self.in_flight)
         return min(deadlines, default=None)
 
-    def start_writing(self, pending: PendingCheckpoint, now: int) -> bool:
-        """Return whether the manifest is still wanted; from now on it may become durable."""
-        if pending.discarded:
-            return False
-        pending.phase = Phase.WRITING
-        pending.write_began = now
-        self.manifested_epoch = max(self.manifested_epoch, pending.epoch)
-        return True
-
-    def written(self, pending: PendingCheckpoint, manifest: Manifest, now: int) -> bool:
-        """Note that the manifest is durable; return whether the checkpoint is still wanted."""
-        pending.phase = Phase.COMMITTING
-        pending.write_ended = now
-        pending.number = manifest.number
-        self.durable_epoch = max(self.durable_epoch, manifest.epoch)
-        self.durable_number = max(self.durable_number, manifest.number)
-        self._release(pending)
-        self._uncertain.clear()
-        return not pending.discarded
-
-    def write_failed(self, pending: PendingCheckpoint) -> None:
-        """Note that the manifest may or may not be durable; the next append will tell."""
-        self._uncertain |= pending.paths
-        self._release(pending)
-
-    def complete(
-        self, pending: PendingCheckpoint, manifest: Manifest, now: int
-    ) -> CompletedCheckpoint:
-        """Note that everything up to the checkpoint is durable and committed."""
-        completed = pending.complete(manifest, now, self._known_files)
-        self._known_files = manifest.files()
-        self._covered_epoch = max(self._covered_epoch, manifest.epoch)
-        self.last = completed
-        if not pending.discarded:
-            self.completed += 1
-            self.failures_in_a_row = 0
-            self._end(pending, now)
-        return completed
-
-    def discard(self, pending: PendingCheckpoint, now: int) -> None:
-        """Give a checkpoint up; its transactions stay open."""
-        pending.discarded = True
-        if pending.phase is Phase.QUEUED:
-            self._release(pending)
-        self._end(pending, now)
-
-    def fail(self, pending: PendingCheckpoint, now: int) -> int:
-        """Give a checkpoint up because it failed; return how many have in a row."""
-        self.discard(pending, now)
-        self.failed += 1
-        self.failures_in_a_row += 1
-        return self.failures_in_a_row
-
     def in_use(self) -> set[str]:
         """Return the files that the running epoch or a checkpoint under way needs."""
-        # One that commits may have lost its manifest to retention, and can still be held.
-        under_way = (*self._held, *self.in_flight)
-        return set(self._uncertain).union(self._live, *(p.paths for p in under_way))
+        # One that commits may have lost its manifest to retention, and can still be pinned.
+        under_way = (*self.in_flight, *self._writing)
+        return self._uncertain.union(self._live, *(p.cut.paths for p in under_way))
 
     def _end(self, pending: PendingCheckpoint, now: int) -> None:
         self.in_flight.remove(pending)
         self._last_end = now
-        self._forget(pending)
 
-    def _release(self, pending: PendingCheckpoint) -> None:
-        pending.release()
-        self._held.remove(pending)
-        self._forget(pending)
-
-    def _forget(self, pending: PendingCheckpoint) -> None:
-        if pending not in self._held and pending not in self.in_flight:
-            pending.paths = frozenset()
-
-    def _changed(self) -> bool:
+    def _has_changed(self) -> bool:
+        """Whether there is an epoch that no checkpoint covers."""
         if self.newest is None:
             return False
         under_way = (pending.epoch for pending in self.in_flight)
         return self.newest.epoch > max(under_way, default=self._covered_epoch)
-
-    def _requested(self) -> str | None:
-        kinds = [kind for kind, _ in self.requests]
-        return "final" if "final" in kinds else next(iter(kinds), None)

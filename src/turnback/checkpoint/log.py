@@ -18,8 +18,16 @@ from dataclasses import dataclass
 import msgspec
 
 from turnback.checkpoint.commits import CommitRecords
-from turnback.checkpoint.look import Look, Unreadable, read_down
-from turnback.checkpoint.manifest import Fence, Manifest, Slot, decode, encode
+from turnback.checkpoint.manifest import (
+    Fence,
+    Listing,
+    Manifest,
+    Slot,
+    Unreadable,
+    decode,
+    encode,
+    read_newest,
+)
 from turnback.core.errors import (
     AlreadyExistsError,
     CheckpointError,
@@ -37,7 +45,7 @@ _SLOT = re.compile(rf"{DIRECTORY}/chk-([1-9][0-9]*)\.json")
 
 @dataclass(frozen=True)
 class Scan:
-    """What a look at the whole log found: checkpoints, and why others cannot be read."""
+    """All checkpoints of the log, and why others cannot be read."""
 
     manifests: tuple[Manifest, ...]
     unreadable: dict[int, Unreadable]
@@ -49,15 +57,17 @@ def slot_path(number: int) -> str:
 
 
 class CheckpointLog:
-    """The checkpoints of one job; `storage` is the job's own directory.
+    """The checkpoints of one job.
 
     Reading needs no preparation. To append, take a fence first; one object belongs to one
     attempt, and appends come from one thread at a time.
+
+    Args:
+        storage: The job directory; nothing is read yet.
     """
 
     def __init__(self, storage: Storage) -> None:
-        """Use the log below `storage`; nothing is read yet."""
-        self._storage = storage
+        self.storage = storage
         self._commits = CommitRecords(storage, DIRECTORY)
         self._fence: Fence | None = None
         self._next = 0
@@ -65,23 +75,20 @@ class CheckpointLog:
     @property
     def uri(self) -> str:
         """Where the job directory is."""
-        return self._storage.uri
+        return self.storage.uri
 
     @property
-    def attempt(self) -> int:
-        """The attempt that may append."""
-        return self._own_fence().attempt
-
-    @property
-    def next_number(self) -> int:
-        """The slot this attempt writes next."""
-        return self._next
+    def own_fence(self) -> Fence:
+        """The fence that this object has taken, and with it the right to append."""
+        if self._fence is None:
+            raise CheckpointError(f"the checkpoint log of {self.uri} was opened for reading only")
+        return self._fence
 
     # -- reading
 
     def numbers(self) -> list[int]:
         """Return the numbers of all slots, ascending."""
-        found = (_SLOT.fullmatch(path) for path in self._storage.list(DIRECTORY))
+        found = (_SLOT.fullmatch(path) for path in self.storage.list(DIRECTORY))
         return sorted(int(match[1]) for match in found if match)
 
     def get(self, number: int) -> Slot:
@@ -93,7 +100,7 @@ class CheckpointLog:
         """
         path = slot_path(number)
         try:
-            data = self._storage.get(path)
+            data = self.storage.get(path)
         except NotFoundError:
             raise CheckpointNotFoundError(f"there is no {path} in {self.uri}") from None
         slot = decode(data, f"{self.uri}/{path}")
@@ -113,7 +120,7 @@ class CheckpointLog:
         Raises:
             CorruptFileError: It is damaged.
         """
-        return self._look().top
+        return self._list().newest
 
     def latest(self) -> Manifest | None:
         """Return the newest checkpoint, `None` if there is none.
@@ -169,9 +176,9 @@ class CheckpointLog:
             CorruptFileError: The newest slot is damaged, so the next attempt is not known.
         """
         while True:
-            # Both from one look: of what lands after it, the claim below learns.
-            look = self._look()
-            top = look.top
+            # Both from one listing: of what lands after it, the claim below learns.
+            listing = self._list()
+            top = listing.newest
             if after is not None and top is not None and top.attempt != after:
                 self._check_own(top, nonce, after)
             fence = Fence(
@@ -183,10 +190,10 @@ class CheckpointLog:
                 host=host,
                 pid=pid,
                 nonce=nonce,
-                manifests=look.manifests,
+                manifests=listing.manifests,
             )
             try:
-                claim(self._storage, slot_path(fence.number), encode(fence))
+                claim(self.storage, slot_path(fence.number), encode(fence))
             except AlreadyExistsError:
                 self._explain_lost_start(fence)
                 continue
@@ -207,7 +214,7 @@ class CheckpointLog:
 
         Raises:
             FencedError: A newer attempt has taken over.
-            StorageError: It is not known whether it was written; append again to find out.
+            CommitStateUnknownError: It may or may not have been written; append again to find out.
         """
         late = self._put_next(manifest)
         return (*late, msgspec.structs.replace(manifest, number=self._next - 1))
@@ -220,7 +227,7 @@ class CheckpointLog:
         Returns:
             Manifests of this attempt whose outcome was not known until now.
         """
-        own = self._own_fence()
+        own = self.own_fence
         last = msgspec.structs.replace(own, manifests=(), ended=True)
         late = self._put_next(last)
         self._fence = None
@@ -228,9 +235,9 @@ class CheckpointLog:
 
     def check_fence(self) -> None:
         """Raise `FencedError` if a newer attempt has taken over."""
-        own, number = self._own_fence(), self._next  # a manifest may be appended meanwhile
+        own, number = self.own_fence, self._next  # a manifest may be appended meanwhile
         try:
-            self._storage.get(slot_path(number))
+            self.storage.get(slot_path(number))
         except NotFoundError:
             return
         self._own_late_write(own, number)
@@ -243,7 +250,7 @@ class CheckpointLog:
             return
         if isinstance(slot, Fence):
             raise CheckpointError(f"{slot_path(number)} in {self.uri} is a fence: it has to stay")
-        self._storage.delete(slot_path(number))
+        self.storage.delete(slot_path(number))
 
     # -- which sink work is done
 
@@ -252,7 +259,7 @@ class CheckpointLog:
 
         With it everything up to that checkpoint is committed. A record only ever goes up.
         """
-        self._commits.write(self._own_fence().attempt, number, sinks)
+        self._commits.write(self.own_fence.attempt, number, sinks)
 
     def committed(self) -> int:
         """Return the highest checkpoint whose sink work is known to be committed, or 0."""
@@ -273,12 +280,12 @@ class CheckpointLog:
     # -- internals
 
     def _put_next(self, slot: Slot) -> tuple[Manifest, ...]:
-        own = self._own_fence()
+        own = self.own_fence
         late: list[Manifest] = []
         while True:
             slot = msgspec.structs.replace(slot, number=self._next)
             try:
-                claim(self._storage, slot_path(self._next), encode(slot))
+                claim(self.storage, slot_path(self._next), encode(slot))
             except AlreadyExistsError:
                 late.append(self._own_late_write(own, self._next))
                 self._next += 1
@@ -297,13 +304,13 @@ class CheckpointLog:
         """Give the checkpoints, or why they cannot be read, newest first."""
         given = False
         while not given:
-            look = self._look()
-            for number in reversed(look.manifests):
+            listing = self._list()
+            for number in reversed(listing.manifests):
                 try:
-                    slot = look.slots.get(number) or self.get(number)
+                    slot = listing.slots.get(number) or self.get(number)
                 except CheckpointNotFoundError:
                     if not given:
-                        break  # the newest was dropped since, so a newer one is there: look again
+                        break  # the newest was dropped since, so a newer one is there: list again
                 except (CorruptFileError, FormatVersionError) as error:
                     given = True
                     yield number, error
@@ -314,18 +321,13 @@ class CheckpointLog:
             else:
                 return
 
-    def _look(self) -> Look:
+    def _list(self) -> Listing:
         while True:
             numbers = self.numbers()
-            look = read_down(numbers, self.get)
+            listing = read_newest(numbers, self.get)
             # The newest slot is dropped only after a newer one was written.
-            if not numbers or numbers[-1] in {*look.slots, *look.unreadable}:
-                return look
-
-    def _own_fence(self) -> Fence:
-        if self._fence is None:
-            raise CheckpointError(f"the checkpoint log of {self.uri} was opened for reading only")
-        return self._fence
+            if not numbers or numbers[-1] in {*listing.slots, *listing.unreadable}:
+                return listing
 
     def _check_own(self, top: Slot, nonce: str, after: int) -> None:
         """Refuse to restart a failed attempt whose driver was replaced without knowing it."""

@@ -1,56 +1,21 @@
-"""What a slot of the checkpoint log holds, and how it is written.
+"""The slots of the checkpoint log: what they hold, and how they are written and read.
 
-A slot is one sealed JSON document: a `Manifest` (a complete checkpoint) or a `Fence` (the start
+A slot is one sealed JSON document: a `Manifest` (a durable checkpoint) or a `Fence` (the start
 of an attempt).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
 import msgspec
 
-from turnback.core.errors import CorruptFileError
+from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
 from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import seal, unseal
-
-
-@dataclass(frozen=True)
-class EpochCut:
-    """Everything a checkpoint of one confirmed epoch consists of.
-
-    Attributes:
-        epoch: The epoch; greater than that of any cut before.
-        sources: Position of every source after the epoch, by source uid.
-        state: All live state files after the epoch.
-        schemas: What is in them.
-        operators: The operators of the program.
-        transactions: What sinks prepared in this very epoch, by sink uid.
-        watermarks: Greatest watermarks by name.
-        sync_ms: How long the slowest task of the epoch took to snapshot its state.
-        tasks: Tasks that acknowledged the epoch.
-    """
-
-    epoch: int
-    sources: Mapping[str, SourcePosition]
-    state: tuple[StateFile, ...] = ()
-    schemas: tuple[StateSchema, ...] = ()
-    operators: tuple[OperatorInfo, ...] = ()
-    transactions: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    watermarks: Mapping[str, int] = field(default_factory=dict)
-    sync_ms: int = 0
-    tasks: int = 0
-
-    def paths(self) -> frozenset[str]:
-        """Return the paths of all files the cut needs."""
-        found = {file.path for file in self.state if file.inline is None}
-        for source in self.sources.values():
-            found.update(entry.path for entry in source.log)
-        return frozenset(found)
-
 
 FORMAT = 1
 KIND = "checkpoint"
@@ -81,8 +46,40 @@ class OperatorInfo(msgspec.Struct, frozen=True):
     parallelism: int
 
 
+@dataclass(frozen=True)
+class EpochCut:
+    """Everything a checkpoint of one confirmed epoch consists of.
+
+    Attributes:
+        epoch: The epoch; greater than that of any cut before.
+        sources: Position of every source after the epoch, by source uid.
+        state: All live state files after the epoch.
+        schemas: What is in them.
+        operators: The operators of the program.
+        transactions: What sinks prepared in this very epoch, by sink uid.
+        watermarks: Greatest watermarks by name.
+        sync_ms: How long the slowest task of the epoch took to snapshot its state.
+        tasks: Tasks that acknowledged the epoch.
+    """
+
+    epoch: int
+    sources: Mapping[str, SourcePosition]
+    state: tuple[StateFile, ...] = ()
+    schemas: tuple[StateSchema, ...] = ()
+    operators: tuple[OperatorInfo, ...] = ()
+    transactions: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    sync_ms: int = 0
+    tasks: int = 0
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        """The paths of all files the cut needs."""
+        return frozenset(_files(self.state, self.sources))
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_field="slot"):
-    """A complete checkpoint; it exists as soon as its slot is written, and not before."""
+    """A durable checkpoint; it exists as soon as its slot is written, and not before."""
 
     format: int = FORMAT
     job: str
@@ -100,7 +97,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
     operators: tuple[OperatorInfo, ...]
     transactions: dict[str, tuple[bytes, ...]]
     watermarks: dict[str, int]
-    config: dict[str, Any]
 
     @property
     def name(self) -> str:
@@ -109,10 +105,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
 
     def files(self) -> dict[str, int]:
         """Return the length of every file it references, by path."""
-        found = {file.path: file.length for file in self.state if file.inline is None}
-        for source in self.sources.values():
-            found.update((entry.path, entry.length) for entry in source.log)
-        return found
+        return _files(self.state, self.sources)
 
 
 class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="slot"):
@@ -143,6 +136,14 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="s
 
 Slot = Manifest | Fence
 
+
+def _files(state: Iterable[StateFile], sources: Mapping[str, SourcePosition]) -> dict[str, int]:
+    lengths = {file.path: file.length for file in state if file.inline is None}
+    for source in sources.values():
+        lengths.update((entry.path, entry.length) for entry in source.log)
+    return lengths
+
+
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Slot] = msgspec.json.Decoder(Slot)
 
@@ -170,45 +171,65 @@ def decode(data: bytes, name: str) -> Slot:
         raise CorruptFileError(f"{name} is intact but is no valid checkpoint: {error}") from error
 
 
+Unreadable = CorruptFileError | FormatVersionError
+
+
 @dataclass(frozen=True)
-class CompletedCheckpoint:
-    """A checkpoint that is durable and whose sink work is committed.
+class Listing:
+    """The newest part of the log, read from one listing of its slots.
+
+    What is decided from it belongs together. Two listings would not: a slot can land in between.
 
     Attributes:
-        manifest: What it consists of.
-        waited_ms: Time from the trigger until writing began.
-        manifest_ms: Time to make the manifest durable.
-        commit_ms: Time the sinks took to commit.
-        bytes_written: Bytes of the files that no earlier checkpoint of this attempt held.
-        files_written: Number of those files.
-        full_bytes: Bytes of all files it references.
-        files: Number of all files it references.
-        sync_ms: How long the slowest task of the epoch took to snapshot its state.
-        tasks: Tasks that acknowledged the epoch.
+        slots: What was read: the newest slots, down to the newest fence.
+        unreadable: Those among them that cannot be read.
+        manifests: All slots that hold manifests or cannot be read, ascending.
     """
 
-    manifest: Manifest
-    waited_ms: int = 0
-    manifest_ms: int = 0
-    commit_ms: int = 0
-    bytes_written: int = 0
-    files_written: int = 0
-    full_bytes: int = 0
-    files: int = 0
-    sync_ms: int = 0
-    tasks: int = 0
+    slots: dict[int, Slot]
+    unreadable: dict[int, Unreadable]
+    manifests: tuple[int, ...]
 
     @property
-    def number(self) -> int:
-        """The slot it is in."""
-        return self.manifest.number
+    def newest(self) -> Slot | None:
+        """The newest slot, `None` if there is none.
 
-    @property
-    def epoch(self) -> int:
-        """The epoch it is a cut of."""
-        return self.manifest.epoch
+        Raises:
+            CorruptFileError: It is damaged.
+        """
+        number = max((*self.slots, *self.unreadable), default=None)
+        if number in self.unreadable:
+            raise self.unreadable[number]
+        return self.slots[number] if number is not None else None
 
-    @property
-    def duration_ms(self) -> int:
-        """Time from the trigger until it was complete."""
-        return self.waited_ms + self.manifest_ms + self.commit_ms
+
+def read_newest(numbers: Sequence[int], get: Callable[[int], Slot]) -> Listing:
+    """Read the log from the newest slot down to the newest fence.
+
+    That fence knows what is below it, so the cost does not grow with the number of attempts the
+    job has had.
+
+    Args:
+        numbers: The slots of one listing, ascending.
+        get: Reads a slot; raises `CheckpointNotFoundError` for one that is not there.
+    """
+    slots: dict[int, Slot] = {}
+    unreadable: dict[int, Unreadable] = {}
+    below: set[int] = set()
+    number = numbers[-1] if numbers else 0
+    while number > 0:
+        try:
+            slots[number] = slot = get(number)
+        except CheckpointNotFoundError:
+            number = max((n for n in numbers if n < number), default=0)
+            continue
+        except (CorruptFileError, FormatVersionError) as error:
+            unreadable[number] = error
+        else:
+            if isinstance(slot, Fence):
+                below = set(slot.manifests).intersection(numbers)
+                break
+        # Listed or not: a listing takes time, and may show a slot and not the one before it.
+        number -= 1
+    manifests = {n for n, slot in slots.items() if isinstance(slot, Manifest)}
+    return Listing(slots, unreadable, tuple(sorted({*manifests, *unreadable, *below})))

@@ -1,91 +1,85 @@
+"""Which checkpoints and files are kept, and which may go."""
+
 from __future__ import annotations
 
 import logging
 import re
 import threading
 from collections.abc import Callable, Collection
-from types import TracebackType
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Manifest
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import StorageError
-from turnback.storage.base import Storage
+
+_LOG = logging.getLogger(__name__)
+# Only what an attempt of this job wrote is ever deleted, whatever a manifest may reference.
+_OURS = re.compile(r"(?:state|offsets)/([0-9]+)/.+")
 
 
-class Holds:
+class PinnedFiles:
     """Files that must not be deleted yet, whatever retention says. Thread-safe.
 
     A driver shares one object between its attempts, so that an export goes on while the job
-    restarts. Holds do not outlive the process.
+    restarts. Pins do not outlive the process.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._paths: dict[int, frozenset[str]] = {}
         self._next = 0
-        self._on_release: Callable[[], None] = lambda: None
+        self._on_unpin: Callable[[], None] = lambda: None
 
-    def watch(self, on_release: Callable[[], None]) -> None:
-        """Call this after each release, instead of what was called before."""
+    def on_unpin(self, callback: Callable[[], None]) -> None:
+        """Call this after each unpin, instead of what was called before."""
         with self._lock:
-            self._on_release = on_release
+            self._on_unpin = callback
 
-    def add(self, paths: Collection[str]) -> int:
-        """Hold files; return the token that releases them."""
+    def pin(self, paths: Collection[str]) -> int:
+        """Keep files; return the token that unpins them."""
         with self._lock:
             self._next += 1
             self._paths[self._next] = frozenset(paths)
             return self._next
 
-    def release(self, token: int) -> None:
+    def unpin(self, token: int) -> None:
         """Let go of files; a second time changes nothing."""
         with self._lock:
             known = self._paths.pop(token, None) is not None
-            on_release = self._on_release
+            on_unpin = self._on_unpin
         if known:
-            on_release()
+            on_unpin()
 
     def paths(self) -> frozenset[str]:
-        """Return all files that are held."""
+        """Return all files that are pinned."""
         with self._lock:
             return frozenset[str]().union(*self._paths.values())
 
 
-class HeldCheckpoint:
+class PinnedCheckpoint:
     """A complete checkpoint whose files stay until it is released; release it in any case.
 
     Its manifest may be dropped meanwhile as retention says. As a context manager it releases
     itself.
 
     Args:
-        checkpoint: The checkpoint.
-        holds: What keeps its files.
+        manifest: The checkpoint.
+        pins: What keeps its files.
     """
 
-    def __init__(self, checkpoint: CompletedCheckpoint, holds: Holds) -> None:
-        self.checkpoint = checkpoint
-        self._holds = holds
-        self._token = holds.add(checkpoint.manifest.files())
+    def __init__(self, manifest: Manifest, pins: PinnedFiles) -> None:
+        self.manifest = manifest
+        self._pins = pins
+        self._token = pins.pin(manifest.files())
 
     def release(self) -> None:
         """Let go of the files; those that nobody needs are deleted. May be called twice."""
-        self._holds.release(self._token)
+        self._pins.unpin(self._token)
 
-    def __enter__(self) -> HeldCheckpoint:
+    def __enter__(self) -> PinnedCheckpoint:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.release()
-
-
-_LOG = logging.getLogger(__name__)
-# Only what an attempt of this job wrote is ever deleted, whatever a manifest may reference.
-_OURS = re.compile(r"(?:state|offsets)/([0-9]+)/.+")
 
 
 def attempt_of(path: str) -> int | None:
@@ -99,25 +93,22 @@ class Retention:
 
     A checkpoint goes in two steps: its manifest, then the files nobody else references. A crash in
     between leaves files without a manifest, never a manifest without files; `sweep` finds them.
-    Files that are held stay until they are released.
+    Files that are pinned stay until they are released.
 
     Args:
         log: The checkpoints.
-        storage: The job directory.
         keep: How many checkpoints are kept.
-        holds: Files that something else still reads.
+        pins: Files that something else still reads.
     """
 
-    def __init__(
-        self, log: CheckpointLog, storage: Storage, keep: int, holds: Holds | None = None
-    ) -> None:
+    def __init__(self, log: CheckpointLog, keep: int, pins: PinnedFiles | None = None) -> None:
         self._log = log
-        self._storage = storage
+        self._storage = log.storage
         self._keep = keep
-        self._holds = holds or Holds()
+        self._pins = pins or PinnedFiles()
         self._lock = threading.Lock()
         self._retained: dict[int, frozenset[str]] = {}
-        self._doomed: set[str] = set()
+        self._retired: set[str] = set()
         self._certain = True
         self._ended: int | None = None
 
@@ -138,7 +129,7 @@ class Retention:
     def retire(self, paths: Collection[str]) -> None:
         """Delete these files as soon as nobody references them."""
         with self._lock:
-            self._doomed.update(paths)
+            self._retired.update(paths)
 
     def numbers(self) -> list[int]:
         """Return the checkpoints that are kept."""
@@ -156,14 +147,14 @@ class Retention:
         """
         surplus = self.numbers()[: -self._keep]
         with self._lock:
-            if not surplus and not self._doomed:
+            if not surplus and not self._retired:
                 return
         self._log.check_fence()
         self._drop(surplus)
         # Again, because whoever has taken over since may have started from what was surplus. Later
         # nobody can: its manifest is gone.
         self._log.check_fence()
-        self._delete_doomed(in_use)
+        self._delete_retired(in_use)
 
     def sweep(self, attempt: int, in_use: Callable[[], Collection[str]]) -> None:
         """Delete what attempts before this one left behind without a checkpoint that needs it."""
@@ -171,11 +162,11 @@ class Retention:
             return
         self._log.check_fence()
         self._retire_written(lambda writer: writer < attempt)
-        self._delete_doomed(in_use)
+        self._delete_retired(in_use)
 
     def end(self) -> tuple[Manifest, ...]:
         """End the attempt; return checkpoints whose outcome was not known, see the log's `end`."""
-        attempt = self._log.attempt
+        attempt = self._log.own_fence.attempt
         late = self._log.end()
         self._ended = attempt
         for manifest in late:
@@ -185,7 +176,7 @@ class Retention:
     def delete_all(self) -> None:
         """After `end`, drop every checkpoint and all state files of the job.
 
-        What is held goes with `delete_released`. What an attempt that has started since writes is
+        What is pinned goes with `delete_released`. What an attempt that has started since writes is
         not touched.
         """
         last = self._ended
@@ -193,12 +184,12 @@ class Retention:
         self._drop(self.numbers())
         if self._certain and not self.numbers():
             self._retire_written(lambda writer: writer <= last)
-        self._delete_doomed(lambda: ())
+        self._delete_retired(lambda: ())
 
     def delete_released(self) -> None:
-        """After `delete_all`, delete what was held then; before, that is left to clean-up."""
+        """After `delete_all`, delete what was pinned then; before, that is left to clean-up."""
         if self._ended is not None:
-            self._delete_doomed(lambda: ())
+            self._delete_retired(lambda: ())
 
     def _retire_written(self, by: Callable[[int], bool]) -> None:
         for directory in ("state", "offsets"):
@@ -213,16 +204,16 @@ class Retention:
                 _LOG.warning("chk-%d could not be dropped, trying again later: %s", number, error)
                 return
             with self._lock:
-                self._doomed |= self._retained.pop(number)
+                self._retired |= self._retained.pop(number)
 
-    def _delete_doomed(self, in_use: Callable[[], Collection[str]]) -> None:
+    def _delete_retired(self, in_use: Callable[[], Collection[str]]) -> None:
         needed = set(in_use())
         with self._lock:
             # What a checkpoint references comes back when that checkpoint is dropped.
-            self._doomed.difference_update(*self._retained.values())
-            # Asked after `in_use`: what passes from in use to held is seen at least once.
-            doomed = sorted(self._doomed - needed - self._holds.paths())
-        for path in doomed:
+            self._retired.difference_update(*self._retained.values())
+            # Read after `in_use`: what passes from in use to pinned is seen at least once.
+            deletable = sorted(self._retired - needed - self._pins.paths())
+        for path in deletable:
             if attempt_of(path) is not None:
                 try:
                     self._storage.delete(path)
@@ -230,4 +221,4 @@ class Retention:
                     _LOG.warning("%s could not be deleted, trying again later: %s", path, error)
                     continue
             with self._lock:
-                self._doomed.discard(path)
+                self._retired.discard(path)

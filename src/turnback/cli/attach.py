@@ -36,7 +36,7 @@ class Attached:
 
     def follow(self) -> ExitCode | None:
         """Show the job's output until it ends; returns how it ended."""
-        from turnback.launch.start import await_end
+        from turnback.launch.runs import await_end
 
         with self._signals():
             end = await_end(self._run, self._tail.show)
@@ -48,7 +48,7 @@ class Attached:
 
     def _outcome(self, end: RunEnd) -> ExitCode | None:
         from turnback.cli.run import failure
-        from turnback.launch.start import Started, why_never_run
+        from turnback.launch.runs import Started, why_never_run
 
         if self._run.running() is None or self._run.error() is not None:
             raise failure(Started(self._run.job(), why_never_run(self._run, end)))
@@ -59,7 +59,7 @@ class Attached:
 
     def _tell(self) -> JobState | None:
         from turnback.inspect.jobs import Jobs
-        from turnback.launch.start import final_state
+        from turnback.launch.runs import final_state
 
         job, state = self._run.job(), final_state(self._run)
         if job is not None and self._cli.json:
@@ -86,7 +86,7 @@ class Attached:
                 signal.signal(number, handler)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        from turnback.launch.start import cancel, kill
+        from turnback.launch.runs import cancel, kill
 
         self._interrupts += 1
         if self._interrupts == 1:

@@ -32,7 +32,7 @@ from turnback.core.errors import (
 
 if TYPE_CHECKING:
     from turnback.job.run import Launch
-    from turnback.launch.start import Started
+    from turnback.launch.runs import Started
 
 _WHAT_TO_SAY = (
     "On the command line that is --rename OLD=NEW, --allow STATE, or -n for whatever it is. "
@@ -133,8 +133,7 @@ def run(
 
 def _launch(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
     from turnback.cli.attach import Attached
-    from turnback.launch.runs import Runs
-    from turnback.launch.start import await_running
+    from turnback.launch.runs import Runs, await_running
 
     handle = Runs(cli.runs_dir).create(launch)
     handle.start_supervisor()

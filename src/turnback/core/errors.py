@@ -9,6 +9,7 @@ TurnbackError
 ├── StorageError                the storage said no, or did not answer
 │   ├── NotFoundError
 │   ├── AlreadyExistsError
+│   ├── CommitStateUnknownError a write may or may not have happened; asking again will tell
 │   ├── CorruptFileError        length or checksum differ; nothing of the file was used
 │   └── FormatVersionError      written by a newer version
 ├── StateError
@@ -66,6 +67,13 @@ class NotFoundError(StorageError):
 
 class AlreadyExistsError(StorageError):
     """A file is already at this path."""
+
+
+class CommitStateUnknownError(StorageError):
+    """A write may or may not have happened: its reply was lost, and the storage does not answer.
+
+    Nothing may be concluded from it. The same write again finds out what became of the first.
+    """
 
 
 class CorruptFileError(StorageError):

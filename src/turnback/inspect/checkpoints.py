@@ -8,7 +8,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
 from turnback.inspect.model import CheckpointHistory, CheckpointRow, CheckpointStatus, Distribution
-from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, Record
+from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, Record
 from turnback.job.status import Status, UnderWay
 
 
@@ -31,7 +31,7 @@ def checkpoint_history(
     """
     rows = [*under_way, *(_unrecorded(manifest, directory) for manifest in unrecorded)]
     for record in reversed(records):
-        if isinstance(record.event, CheckpointDone):
+        if isinstance(record.event, CheckpointStats):
             rows.append(
                 _done(record, record.event, _path(record.event.number, retained, directory))
             )
@@ -56,7 +56,9 @@ def checkpoint_history(
 
 def unrecorded(log: CheckpointLog, records: Sequence[Record]) -> list[Manifest]:
     """Return the checkpoints that are newer than the history, which is written now and then."""
-    known = max((r.event.number for r in records if isinstance(r.event, CheckpointDone)), default=0)
+    known = max(
+        (r.event.number for r in records if isinstance(r.event, CheckpointStats)), default=0
+    )
     found = []
     for number in reversed(log.numbers()):
         if number <= known:
@@ -107,7 +109,7 @@ def _path(number: int | None, retained: Collection[int], directory: str) -> str 
     return f"{directory}/checkpoints/chk-{number}.json" if number in retained else None
 
 
-def _done(record: Record, event: CheckpointDone, path: str | None) -> CheckpointRow:
+def _done(record: Record, event: CheckpointStats, path: str | None) -> CheckpointRow:
     beside = event.manifest_ms + event.commit_ms
     since_trigger = event.waited_ms + beside
     return CheckpointRow(
@@ -120,7 +122,7 @@ def _done(record: Record, event: CheckpointDone, path: str | None) -> Checkpoint
         duration_ms=event.sync_ms + since_trigger,
         sync_ms=event.sync_ms,
         async_ms=beside,
-        delta_bytes=event.bytes_written,
+        delta_bytes=event.delta_bytes,
         full_bytes=event.full_bytes,
         files=event.files,
         acknowledged=event.tasks or None,

@@ -49,7 +49,7 @@ from turnback.inspect.summary import (
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo
 from turnback.job.history import read_history
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, Metrics
 
@@ -250,7 +250,7 @@ class Job:
         self._require_served()
         wanted = asked_kind(kind)
         settings = self._savepoint_settings()
-        request = self._requests.submit(
+        spec = RequestSpec(
             wanted,
             target=target,
             type=asked_format(format) or settings.format,
@@ -259,6 +259,7 @@ class Job:
             savepoint=takes_savepoint(wanted, settings, target, savepoint, drain=drain),
             drain=drain,
         )
+        request = self._requests.submit(spec)
         return request_row(self._requests, request.id)
 
     # -- its snapshots

@@ -14,8 +14,13 @@ from turnback.core.errors import (
 from turnback.inspect.locations import shown
 from turnback.inspect.model import RequestRow
 from turnback.job.catalog import SavepointCatalog
-from turnback.job.outcomes import outcome
-from turnback.job.request import Request, RequestKind, RequestResult, RequestState
+from turnback.job.request import (
+    Request,
+    RequestKind,
+    RequestResult,
+    RequestState,
+    outcome_of_ended_job,
+)
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.storage.base import Storage
@@ -120,7 +125,7 @@ def ended_row(row: RequestRow, requests: Requests, job: JobState, storage: Stora
     # The driver may have answered between the two looks.
     if request is None or requests.result(row.id) is not None:
         return request_row(requests, row.id)
-    found = outcome(request, job, SavepointCatalog(storage))
+    found = outcome_of_ended_job(request, job, SavepointCatalog(storage))
     if found.state is not RequestState.COMPLETED:
         return row
     path = shown(found.path) if found.path is not None else None

@@ -9,7 +9,7 @@ from turnback.core.errors import CheckpointError, StorageError
 from turnback.inspect.locations import shown
 from turnback.inspect.model import JobSummary, OperatorNode, Process
 from turnback.job.directory import JobDirectory, JobInfo
-from turnback.job.process import ProcessId
+from turnback.job.run import ProcessId
 from turnback.job.status import JobProgram, JobState, Metrics, Status
 
 LOST = "LOST"

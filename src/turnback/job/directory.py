@@ -18,7 +18,7 @@ import re
 import threading
 import uuid
 from os import PathLike, fspath
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -34,9 +34,9 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import check_job_name, path_segment
-from turnback.job.process import ProcessId
+from turnback.job.run import ProcessId
 from turnback.job.status import FORMAT as STATUS_FORMAT
-from turnback.job.status import JobProgram, JobState, Status
+from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import decode_document, encode_document
 from turnback.storage.open import open_storage
@@ -46,7 +46,7 @@ JOB = "job.json"
 PROGRAM = "program.json"
 STATUS = "status.json"
 HEARTBEAT_S = 2.0
-"""How often a driver has to call `beat`."""
+"""How often a driver has to call `heartbeat`."""
 _WATCH_S = 7.0
 _FORMAT = 1
 _ATTEMPT = re.compile(r"attempts/([0-9]+)\.json")
@@ -96,9 +96,8 @@ class JobDirectory:
         self._clock = clock or SystemClock()
         self._owner = uuid.uuid4().hex
         self._process = ProcessId.current()
-        self._heartbeat = 0
-        self._said: Status | None = None
-        self._saying = threading.RLock()
+        self._status: Status | None = None
+        self._status_lock = threading.RLock()
 
     @classmethod
     def locate(
@@ -233,7 +232,9 @@ class JobDirectory:
                 f"{name} is damaged: {error}. If no driver runs the job, delete this file"
             ) from error
 
-    def say(self, state: JobState, job_id: str, **fields: Any) -> Status:
+    def write_status(
+        self, state: JobState, job_id: str, update: StatusUpdate | None = None
+    ) -> Status:
         """Write the status, as the driver of the job. Thread-safe.
 
         A driver that a newer attempt has replaced writes nothing any more.
@@ -241,36 +242,41 @@ class JobDirectory:
         Args:
             state: Where the job is in its life.
             job_id: Its identity.
-            **fields: Further fields of `Status`; those left out keep what was said before.
+            update: What else has changed since the last time.
         """
-        with self._saying:
-            before = self._said
-            kept = {name: getattr(before, name) for name in _KEPT} if before is not None else {}
-            self._heartbeat += 1
-            self._said = Status(
+        with self._status_lock:
+            first, now = self._status is None, self._clock.now_ms()
+            status = self._status or Status(
                 job=self.name,
                 job_id=job_id,
                 state=state,
                 process=self._process,
                 owner=self._owner,
-                heartbeat=self._heartbeat,
-                updated_ms=self._clock.now_ms(),
-                **(kept | fields),
+                heartbeat=0,
+                updated_ms=now,
             )
-            if before is None or not self._is_replaced(self._said):
-                self.storage.put(STATUS, msgspec.json.encode(self._said))
-            return self._said
+            status = msgspec.structs.replace(
+                status if update is None else update.apply(status),
+                state=state,
+                job_id=job_id,
+                heartbeat=status.heartbeat + 1,
+                updated_ms=now,
+            )
+            self._status = status
+            if first or not self._is_replaced(status):
+                self.storage.put(STATUS, msgspec.json.encode(status))
+            return status
 
-    def beat(self, **fields: Any) -> None:
-        """Show that the driver lives, every `HEARTBEAT_S` seconds; nothing before `say`.
+    def heartbeat(self, update: StatusUpdate | None = None) -> None:
+        """Show that the driver lives, every `HEARTBEAT_S` seconds; only after `write_status`.
 
-        A beat that the storage refuses is left out: fencing protects the job, not the heartbeat.
+        A heartbeat that the storage refuses is left out: fencing protects the job, not this.
         """
-        with self._saying:
-            if self._said is None or self._said.state.is_terminal:
+        with self._status_lock:
+            if self._status is None or self._status.state.is_terminal:
                 return
             try:
-                self.say(self._said.state, self._said.job_id, **fields)
+                self.write_status(self._status.state, self._status.job_id, update)
             except StorageError as error:
                 _LOG.warning("job %r: a heartbeat was missed: %s", self.name, error)
 
@@ -333,9 +339,6 @@ def decode_info(data: bytes, name: str) -> JobInfo:
         FormatVersionError: It was written by a newer version.
     """
     return decode_document("job", _FORMAT, data, name, JobInfo)
-
-
-_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "cause", "metrics", "supervisor", "log")
 
 
 def _sealed(kind: str, info: JobInfo | AttemptInfo | JobProgram) -> bytes:

@@ -29,8 +29,10 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt-started"):
     epoch: int | None = None
 
 
-class CheckpointDone(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
-    """A checkpoint is durable and its sink work is committed.
+class CheckpointStats(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
+    """The measurements of a checkpoint that is durable and whose sinks have committed.
+
+    The history keeps them, and everything that shows checkpoints reads them from there.
 
     Attributes:
         number: Of the checkpoint.
@@ -39,8 +41,8 @@ class CheckpointDone(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
         waited_ms: Time from the trigger until writing began.
         manifest_ms: Time to make the manifest durable.
         commit_ms: Time the sinks took to commit.
-        bytes_written: Bytes of the files that no earlier checkpoint held.
-        files_written: Number of those files.
+        delta_bytes: Bytes of the files that no earlier checkpoint of the attempt held.
+        delta_files: Number of those files.
         full_bytes: Bytes of all files it references.
         files: Number of all files it references.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
@@ -53,12 +55,27 @@ class CheckpointDone(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
     waited_ms: int
     manifest_ms: int
     commit_ms: int
-    bytes_written: int
-    files_written: int
+    delta_bytes: int = msgspec.field(name="bytes_written")
+    delta_files: int = msgspec.field(name="files_written")
     full_bytes: int
     files: int
     sync_ms: int = 0
     tasks: int = 0
+
+    @property
+    def async_ms(self) -> int:
+        """Time it took beside the stream."""
+        return self.manifest_ms + self.commit_ms
+
+    @property
+    def since_trigger_ms(self) -> int:
+        """Time from the trigger until it was complete."""
+        return self.waited_ms + self.async_ms
+
+    @property
+    def duration_ms(self) -> int:
+        """Time from the first snapshot of a task until it was complete, waiting included."""
+        return self.sync_ms + self.since_trigger_ms
 
 
 class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
@@ -95,7 +112,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended"):
     cause: str | None = None
 
 
-Event = AttemptStarted | CheckpointDone | CheckpointFailed | Restarting | JobEnded
+Event = AttemptStarted | CheckpointStats | CheckpointFailed | Restarting | JobEnded
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -109,7 +126,7 @@ class Record(msgspec.Struct, frozen=True):
 
 def is_routine(event: Event) -> bool:
     """Return whether there are many of this kind, so that old ones may be forgotten first."""
-    return isinstance(event, CheckpointDone | CheckpointFailed)
+    return isinstance(event, CheckpointStats | CheckpointFailed)
 
 
 _LOG = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What users ask of a running job, and what became of it. Durable, see `Requests`."""
+"""What users ask of a running job, and how it ends. `Requests` keeps them as files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from enum import StrEnum
 import msgspec
 
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, NotFoundError
+from turnback.job.catalog import SavepointCatalog, SavepointEntry
+from turnback.job.status import JobState
 from turnback.storage.envelope import check_id
 
 _MAX_LABEL = 200
@@ -37,13 +39,11 @@ class RequestState(StrEnum):
     FAILED = "FAILED"
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a user or the schedule asks of the driver.
+class RequestSpec(msgspec.Struct, frozen=True):
+    """What a user or the schedule asks of the driver.
 
     Attributes:
-        id: Sorts by time of submission as far as clocks agree.
         kind: What is asked for.
-        created_ms: When, by the clock of whoever asked.
         target: Directory for the savepoint, absolute or a URI; `None` for the configured one.
         type: How the savepoint is written.
         label: A short name for it.
@@ -56,9 +56,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         ConfigurationError: The fields contradict each other, or one of them cannot be used.
     """
 
-    id: str
     kind: RequestKind
-    created_ms: int
     target: str | None = None
     type: SavepointFormat = SavepointFormat.CANONICAL
     label: str | None = None
@@ -68,7 +66,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     origin: RequestOrigin = RequestOrigin.USER
 
     def __post_init__(self) -> None:
-        check_id(self.id, "request")
         if self.drain and self.kind is not RequestKind.STOP:
             raise ConfigurationError(f"a {self.kind} cannot drain: only a stop can")
         if self.target is not None:
@@ -87,25 +84,54 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.savepoint or self.kind is RequestKind.SAVEPOINT
 
 
-class RequestResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How a request ended; there is never more than one per request.
+class Request(RequestSpec, frozen=True, kw_only=True):
+    """A request that was submitted.
 
     Attributes:
-        id: Of the request.
+        id: Sorts by time of submission as far as clocks agree.
+        created_ms: When, by the clock of whoever asked.
+    """
+
+    id: str
+    created_ms: int
+
+    def __post_init__(self) -> None:
+        check_id(self.id, "request")
+        super().__post_init__()
+
+
+class RequestOutcome(msgspec.Struct, frozen=True):
+    """How a request ends.
+
+    Attributes:
         state: Whether it was done.
         path: Directory of the savepoint, if one was taken.
         checkpoint: Number of the checkpoint it was written from.
         error: Why it failed.
+    """
+
+    state: RequestState
+    path: str | None = None
+    checkpoint: int | None = None
+    error: str | None = None
+
+    @classmethod
+    def failed(cls, error: str) -> RequestOutcome:
+        """Return that it failed, and why."""
+        return cls(RequestState.FAILED, error=error)
+
+
+class RequestResult(RequestOutcome, frozen=True, kw_only=True):
+    """How a request has ended; there is never more than one per request.
+
+    Attributes:
+        id: Of the request.
         ended_ms: When, by the driver's clock.
         attempt: Of the driver that ended it; `None` if it was ended in the driver's place.
     """
 
     id: str
-    state: RequestState
     ended_ms: int
-    path: str | None = None
-    checkpoint: int | None = None
-    error: str | None = None
     attempt: int | None = None
 
 
@@ -123,6 +149,70 @@ class Progress(msgspec.Struct, frozen=True):
     total: int
     bytes: int
     started_ms: int
+
+
+class StopPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a stop, or a cancel with savepoint, ends the job.
+
+    It holds as long as the request has no result and the checkpoint is the newest of the job:
+    until then no attempt runs an epoch after it.
+
+    Attributes:
+        id: The request.
+        checkpoint: The last checkpoint.
+        epoch: The last epoch in it.
+        attempt: The attempt that has decided it.
+    """
+
+    id: str
+    checkpoint: int
+    epoch: int
+    attempt: int
+
+
+def recorded_savepoint(request: Request, catalog: SavepointCatalog) -> SavepointEntry | None:
+    """Return the record of the savepoint that was asked for, `None` if it is not complete."""
+    try:
+        return catalog.get(request.id)
+    except NotFoundError:
+        return None
+
+
+def outcome_of_ended_job(
+    request: Request, job: JobState, catalog: SavepointCatalog
+) -> RequestOutcome:
+    """Return how a request without result ends because its job has.
+
+    Its savepoint is complete if the job has recorded it: a stop or cancel ends the job only after
+    that, and then the job ended with the very epoch that is in the savepoint.
+
+    Args:
+        request: The request.
+        job: How the job has ended.
+        catalog: The savepoints that the job took.
+
+    Raises:
+        StorageError: It cannot be told, because the storage does not answer or a file is damaged.
+    """
+    if request.takes_savepoint:
+        entry = recorded_savepoint(request, catalog)
+        if entry is not None:
+            return RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint)
+        return RequestOutcome.failed(
+            f"the job is {job.value}, it ended before the savepoint was complete"
+        )
+    if request.kind is RequestKind.STOP and job is JobState.FAILED:
+        return RequestOutcome.failed("the job failed before it could be stopped")
+    return RequestOutcome(RequestState.COMPLETED)
+
+
+def outcome_of_lost_driver(request: Request, catalog: SavepointCatalog) -> RequestOutcome:
+    """Return how a stop or cancel ends whose driver died, as the job was started again."""
+    why = "the driver died before it could, and the job was started again"
+    entry = recorded_savepoint(request, catalog) if request.takes_savepoint else None
+    return RequestOutcome.failed(
+        f"{why}; its savepoint is complete, in {entry.path}" if entry else why
+    )
 
 
 def _check_target(target: str) -> None:

@@ -1,10 +1,9 @@
 """Requests to the driver of a job, as files that survive it.
 
-ops/<id>.json           what is asked for; written once
-ops/<id>.progress.json  how far it has got; rewritten
-ops/<id>.result.json    how it ended; written once, the first writer wins
-
-Besides there are the files of `Decisions`.
+ops/<id>.json               what is asked for; written once
+ops/<id>.progress.json      how far it has got; rewritten
+ops/<id>.decision-<n>.json  it ends the job at checkpoint <n>
+ops/<id>.result.json        how it ended; written once, the first writer wins
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from turnback.config.savepoints import SavepointFormat
+import msgspec
+
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     AlreadyExistsError,
@@ -25,15 +25,19 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.job.decisions import decided
+from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import (
     Progress,
     Request,
     RequestKind,
-    RequestOrigin,
+    RequestOutcome,
     RequestResult,
-    RequestState,
+    RequestSpec,
+    StopPoint,
+    outcome_of_ended_job,
+    outcome_of_lost_driver,
 )
+from turnback.job.status import JobState
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
 
@@ -41,9 +45,10 @@ _LOG = logging.getLogger(__name__)
 DIRECTORY = "ops"
 FORMAT = 1
 _REQUEST, _RESULT, _PROGRESS = "request", "request-result", "request-progress"
-_DECISION = "decision"
+_STOP_POINT = "request-decision"
 _SUFFIX = {_REQUEST: "", _RESULT: ".result", _PROGRESS: ".progress"}
-_FILE = re.compile(rf"{DIRECTORY}/([^/.]+)(\.result|\.progress)?\.json")
+_KIND_OF_SUFFIX = {suffix: kind for kind, suffix in _SUFFIX.items()}
+_FILE = re.compile(rf"{DIRECTORY}/([^/.]+)(\.result|\.progress|\.decision-[1-9][0-9]*)?\.json")
 _MAX_MS = 10**13 - 1
 _FIRST_POLL_S = 0.1
 _LAST_POLL_S = 1.0
@@ -57,56 +62,32 @@ class Requests:
     Args:
         storage: The job directory.
         clock: Where time comes from.
-        answering: For a driver: called after a request was read and before its result is written;
-            returns the driver's attempt, or raises `FencedError` if that was replaced.
+        own_attempt: For a driver: called after a request was read and before its result is
+            written; returns the driver's attempt, or raises `FencedError` if it was replaced.
     """
 
     def __init__(
         self,
         storage: Storage,
         clock: Clock | None = None,
-        answering: Callable[[], int] | None = None,
+        own_attempt: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._storage = storage
         self._clock = clock or SystemClock()
-        self._answering = answering
+        self._own_attempt = own_attempt
         self._lock = threading.Lock()
         self._last_ms = -1
         self._ended = 0
         self._finished: dict[str, int] = {}
-        self._complained: set[str] = set()
+        self._warned: set[str] = set()
 
     # -- for those who ask
 
-    def submit(
-        self,
-        kind: RequestKind,
-        *,
-        target: str | None = None,
-        type: SavepointFormat = SavepointFormat.CANONICAL,  # the name of the field
-        label: str | None = None,
-        note: str | None = None,
-        savepoint: bool = False,
-        drain: bool = False,
-        origin: RequestOrigin = RequestOrigin.USER,
-    ) -> Request:
-        """Ask for something; durable on return. See `Request` for the arguments.
-
-        Raises:
-            ConfigurationError: The arguments contradict each other or cannot be used.
-        """
+    def submit(self, spec: RequestSpec) -> Request:
+        """Ask for something; durable on return."""
         while True:
             request = Request(
-                id=self._new_id(),
-                kind=RequestKind(kind),
-                created_ms=self._clock.now_ms(),
-                target=target,
-                type=SavepointFormat(type),
-                label=label,
-                note=note,
-                savepoint=savepoint,
-                drain=drain,
-                origin=RequestOrigin(origin),
+                id=self._new_id(), created_ms=self._clock.now_ms(), **msgspec.structs.asdict(spec)
             )
             try:
                 claim(self._storage, _path(_REQUEST, request.id), _sealed(_REQUEST, request))
@@ -116,8 +97,8 @@ class Requests:
 
     def ids(self) -> list[str]:
         """Return the ids of all requests that are remembered, ended or not, in their order."""
-        kinds = self._files()
-        return sorted({*kinds[_REQUEST], *kinds[_RESULT]})
+        files = self._files()
+        return sorted({*files[_REQUEST], *files[_RESULT]})
 
     def get(self, id_: str) -> Request | None:
         """Return a request, `None` if there is none of this id.
@@ -126,7 +107,7 @@ class Requests:
             CorruptFileError: It is damaged.
             FormatVersionError: It was written by a newer version.
         """
-        return self._read(_REQUEST, id_, Request)
+        return self._read(_REQUEST, _path(_REQUEST, id_), Request)
 
     def result(self, id_: str) -> RequestResult | None:
         """Return how a request ended, `None` if it has not.
@@ -134,14 +115,14 @@ class Requests:
         Raises:
             CorruptFileError: The result is damaged.
         """
-        return self._read(_RESULT, id_, RequestResult)
+        return self._read(_RESULT, _path(_RESULT, id_), RequestResult)
 
     def progress(self, id_: str) -> Progress | None:
         """Return how far a request has got, `None` if that is not known."""
         try:
-            return self._read(_PROGRESS, id_, Progress)
+            return self._read(_PROGRESS, _path(_PROGRESS, id_), Progress)
         except (CorruptFileError, FormatVersionError) as error:
-            self._complain(f"progress is not shown: {error}")
+            self._warn_once(f"progress is not shown: {error}")
             return None
 
     def wait(
@@ -193,17 +174,18 @@ class Requests:
         Raises:
             StorageError: The requests could not be listed; try again later.
         """
-        kinds = self._files()
+        files = self._files()
         found: list[Request] = []
-        for id_ in sorted(set(kinds[_REQUEST]) - set(kinds[_RESULT])):
+        for id_ in sorted(set(files[_REQUEST]) - set(files[_RESULT])):
             try:
                 request = self._open_request(id_)
             except (CorruptFileError, FormatVersionError) as error:
                 self._refuse(id_, error)
             except StorageError as error:
-                self._complain(f"request {id_} cannot be read, trying again later: {error}")
+                self._warn_once(f"request {id_} cannot be read, trying again later: {error}")
             else:
-                found.extend([request] if request is not None else [])
+                if request is not None:
+                    found.append(request)
         return found
 
     def report(self, id_: str, progress: Progress) -> None:
@@ -213,17 +195,8 @@ class Requests:
         except StorageError as error:
             _LOG.warning("progress of request %s could not be shown: %s", id_, error)
 
-    def finish(
-        self,
-        id_: str,
-        state: RequestState,
-        *,
-        path: str | None = None,
-        checkpoint: int | None = None,
-        error: str | None = None,
-        attempt: int | None = None,
-    ) -> RequestResult:
-        """End a request, unless it has ended already. See `RequestResult` for the arguments.
+    def finish(self, id_: str, outcome: RequestOutcome) -> RequestResult:
+        """End a request, unless it has ended already.
 
         Returns:
             The one result there is: this one, or what another driver wrote first.
@@ -231,19 +204,17 @@ class Requests:
         Raises:
             CorruptFileError: There is a result already, and it is damaged.
             FencedError: This driver was replaced; whoever has done that answers.
-            StorageError: It is not known whether the result was written; finish again.
+            CommitStateUnknownError: The result may or may not have been written; finish again.
         """
+        path = _path(_RESULT, id_)
         mine = RequestResult(
-            id=check_id(id_, "request"),
-            state=RequestState(state),
+            id=id_,
             ended_ms=self._clock.now_ms(),
-            path=path,
-            checkpoint=checkpoint,
-            error=error,
-            attempt=self._answering() if self._answering is not None else attempt,
+            attempt=self._own_attempt(),
+            **msgspec.structs.asdict(outcome),
         )
         try:
-            claim(self._storage, _path(_RESULT, id_), _sealed(_RESULT, mine))
+            claim(self._storage, path, _sealed(_RESULT, mine))
         except AlreadyExistsError:
             there = self.result(id_)
             if there is None:  # forgotten meanwhile, so it had ended
@@ -255,20 +226,83 @@ class Requests:
             self._finished[id_] = self._ended
         return mine
 
+    def answer_ended(self, catalog: SavepointCatalog, job: JobState | None) -> None:
+        """Answer every open request of a job that has ended.
+
+        Args:
+            catalog: The savepoints that the job took.
+            job: How it has ended; `None` if it has not said so.
+
+        Raises:
+            StorageError: Not all could be answered.
+            FencedError: A newer attempt has taken over, which answers.
+        """
+        for request in self.open():
+            if job is None:
+                self.finish(request.id, RequestOutcome.failed("the job has ended"))
+            else:
+                self.finish(request.id, outcome_of_ended_job(request, job, catalog))
+
+    def answer_leftovers(
+        self, catalog: SavepointCatalog, job: JobState | None, own: frozenset[str]
+    ) -> None:
+        """Answer what was asked of a driver that is gone, as the job is started again by its user.
+
+        A stop or cancel is not obeyed: whoever starts the job wants it to run. Savepoints are left
+        to be taken by the new driver.
+
+        Args:
+            catalog: The savepoints that the job took.
+            job: How the job had ended; `None` if it had not, because its driver died.
+            own: Requests of the new driver itself.
+        """
+        for request in self.open():
+            if request.id in own or request.kind is RequestKind.SAVEPOINT:
+                continue
+            if job is None:
+                self.finish(request.id, outcome_of_lost_driver(request, catalog))
+            else:
+                self.finish(request.id, outcome_of_ended_job(request, job, catalog))
+
+    def record_stop_point(self, point: StopPoint) -> None:
+        """Record at which checkpoint a request ends the job; durable on return.
+
+        There may be several for a request: one that comes late, from a driver that was replaced,
+        has a name of its own, overwrites nothing, and names a checkpoint that is not the newest
+        any more.
+        """
+        path = _stop_point_path(point.id, point.checkpoint)
+        self._storage.put(path, _sealed(_STOP_POINT, point))
+
+    def stop_point(self, id_: str, checkpoint: int, epoch: int) -> StopPoint | None:
+        """Return where a request without result ends the job, `None` if that is not decided.
+
+        Args:
+            id_: The request.
+            checkpoint: The number of the newest checkpoint of the job.
+            epoch: Its epoch.
+
+        Raises:
+            CorruptFileError: It is damaged.
+            FormatVersionError: It was written by a newer version.
+        """
+        found = self._read(_STOP_POINT, _stop_point_path(id_, checkpoint), StopPoint)
+        return found if found is not None and (found.id, found.epoch) == (id_, epoch) else None
+
     def prune(self, keep: int) -> None:
         """Forget requests that have ended, all but the newest `keep`.
 
         The result goes last: a request without one would be served again. Those this object has
         ended are newer than all others, whatever clocks say.
         """
-        kinds = self._files()
-        requests, ended = set(kinds[_REQUEST]), set(kinds[_RESULT])
+        files = self._files()
+        requests, ended = set(files[_REQUEST]), set(files[_RESULT])
         surplus = len(ended) - max(keep, 0)
         old = sorted(ended, key=self._age)[:surplus] if surplus > 0 else []
-        for path in kinds[_DECISION]:
-            if (id_ := decided(path)) in old or id_ not in requests | ended:
+        for id_, paths in files[_STOP_POINT].items():
+            for path in paths if id_ in old or id_ not in requests | ended else ():
                 self._storage.delete(path)
-        for id_ in set(kinds[_PROGRESS]) - requests - ended:
+        for id_ in set(files[_PROGRESS]) - requests - ended:
             self._storage.delete(_path(_PROGRESS, id_))
         for id_ in old:
             for kind in (_PROGRESS, _REQUEST, _RESULT):
@@ -289,7 +323,7 @@ class Requests:
         # In this order: a request that is forgotten meanwhile loses its result last.
         if self._exists(_RESULT, id_):
             return None
-        request = self._read(_REQUEST, id_, Request)
+        request = self._read(_REQUEST, _path(_REQUEST, id_), Request)
         if request is not None and request.id != id_:
             name = f"{self._storage.uri}/{_path(_REQUEST, id_)}"
             raise CorruptFileError(f"{name} holds request {request.id}: it was copied or renamed")
@@ -298,9 +332,9 @@ class Requests:
     def _refuse(self, id_: str, error: StorageError) -> None:
         _LOG.error("request %s cannot be served: %s", id_, error)
         try:
-            self.finish(id_, RequestState.FAILED, error=f"{error}. Submit the request again")
+            self.finish(id_, RequestOutcome.failed(f"{error}. Submit the request again"))
         except StorageError as again:
-            self._complain(f"request {id_} could not be refused, trying again later: {again}")
+            self._warn_once(f"request {id_} could not be refused, trying again later: {again}")
 
     def _require(self, id_: str) -> None:
         if not self._exists(_REQUEST, id_) and not self._exists(_RESULT, id_):
@@ -320,19 +354,17 @@ class Requests:
             result = None
         return -1, result.ended_ms if result is not None else -1, id_
 
-    def _files(self) -> dict[str, list[str]]:
-        """The ids of all files by their kind; the paths of decisions, several for one request."""
-        kinds: dict[str, list[str]] = {kind: [] for kind in (*_SUFFIX, _DECISION)}
-        by_suffix = {suffix: kind for kind, suffix in _SUFFIX.items()}
+    def _files(self) -> dict[str, dict[str, list[str]]]:
+        """The paths of all files, by their kind and the id of the request."""
+        files: dict[str, dict[str, list[str]]] = {kind: {} for kind in (*_SUFFIX, _STOP_POINT)}
         for path in self._storage.list(DIRECTORY):
             match = _FILE.fullmatch(path)
             if match is not None and is_id(match[1]):
-                kinds[by_suffix[match[2] or ""]].append(match[1])
-            elif decided(path) is not None:
-                kinds[_DECISION].append(path)
+                kind = _KIND_OF_SUFFIX.get(match[2] or "", _STOP_POINT)
+                files[kind].setdefault(match[1], []).append(path)
             else:
-                self._complain(f"{self._storage.uri}/{path} is no request and is ignored")
-        return kinds
+                self._warn_once(f"{self._storage.uri}/{path} is no request and is ignored")
+        return files
 
     def _exists(self, kind: str, id_: str) -> bool:
         try:
@@ -341,19 +373,18 @@ class Requests:
             return False
         return True
 
-    def _read(self, kind: str, id_: str, type_: type[T]) -> T | None:
-        path = _path(kind, id_)
+    def _read(self, kind: str, path: str, type_: type[T]) -> T | None:
         try:
             data = self._storage.get(path)
         except NotFoundError:
             return None
         return decode_document(kind, FORMAT, data, f"{self._storage.uri}/{path}", type_)
 
-    def _complain(self, message: str) -> None:
+    def _warn_once(self, message: str) -> None:
         with self._lock:
-            if message in self._complained or len(self._complained) > 1_000:
+            if message in self._warned or len(self._warned) > 1_000:
                 return
-            self._complained.add(message)
+            self._warned.add(message)
         _LOG.warning("%s", message)
 
 
@@ -361,5 +392,9 @@ def _path(kind: str, id_: str) -> str:
     return f"{DIRECTORY}/{check_id(id_, 'request')}{_SUFFIX[kind]}.json"
 
 
-def _sealed(kind: str, document: Request | RequestResult | Progress) -> bytes:
+def _stop_point_path(id_: str, checkpoint: int) -> str:
+    return f"{DIRECTORY}/{check_id(id_, 'request')}.decision-{checkpoint}.json"
+
+
+def _sealed(kind: str, document: Request | RequestResult | Progress | StopPoint) -> bytes:
     return encode_document(kind, FORMAT, document)

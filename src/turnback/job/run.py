@@ -1,10 +1,10 @@
-"""What `turnback run` hands to the program it starts: everything on the command line wins."""
+"""One launch of a program with `turnback run`: what it hands over, and the processes of it."""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
-import sys
 from enum import StrEnum
 from pathlib import Path
 from traceback import format_exception_only
@@ -14,12 +14,81 @@ import msgspec
 
 from turnback.core import errors
 from turnback.core.errors import ConfigurationError, NotFoundError, TurnbackError
-from turnback.job.process import ProcessId
 from turnback.storage.local import LocalStorage
 
 LAUNCH_VARIABLE = "TURNBACK_LAUNCH"
 """Names the launch file, in the environment of the program."""
 LAUNCH = "launch.json"
+LOG = "driver.log"
+
+T = TypeVar("T")
+
+
+class ProcessId(msgspec.Struct, frozen=True):
+    """A process, told apart from every other one that ever had its number.
+
+    Attributes:
+        host: Name of the machine.
+        machine: This boot of the machine and the space its process numbers belong to; `None` where
+            the system does not tell.
+        pid: Its number.
+        started: When it started, in whatever form the system tells it; `None` where it does not.
+    """
+
+    host: str
+    machine: str | None
+    pid: int
+    started: str | None
+
+    @classmethod
+    def current(cls) -> ProcessId:
+        """Return this process."""
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessId:
+        """Return a process of this machine that runs now."""
+        return cls(socket.gethostname(), _machine(), pid, _started(pid))
+
+    def is_local(self) -> bool:
+        """Return whether its life can be judged from here."""
+        here = _machine()
+        return here is not None and self.machine == here and self.host == socket.gethostname()
+
+    def is_alive(self) -> bool:
+        """Return whether this very process still runs; only for local ones."""
+        started = _started(self.pid)
+        return started is not None and started == self.started
+
+
+def _machine() -> str | None:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # Containers share the boot but count their processes separately.
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return _output("sysctl", "-n", "kern.boottime")  # macOS
+
+
+def _started(pid: int) -> str | None:
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.joinpath("self").exists():
+        try:
+            # The name in parentheses may hold anything; after it, field 3 is the state and field
+            # 22 the start in ticks since boot.
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return None if fields[0] in "ZX" else fields[19]
+    return _output("ps", "-p", str(pid), "-o", "lstart=")
+
+
+def _output(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
 
 
 class LaunchMode(StrEnum):
@@ -50,6 +119,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         root: Where `turnback run` looks for jobs; the program may name another place.
         settings: Configuration keys and values.
         log_bytes: How large the driver's log may grow before it is begun anew.
+        supervisor: The command that supervises the launch, without its last argument: the
+            directory of the launch. Whoever creates the launch fills it in.
     """
 
     script: str
@@ -68,37 +139,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     root: str | None = None
     settings: dict[str, str] = {}
     log_bytes: int = 64 << 20
-
-
-def current_launch() -> Launch | None:
-    """Return how this program was launched, `None` if it was started by other means.
-
-    Raises:
-        ConfigurationError: The launch file is gone or damaged.
-    """
-    run = current_run()
-    if run is None:
-        return None
-    try:
-        launch = run.read(LAUNCH, Launch)
-    except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{run.path / LAUNCH} is damaged: {error}") from error
-    if launch is None:
-        raise ConfigurationError(
-            f"{LAUNCH_VARIABLE} names {run.path / LAUNCH}, which is not there: start the program "
-            "with `turnback run`, or without this variable"
-        )
-    return launch
-
-
-def current_run() -> RunDirectory | None:
-    """Return the directory of the launch this program belongs to."""
-    named = os.environ.get(LAUNCH_VARIABLE)
-    return RunDirectory(Path(named).parent) if named else None
-
-
-T = TypeVar("T")
-LOG = "driver.log"
+    supervisor: tuple[str, ...] = ()
 
 
 class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +170,7 @@ class RunError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> RunError:
-        """Return what to tell of an error."""
+        """Return the record of an error."""
         kind = type(error)
         name = kind.__name__
         if hasattr(errors, name) and not issubclass(kind, TurnbackError):
@@ -172,104 +213,120 @@ class RunDirectory:
         """What the driver printed."""
         return self.path / LOG
 
-    # -- who is who
+    def launch(self) -> Launch:
+        """Return how the program is to be run.
+
+        Raises:
+            ConfigurationError: The launch file is gone or damaged.
+        """
+        path = self.path / LAUNCH
+        try:
+            launch = self.read(LAUNCH, Launch)
+        except msgspec.MsgspecError as error:
+            raise ConfigurationError(f"{path} is damaged: {error}") from error
+        if launch is None:
+            raise ConfigurationError(
+                f"{path} is not there: start the program with `turnback run`, or without "
+                f"{LAUNCH_VARIABLE}"
+            )
+        return launch
+
+    # -- its processes
 
     def set_launcher(self, process: ProcessId) -> None:
-        """Say which process starts the supervisor."""
-        self._write("launcher.json", process)
+        self.write("launcher.json", process)
 
     def launcher(self) -> ProcessId | None:
         """Return the process that starts the supervisor, or has done so."""
-        return self._read("launcher.json", ProcessId)
+        return self.read("launcher.json", ProcessId)
 
     def set_supervisor(self, process: ProcessId) -> None:
-        """Say which process supervises."""
-        self._write("supervisor.json", process)
+        self.write("supervisor.json", process)
 
     def supervisor(self) -> ProcessId | None:
         """Return the process that supervises or did so last."""
-        return self._read("supervisor.json", ProcessId)
+        return self.read("supervisor.json", ProcessId)
 
     def set_driver(self, process: ProcessId) -> None:
-        """Say which process is the driver."""
-        self._write("driver.json", process)
+        self.write("driver.json", process)
 
     def driver(self) -> ProcessId | None:
         """Return the driver of now or the last one."""
-        return self._read("driver.json", ProcessId)
+        return self.read("driver.json", ProcessId)
 
     def start_supervisor(self) -> subprocess.Popen[bytes]:
         """Start a supervisor, which ends at once if there is one already.
 
         It is a session of its own: a closed terminal, which ends the caller, leaves it alone.
+
+        Raises:
+            ConfigurationError: The launch file is gone or damaged, or names no supervisor.
         """
+        command = self.launch().supervisor
+        if not command:
+            raise ConfigurationError(f"{self.path / LAUNCH} names no supervisor")
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                # -P: the working directory may hold a file of the same name.
-                [sys.executable, "-P", "-m", "turnback.launch.supervisor", str(self.path)],
+                [*command, str(self.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
-    # -- what the driver tells
+    # -- what the driver reports
 
     def set_job(self, job: RunningJob) -> None:
-        """Say which job the driver runs."""
-        self._write("job.json", job)
+        self.write("job.json", job)
 
     def job(self) -> RunningJob | None:
-        """Return which job the driver runs, `None` as long as it has not said so."""
-        return self._read("job.json", RunningJob)
+        """Return which job the driver runs, `None` as long as that is not known."""
+        return self.read("job.json", RunningJob)
 
     def set_running(self, attempt: int) -> None:
-        """Say that the job runs."""
-        self._write("running.json", attempt)
+        self.write("running.json", attempt)
 
     def running(self) -> int | None:
         """Return the newest attempt that got as far as running."""
-        return self._read("running.json", int)
+        return self.read("running.json", int)
 
     def set_error(self, error: RunError) -> None:
-        """Say why the driver ends."""
-        self._write("error.json", error)
+        self.write("error.json", error)
 
     def error(self) -> RunError | None:
-        """Return why the driver ended, `None` if it did not say."""
-        return self._read("error.json", RunError)
+        """Return why the driver ended, `None` if it did not report that."""
+        return self.read("error.json", RunError)
 
     def forget_error(self) -> None:
         """Before the driver starts again."""
         self._files.delete("error.json")
 
     def set_end(self, end: RunEnd) -> None:
-        """Say that it is over."""
-        self._write("ended.json", end)
+        self.write("ended.json", end)
 
     def end(self) -> RunEnd | None:
         """Return how it ended, `None` as long as it has not."""
-        return self._read("ended.json", RunEnd)
+        return self.read("ended.json", RunEnd)
 
     # -- files
 
     def write(self, name: str, document: Any) -> None:
-        """Write another document."""
-        self._write(name, document)
+        """Write a document."""
+        self._files.put(name, msgspec.json.encode(document))
 
     def read(self, name: str, type_: type[T]) -> T | None:
-        """Read another document, `None` if it is not there.
+        """Read a document, `None` if it is not there.
 
         Raises:
             msgspec.MsgspecError: It is damaged.
         """
-        return self._read(name, type_)
-
-    def _write(self, name: str, document: Any) -> None:
-        self._files.put(name, msgspec.json.encode(document))
-
-    def _read(self, name: str, type_: type[T]) -> T | None:
         try:
             return msgspec.json.decode(self._files.get(name), type=type_)
         except NotFoundError:
             return None
+
+
+def current_run() -> RunDirectory | None:
+    """Return the launch this program belongs to, `None` if it was started by other means."""
+    named = os.environ.get(LAUNCH_VARIABLE)
+    return RunDirectory(Path(named).parent) if named else None

@@ -1,12 +1,13 @@
-"""What an attempt runs, written down for those who look at the job."""
+"""How a job is doing and what it runs, as its driver records it."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from turnback.job.process import ProcessId
+from turnback.job.run import ProcessId
 
 FORMAT = 1
 
@@ -17,7 +18,6 @@ class JobState(Enum):
     CREATED = "CREATED"
     RUNNING = "RUNNING"
     RESTARTING = "RESTARTING"
-    CANCELLING = "CANCELLING"
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     CANCELED = "CANCELED"
@@ -106,6 +106,25 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     supervisor: ProcessId | None = None
     log: str | None = None
+
+
+class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a driver changes of its status: see `Status`. Fields left out stay as they are."""
+
+    attempt: int | UnsetType | None = UNSET
+    epoch: int | UnsetType | None = UNSET
+    checkpoint: int | UnsetType | None = UNSET
+    restarts: int | UnsetType = UNSET
+    cause: str | UnsetType | None = UNSET
+    metrics: Metrics | UnsetType = UNSET
+    supervisor: ProcessId | UnsetType | None = UNSET
+    log: str | UnsetType | None = UNSET
+
+    def apply(self, status: Status) -> Status:
+        """Return a status with these changes."""
+        fields = msgspec.structs.asdict(self)
+        changes = {name: value for name, value in fields.items() if value is not UNSET}
+        return msgspec.structs.replace(status, **changes)
 
 
 class ProgramOperator(msgspec.Struct, frozen=True, kw_only=True):

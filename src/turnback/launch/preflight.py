@@ -1,8 +1,13 @@
-"""What would become of a snapshot in a program, found out without running the program's job."""
+"""Runs a program until it calls `execute`, and does something with what it has built.
+
+So one can find out what would become of a snapshot in a program, without running its job. The
+program runs in a process of its own, whose main module is this one.
+"""
 
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -14,9 +19,11 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from turnback.core.errors import JobFailedError, TurnbackError
-from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode, RunDirectory
+from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode, RunDirectory, RunError
 
 if TYPE_CHECKING:
+    from turnback.api.launched import ProgramFound
+    from turnback.inspect.transactions import Settled
     from turnback.snapshot.preflight import CheckReport
 
 
@@ -88,37 +95,82 @@ def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
         run = RunDirectory(directory)
         run.write(LAUNCH, launch)
         run.write(TASK, task)
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "turnback.launch.planned", str(directory)],
+        printed = subprocess.run(
+            [sys.executable, "-P", "-m", "turnback.launch.preflight", str(directory)],
             cwd=launch.directory,
-            env=_environment(directory),
+            env=os.environ | {LAUNCH_VARIABLE: str(directory / LAUNCH)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
-        )
+        ).stdout.decode(errors="replace")
         found = run.read(RESULT, result)
         if found is None:
-            raise _failure(run, launch, done.stdout.decode(errors="replace"))
+            raise _failure(run, launch, printed)
         return found
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _environment(directory: Path) -> dict[str, str]:
-    return os.environ | {LAUNCH_VARIABLE: str(directory / LAUNCH)}
-
-
 def _failure(run: RunDirectory, launch: Launch, printed: str) -> TurnbackError:
-    told = run.error()
-    if told is None:
-        return JobFailedError(
-            f"{launch.script} ended before it called execute():\n{_tail(printed)}".rstrip()
-        )
-    return told.rebuilt() or JobFailedError(
-        f"{launch.script} failed: {told.kind}: {told.message}\n{_tail(printed)}"
+    tail = "\n".join(f"  {line}" for line in printed.splitlines()[-_TAIL:])
+    error = run.error()
+    if error is None:
+        return JobFailedError(f"{launch.script} ended before it called execute():\n{tail}".rstrip())
+    return error.rebuilt() or JobFailedError(
+        f"{launch.script} failed: {error.kind}: {error.message}\n{tail}"
     )
 
 
-def _tail(printed: str) -> str:
-    return "\n".join(f"  {line}" for line in printed.splitlines()[-_TAIL:])
+# -- in the process of the program; what only it needs is imported there
+
+
+def _check(found: ProgramFound) -> CheckReport:
+    from turnback.job.directory import JobDirectory
+    from turnback.snapshot.find import locate
+    from turnback.snapshot.preflight import check
+    from turnback.spark.sources import stream_counts
+    from turnback.state.files import StorageRef
+
+    spec = found.spec
+    directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
+    job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
+    snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
+    allow, streams = spec.allow_non_restored_state, stream_counts(found.plan)
+    return check(found.plan, snapshot.info(), spec.renames, allow, streams)
+
+
+def _settle(found: ProgramFound, task: ProgramTask) -> Settled:
+    from turnback.inspect.jobs import Jobs
+    from turnback.inspect.transactions import Action, settle
+    from turnback.program.graph import NodeKind
+
+    spec, operators = found.spec, found.plan.operators()
+    job = Jobs(spec.root, spec.storage_options).get(spec.name)
+    sinks = {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
+    return settle(job, Action(task.kind), sinks, force=task.force)
+
+
+def main(path: str) -> int:
+    """Do the task in a directory with the program it names."""
+    from turnback.api.launched import ProgramFound
+
+    run = RunDirectory(path)
+    launch, task = run.launch(), run.read(TASK, ProgramTask)
+    assert task is not None
+    sys.argv = [launch.script, *launch.arguments]
+    sys.path.insert(0, str(Path(launch.script).parent))
+    try:
+        try:
+            runpy.run_path(launch.script, run_name="__main__")
+        except ProgramFound as found:
+            run.write(RESULT, _check(found) if task.kind == "check" else _settle(found, task))
+            return 0
+    except Exception as error:
+        run.set_error(RunError(type(error).__name__, str(error)))
+        raise
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

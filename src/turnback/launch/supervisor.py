@@ -1,7 +1,7 @@
-"""A program that starts a driver, and starts it again when it dies.
+"""The supervisor: a process that starts a driver, and starts it again when it dies.
 
-An attempt that fails is the driver's own business. This is about the process: killed, out of
-memory, gone. The next one goes on from the latest checkpoint, as every start does.
+Attempts that fail are restarted by the driver itself. The supervisor is about the process: killed,
+out of memory, gone. The next driver goes on from the latest checkpoint, as every start does.
 """
 
 from __future__ import annotations
@@ -25,27 +25,24 @@ from turnback.core.duration import format_duration
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError, TurnbackError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import answer_ended
-from turnback.job.process import ProcessId
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
 from turnback.job.run import (
     LAUNCH,
     LAUNCH_VARIABLE,
     Launch,
+    ProcessId,
     RunDirectory,
     RunEnd,
     RunError,
     RunningJob,
 )
-from turnback.job.status import JobState, Status
-from turnback.spark.ending import FINAL, REPLACED
+from turnback.job.status import JobState, Status, StatusUpdate
+from turnback.spark.failures import FINAL, REPLACED
 
 T = TypeVar("T")
 _TICK_S = 0.5
-_PATIENCE_S = 600.0
-_DAMAGED = (CorruptFileError, FormatVersionError)
-_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "metrics", "log")
+_RETRY_S = 600.0
 
 
 class Supervisor:
@@ -62,17 +59,17 @@ class Supervisor:
         self._child: subprocess.Popen[bytes] | None = None
         self._job: RunningJob | None = None
         self._attempt: int | None = None
-        self._no_start: RunError | None = None
+        self._start_error: RunError | None = None
         self._strategy: RestartStrategy | None = None
         self._deaths = 0
-        self._complained = False
+        self._warned = False
 
     def supervise(self) -> None:
         """Return when the driver has ended for good."""
-        driver = self._adopted() or self._start()
+        driver = self._adopt() or self._start()
         while True:
-            code = None if driver is None else self._await(driver)
-            end = self._is_over(driver, code) or self._wait_to_restart(code)
+            code = None if driver is None else self._wait_for(driver)
+            end = self._end_of_driver(driver, code) or self._wait_to_restart(code)
             if end is not None:
                 self._run.set_end(end)
                 return
@@ -81,16 +78,16 @@ class Supervisor:
 
     # -- the driver
 
-    def _adopted(self) -> ProcessId | None:
+    def _adopt(self) -> ProcessId | None:
         """The driver that another supervisor has started; it may have died since."""
         driver = self._run.driver()
         if driver is not None:
-            _say(f"supervisor {os.getpid()} takes over, for driver {driver.pid}")
+            _print(f"supervisor {os.getpid()} takes over, for driver {driver.pid}")
         return driver
 
     def _start(self) -> ProcessId | None:
         """Start a driver; None if the system does not allow it."""
-        launch, self._no_start = self._launch, None
+        launch, self._start_error = self._launch, None
         try:
             # Into the file, not through a pipe: a driver must not die of its supervisor's death.
             with self._run.log.open("ab") as log:
@@ -104,14 +101,14 @@ class Supervisor:
                     stderr=log,
                 )
         except OSError as error:  # no memory for a process, or the working directory is gone
-            no_start = self._no_start = RunError.of(error)
-            _try(lambda: self._run.set_error(no_start))
+            no_start = self._start_error = RunError.of(error)
+            _write_or_warn(lambda: self._run.set_error(no_start))
             return None
         driver = ProcessId.of(self._child.pid)
-        _try(lambda: self._run.set_driver(driver))
+        _write_or_warn(lambda: self._run.set_driver(driver))
         return driver
 
-    def _await(self, driver: ProcessId) -> int | None:
+    def _wait_for(self, driver: ProcessId) -> int | None:
         """Wait for the driver's end; returns its exit status, if it was started here."""
         while True:
             if self._child is not None:
@@ -124,70 +121,70 @@ class Supervisor:
             else:
                 return None
             if self._attempt is None:
-                self._learn()
+                self._remember()
             self._rotate()
 
     def _rotate(self) -> None:
         try:
             rotate(self._run.log, self._launch.log_bytes)
         except OSError as error:  # it is gone, or the disk is full
-            if not self._complained:
-                _say(f"the log cannot be rotated, trying again: {error}")
-            self._complained = True
+            if not self._warned:
+                _print(f"the log cannot be rotated, trying again: {error}")
+            self._warned = True
 
-    def _learn(self) -> None:
-        """Remember what the driver has told: its files may be gone when they are needed."""
-        job, attempt = _readable(self._run.job), _readable(self._run.running)
+    def _remember(self) -> None:
+        """Remember what the driver has reported: its files may be gone when they are needed."""
+        job, attempt = _read_or_none(self._run.job), _read_or_none(self._run.running)
         self._job = self._job if job is None else job
         self._attempt = self._attempt if attempt is None else attempt
 
     def _prepare_restart(self) -> None:
         """Write again what the next driver reads, whatever has become of the files."""
         attempt = self._attempt
-        _try(lambda: self._run.write(LAUNCH, self._launch))
+        _write_or_warn(lambda: self._run.write(LAUNCH, self._launch))
         if attempt is not None:
-            _try(lambda: self._run.set_running(attempt))
-        _try(self._run.forget_error)
+            _write_or_warn(lambda: self._run.set_running(attempt))
+        _write_or_warn(self._run.forget_error)
 
     # -- what follows
 
-    def _is_over(self, driver: ProcessId | None, code: int | None) -> RunEnd | None:
-        """Whether the driver has come to its own end, good or bad."""
-        self._learn()
+    def _end_of_driver(self, driver: ProcessId | None, code: int | None) -> RunEnd | None:
+        """How the driver has ended for good, if it has."""
+        self._remember()
         job, error = self._job, self._error()
         if error is not None and (job is None or self._attempt is None):
             return RunEnd(code, "the program failed")
         if job is None:
             if code:
-                self._run.set_error(RunError("ProcessDied", f"the program {_told(code)}"))
+                self._run.set_error(RunError("ProcessDied", f"the program {_exit_text(code)}"))
             return RunEnd(code, "the program ended before it ran a job")
         status = _status(job)
-        # An older driver's last words are not this one's.
+        # The status may still be that of an older driver.
         if status is not None and status.process == driver and status.state.is_terminal:
-            _answer(job, status.state)
+            _answer_requests(job, status.state)
             return RunEnd(code, f"the job is {status.state.value}")
         if error is not None:
-            return self._no_restart_mends(job, error, code)
+            return self._end_without_restart(job, error, code)
         return RunEnd(code, "the program ended") if code == 0 else None
 
-    def _no_restart_mends(
+    def _end_without_restart(
         self, job: RunningJob, error: RunError, code: int | None
     ) -> RunEnd | None:
-        """Whether a job that has run before is over, because of what its driver ended with."""
+        """How a job that has run before is over, because of what its driver ended with."""
         rebuilt = error.rebuilt()
         if isinstance(rebuilt, REPLACED):
             return RunEnd(code, f"another driver has taken over the job: {error.message}")
         if not isinstance(rebuilt, FINAL):
             return None
-        reason = f"no restart mends what the driver ended with: {error.message}"
-        _say(reason)
-        _conclude(job, JobState.FAILED, reason)
+        reason = f"a restart would not help: {error.message}"
+        _print(reason)
+        _write_final_status(job, JobState.FAILED, reason)
         return RunEnd(code, reason)
 
     def _error(self) -> RunError | None:
-        """What the driver ended with, if it could say so."""
+        """What the driver ended with, if it could report that."""
         try:
-            return self._no_start or self._run.error()
+            return self._start_error or self._run.error()
         except (msgspec.MsgspecError, StorageError) as error:
             return RunError("StorageError", f"what the driver ended with cannot be read: {error}")
 
@@ -196,23 +193,23 @@ class Supervisor:
         job, error = self._job, self._error()
         assert job is not None
         self._deaths += 1
-        how = f"the driver {'could not be started' if self._no_start else _told(code)}"
+        how = f"the driver {'could not be started' if self._start_error else _exit_text(code)}"
         if error is not None:
             how += f": {error.message.rstrip('.')}"
         delay = self._delay(job)
         if delay is None:
             reason = f"{how}, and the restart strategy allows no other start"
-            _say(reason)
-            _conclude(job, JobState.FAILED, reason)
-            _patiently(lambda: _answer(job, JobState.FAILED))
+            _print(reason)
+            _write_final_status(job, JobState.FAILED, reason)
+            _retrying(lambda: _answer_requests(job, JobState.FAILED))
             self._run.set_error(RunError("JobFailedError", f"job {job.name!r} failed: {reason}"))
             return RunEnd(code, reason)
-        _say(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
+        _print(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
         until = time.monotonic() + delay / 1000
         while True:
             if _cancelled(job):
-                _conclude(job, JobState.CANCELED, None)
-                _answer(job, JobState.CANCELED)
+                _write_final_status(job, JobState.CANCELED, None)
+                _answer_requests(job, JobState.CANCELED)
                 return RunEnd(code, "the job is CANCELED")
             left = until - time.monotonic()
             if left <= 0:
@@ -232,29 +229,39 @@ def _directory(job: RunningJob) -> JobDirectory:
 
 
 def _status(job: RunningJob) -> Status | None:
-    """What a driver last said; None also if that cannot be read, which is no reason to give up."""
+    """The job's status; None also if it cannot be read, which is no reason to give up."""
     try:
-        return _patiently(_directory(job).status)
+        return _retrying(_directory(job).status)
     except TurnbackError as error:
-        _say(f"the status of job {job.name!r} cannot be read: {error}")
+        _print(f"the status of job {job.name!r} cannot be read: {error}")
         return None
 
 
-def _conclude(job: RunningJob, state: JobState, cause: str | None) -> None:
-    """Say in the driver's place that the job has ended."""
+def _write_final_status(job: RunningJob, state: JobState, cause: str | None) -> None:
+    """Write in the driver's place that the job has ended."""
     last = _status(job)
     if last is not None and last.state.is_terminal:
-        return  # said by another driver, which has had the job since
+        return  # another driver has had the job since
     try:
         directory = _directory(job)
-        other = None if last is None else _patiently(directory.in_use)
+        other = None if last is None else _retrying(directory.in_use)
         if other is not None:
-            _say(f"job {job.name!r} is left alone: it is run by pid {other.process.pid}")
+            _print(f"job {job.name!r} is left alone: it is run by pid {other.process.pid}")
             return
-        kept = {} if last is None else {name: getattr(last, name) for name in _KEPT}
-        _patiently(lambda: directory.say(state, job.job_id, cause=cause, **kept))
+        update = StatusUpdate(cause=cause)
+        if last is not None:
+            update = StatusUpdate(
+                attempt=last.attempt,
+                epoch=last.epoch,
+                checkpoint=last.checkpoint,
+                restarts=last.restarts,
+                cause=cause,
+                metrics=last.metrics,
+                log=last.log,
+            )
+        _retrying(lambda: directory.write_status(state, job.job_id, update))
     except TurnbackError as error:
-        _say(f"that job {job.name!r} is {state.value} cannot be written: {error}")
+        _print(f"the status {state.value} of job {job.name!r} cannot be written: {error}")
 
 
 def _cancelled(job: RunningJob) -> bool:
@@ -262,59 +269,59 @@ def _cancelled(job: RunningJob) -> bool:
     try:
         requests = Requests(_directory(job).storage).open()
     except TurnbackError as error:  # the next driver looks as well
-        _say(f"requests to job {job.name!r} cannot be read: {error}")
+        _print(f"requests to job {job.name!r} cannot be read: {error}")
         return False
     return any(r.kind is RequestKind.CANCEL and not r.savepoint for r in requests)
 
 
-def _answer(job: RunningJob, state: JobState) -> None:
+def _answer_requests(job: RunningJob, state: JobState) -> None:
     """Answer what the driver has left open, after the job has ended."""
     storage = _directory(job).storage
     try:
-        _patiently(lambda: answer_ended(Requests(storage), SavepointCatalog(storage), state))
+        _retrying(lambda: Requests(storage).answer_ended(SavepointCatalog(storage), state))
     except TurnbackError as error:  # whoever waits sees that the job has ended
-        _say(f"requests to job {job.name!r} are left without an answer: {error}")
+        _print(f"requests to job {job.name!r} are left without an answer: {error}")
 
 
-def _readable(ask: Callable[[], T | None]) -> T | None:
+def _read_or_none(read: Callable[[], T | None]) -> T | None:
     """Read a file of the launch; one that is damaged counts as missing."""
     try:
-        return ask()
+        return read()
     except (msgspec.MsgspecError, StorageError) as error:
-        _say(f"a file of this launch cannot be read: {error}")
+        _print(f"a file of this launch cannot be read: {error}")
         return None
 
 
-def _try(write: Callable[[], None]) -> None:
+def _write_or_warn(write: Callable[[], None]) -> None:
     """Write a file of the launch; a full disk is no reason to leave a job without a driver."""
     try:
         write()
     except StorageError as error:
-        _say(f"a file of this launch cannot be written: {error}")
+        _print(f"a file of this launch cannot be written: {error}")
 
 
-def _patiently(ask: Callable[[], T]) -> T:
-    """Ask a storage that may not answer at once: giving up would leave the job without a driver."""
-    until = time.monotonic() + _PATIENCE_S
+def _retrying(call: Callable[[], T]) -> T:
+    """Try again while the storage does not answer: giving up would leave the job without driver."""
+    until = time.monotonic() + _RETRY_S
     while True:
         try:
-            return ask()
+            return call()
         except StorageError as error:
-            if isinstance(error, _DAMAGED) or time.monotonic() > until:
+            if isinstance(error, CorruptFileError | FormatVersionError) or time.monotonic() > until:
                 raise
-            _say(f"asking again: {error}")
+            _print(f"trying again: {error}")
             time.sleep(10 * _TICK_S)
 
 
-def _told(code: int | None) -> str:
+def _exit_text(code: int | None) -> str:
     if code is None:
         return "died"
     return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
 
 
-def _say(what: str) -> None:
+def _print(message: str) -> None:
     with suppress(OSError):  # the disk that holds the log may be full
-        print(f"turnback: {what}", flush=True)
+        print(f"turnback: {message}", flush=True)
 
 
 def rotate(log: Path, most: int) -> None:
@@ -325,7 +332,7 @@ def rotate(log: Path, most: int) -> None:
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[bool]:
+def _exclusive(path: Path) -> Iterator[bool]:
     """Hold the lock of a launch; it ends with this process, however that ends."""
     with path.open("ab") as file:
         try:
@@ -337,7 +344,7 @@ def _only_one(path: Path) -> Iterator[bool]:
 
 
 def _default_signals() -> None:
-    """Do as if started from a terminal: the program inherits what is ignored here.
+    """Handle signals as if started from a terminal: the program inherits what is ignored here.
 
     Whoever started this may ignore signals, as `nohup` and many CI runners do.
     """
@@ -350,18 +357,18 @@ def main(path: str) -> int:
     """Supervise the launch in a directory, unless somebody does already."""
     _default_signals()
     run = RunDirectory(path)
-    with _only_one(run.path / "supervisor.lock") as mine:
+    with _exclusive(run.path / "supervisor.lock") as mine:
         if not mine or run.end() is not None:
             return 0
         run.set_supervisor(ProcessId.current())
-        launch = _readable(lambda: run.read(LAUNCH, Launch))
+        launch = _read_or_none(lambda: run.read(LAUNCH, Launch))
         if launch is None:
-            _say(f"{run.path / LAUNCH} is gone or damaged")
+            _print(f"{run.path / LAUNCH} is gone or damaged")
             return 1
         try:
             Supervisor(run, launch).supervise()
         except TurnbackError as error:
-            _say(f"the supervisor gives up: {error}")
+            _print(f"the supervisor gives up: {error}")
             run.set_end(RunEnd(None, str(error)))
             return 1
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.checkpoint.retention import HeldCheckpoint
+from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput
@@ -51,9 +51,7 @@ class Attempt:
         """Whether checkpoints of it can be taken."""
         self._query = job.engine.query(plan, job.spec, directory.storage, fence.attempt)
         self.coordinator = CheckpointCoordinator(
-            fence,
             context.log,
-            directory.storage,
             job.spec.settings,
             context.sinks.committers,
             max_parallelism=plan.max_parallelism,
@@ -61,7 +59,7 @@ class Attempt:
             history=context.history,
             clock=job.clock,
             on_failure=lambda _: self._wake.set(),
-            holds=job.holds,
+            pins=job.pins,
             inherited=snapshot.files() if snapshot else (),
         )
         self._epochs = Epochs(job, context, self._query, self.coordinator, self._meter, on_epoch)
@@ -105,10 +103,10 @@ class Attempt:
         """End this attempt from another thread as if its input had ended."""
         self._wake.set()
 
-    def hold(self, kind: str) -> Future[HeldCheckpoint]:
+    def hold(self, kind: str) -> Future[PinnedCheckpoint]:
         """Take a checkpoint of the newest epoch, and keep its files until it is released."""
         self.coordinator.offer(self._epochs.initial)
-        return self.coordinator.hold(kind)
+        return self.coordinator.pin(kind)
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""

@@ -1,3 +1,5 @@
+"""A driver's job and attempts: what they work with, and whether the job is still its own."""
+
 from __future__ import annotations
 
 import logging
@@ -6,17 +8,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+
+from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
-from turnback.checkpoint.retention import Holds
+from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import FencedError, StorageError
+from turnback.core.errors import ConfigurationError, FencedError, StorageError
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
-from turnback.job.process import ProcessId
-from turnback.job.run import RunDirectory
+from turnback.job.run import ProcessId, RunDirectory
+from turnback.job.status import StatusUpdate
 from turnback.program.plan import Plan
 from turnback.spark.engine import Engine
 from turnback.spark.job import JobSpec
@@ -36,7 +39,7 @@ class JobContext:
         spec: How to run it.
         directory: The job directory.
         clock: Where time comes from.
-        holds: Files that savepoints are being written from.
+        pins: Files that savepoints are being written from.
     """
 
     engine: Engine
@@ -44,7 +47,7 @@ class JobContext:
     spec: JobSpec
     directory: JobDirectory
     clock: Clock = field(default_factory=SystemClock)
-    holds: Holds = field(default_factory=Holds)
+    pins: PinnedFiles = field(default_factory=PinnedFiles)
 
     @property
     def storage(self) -> StorageRef:
@@ -73,11 +76,7 @@ class AttemptContext:
 
 
 class Tenure:
-    """Tells whether the job is still this driver's, for whatever no fence protects by itself.
-
-    Args:
-        directory: The job directory.
-    """
+    """Checks that no other driver has taken the job, where no fence protects a write by itself."""
 
     def __init__(self, directory: JobDirectory) -> None:
         self._name = directory.name
@@ -98,7 +97,7 @@ class Tenure:
 
         Raises:
             FencedError: There is none yet, or a newer one has taken over.
-            StorageError: It cannot be told.
+            StorageError: The log cannot be read.
         """
         newest = self._log.newest()
         if self._attempt is None or newest is None:
@@ -112,25 +111,25 @@ class Tenure:
 
 
 class Heartbeat:
-    """Shows that the driver lives, and how it is doing; and sees to it that somebody looks.
+    """Updates the status regularly, which shows that the driver is alive, and its supervisor.
 
     A driver that `turnback run` started has a supervisor, which starts it again when it dies. The
     supervisor may die as well: then the driver starts another one.
 
     Args:
         directory: The job directory.
-        fields: Gives what the status shall say.
-        run: Where driver and supervisor meet; None if it has no supervisor.
+        update: Returns what has changed in the status.
+        run: The directory shared with the supervisor; None if there is none.
     """
 
     def __init__(
         self,
         directory: JobDirectory,
-        fields: Callable[[], dict[str, Any]],
+        update: Callable[[], StatusUpdate],
         run: RunDirectory | None,
     ) -> None:
         self._directory = directory
-        self._fields = fields
+        self._update = update
         self._run = run
         self._started: subprocess.Popen[bytes] | None = None
 
@@ -142,7 +141,8 @@ class Heartbeat:
         def beat() -> None:
             while not done.wait(HEARTBEAT_S):
                 try:
-                    self._directory.beat(**self._fields(), supervisor=self._supervisor())
+                    supervisor = self._supervisor()
+                    self._directory.heartbeat(replace(self._update(), supervisor=supervisor))
                 except Exception as e:  # noqa: BLE001 - a dead thread would look like a dead driver
                     _LOG.warning("the status could not be written, trying again: %s", e)
 
@@ -164,6 +164,6 @@ class Heartbeat:
             _LOG.warning("the supervisor of this driver has died; another one is started")
             try:
                 self._started = self._run.start_supervisor()
-            except (OSError, StorageError) as e:
+            except (OSError, ConfigurationError, StorageError) as e:
                 _LOG.warning("no supervisor could be started, trying again: %s", e)
         return found

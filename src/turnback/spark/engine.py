@@ -20,11 +20,11 @@ from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
 from turnback.sources.frames import collection_frame, file_frame
 from turnback.spark.frames import EpochFrames
-from turnback.spark.internals import streaming_query
+from turnback.spark.internals import OUTPUT_LOST, lost_jvm, streaming_query
 from turnback.spark.job import JobSpec
 from turnback.spark.scratch import Positions, Scratch
-from turnback.spark.session import lost_jvm
-from turnback.spark.sources import leaf_names, united
+from turnback.spark.selftest import check_spark
+from turnback.spark.sources import leaf_directories, united
 from turnback.spark.worker import Task, run_tasks
 from turnback.storage.base import Storage
 from turnback.types.typeinfo import TypeInfo
@@ -33,10 +33,7 @@ from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
 Sources = Mapping[str, SourcePosition]
-"""The position of every stream, by its name; see `leaf_names`."""
-
-_OUTPUT_LOST = "Spark cannot rollback"
-"""How Spark puts it that output was lost with an executor after some had read it."""
+"""The position of every stream, by its name; see `leaf_directories`."""
 
 
 class EpochInput(Protocol):
@@ -118,9 +115,14 @@ class Engine(Protocol):
 
 
 class SparkEngine:
-    """Runs jobs on a Spark session."""
+    """Runs jobs on a Spark session.
+
+    Raises:
+        ConfigurationError: Jobs cannot run on this Spark.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
+        check_spark(spark)
         self._spark = spark
 
     @property
@@ -160,7 +162,7 @@ class SparkQuery:
         self._plan = plan
         self._spec = spec
         self._positions = positions
-        self._scratch = Scratch(leaf_names(plan))
+        self._scratch = Scratch(leaf_directories(plan))
         self._frames = EpochFrames(spark, plan)
         self._reruns = TaskReruns(spark, plan)
         self._running = ExitStack()
@@ -207,7 +209,7 @@ class SparkQuery:
             cause = unmarked(e)
             if cause is not e:
                 raise cause from None
-            if _OUTPUT_LOST in str(e):
+            if OUTPUT_LOST in str(e):
                 raise EpochConflictError("output of tasks that others had read was lost") from None
             raise
         barriers = [decode_barrier(bytes(row[CONTROL])) for row in rows]

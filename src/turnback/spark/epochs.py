@@ -165,7 +165,7 @@ class Epochs:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
         sources = input.positions()
-        merged_away = self._merger.tend(self._chains)
+        merged_away = self._merger.advance(self._chains)
         cut = EpochCut(
             epoch=epoch,
             sources=sources,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Channel, Plan, Routing
+from turnback.spark.internals import pickle_by_value
 from turnback.spark.sources import control, nulls
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
@@ -139,7 +139,7 @@ def _key_partition(wire: Channel, layout: RowLayout, max_parallelism: int) -> st
 def pickled(program: LevelProgram) -> bytes:
     """A program as it is sent to the workers."""
     try:
-        return bytes(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
+        return pickle_by_value(program)
     except (pickle.PicklingError, TypeError) as e:
         names = ", ".join(repr(op.uid) for op in program.level.operators)
         raise PlanError(

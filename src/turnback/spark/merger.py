@@ -80,8 +80,8 @@ class Merger:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="turnback-merge")
         self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
 
-    def tend(self, chains: Chains) -> list[str]:
-        """Take in what is done and start what is due. Called between epochs.
+    def advance(self, chains: Chains) -> list[str]:
+        """Use the results of finished merges and start new ones; to be called between epochs.
 
         Returns:
             Paths that are no longer needed for new epochs.

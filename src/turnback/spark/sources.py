@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Plan, SourcePlan
+from turnback.spark.internals import source_directories, streaming_nodes
 from turnback.types.columns import stream_columns
 from turnback.worker.program import CONTROL, TO, WIRE, RowLayout, source_layout
-
-_STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-)
 
 
 def united(plan: Plan) -> DataFrame:
@@ -46,16 +38,24 @@ def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Col
 
 
 def stream_counts(plan: Plan) -> dict[str, int]:
-    """How many streams each source reads."""
-    return {source.uid: _streaming_leaves(source) for source in plan.sources}
+    """How many streams each source reads; one, if it is no DataFrame but of another engine."""
+    return {
+        s.uid: len(_streams(s)) if isinstance(s.dataframe, DataFrame) else 1 for s in plan.sources
+    }
 
 
 def leaf_names(plan: Plan) -> list[str]:
-    """A name for every streaming relation below the union, in Spark's order."""
+    """A name for every stream below the union, in Spark's order."""
     names: list[str] = []
-    for uid, leaves in stream_counts(plan).items():
-        names += [uid] if leaves == 1 else [f"{uid}#{i}" for i in range(leaves)]
+    for uid, count in stream_counts(plan).items():
+        names += [uid] if count == 1 else [f"{uid}#{i}" for i in range(count)]
     return names
+
+
+def leaf_directories(plan: Plan) -> dict[str, str]:
+    """The directory of every stream in Spark's checkpoint, by name, in Spark's order."""
+    streams = [stream for source in plan.sources for stream in _streams(source)]
+    return dict(zip(leaf_names(plan), source_directories(streams), strict=True))
 
 
 def _tagged(source: SourcePlan, wire: int, layout: RowLayout) -> DataFrame:
@@ -67,19 +67,12 @@ def _tagged(source: SourcePlan, wire: int, layout: RowLayout) -> DataFrame:
     return frame.select(*control(None, wire, None), *columns)
 
 
-def _streaming_leaves(source: SourcePlan) -> int:
-    if not isinstance(source.dataframe, DataFrame):
-        return 1  # of another engine
-    found, stack = 0, [source.dataframe._jdf.queryExecution().analyzed()]
-    while stack:
-        node = stack.pop()
-        name, children = node.nodeName(), node.children()
-        if name in _STATEFUL and node.isStreaming():
-            raise PlanError(
-                f"source {source.uid!r}: its DataFrame holds state of Spark's own ({name}), which "
-                f"cannot be part of a checkpoint; do that step with key_by and process"
-            )
-        if children.size() == 0 and node.isStreaming():
-            found += 1
-        stack += [children.apply(i) for i in range(children.size())]
-    return found
+def _streams(source: SourcePlan) -> tuple[Any, ...]:
+    found = streaming_nodes(source.dataframe)
+    if found.stateful:
+        raise PlanError(
+            f"source {source.uid!r}: its DataFrame holds state of Spark's own "
+            f"({', '.join(found.stateful)}), which cannot be part of a checkpoint; do that step "
+            "with key_by and process"
+        )
+    return found.leaves

@@ -1,3 +1,5 @@
+"""What an attempt starts from: finding it, matching it with the program, and taking it in."""
+
 from __future__ import annotations
 
 import logging
@@ -5,21 +7,20 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-import msgspec
-
-from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
-from turnback.core.clock import Clock
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
-from turnback.program.plan import Plan
 from turnback.snapshot.claims import Claims, claim, present, source_uid
+from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.preflight import known_states, program_of, refuse_losses
 from turnback.snapshot.snapshot import Snapshot
-from turnback.spark.engine import Engine
+from turnback.spark.driver import JobContext
+from turnback.spark.failures import FINAL
 from turnback.spark.frames import pickled
-from turnback.spark.job import ClaimMode, JobSpec
+from turnback.spark.job import ClaimMode
+from turnback.spark.scratch import copy_position
+from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
-from turnback.state.files import StorageRef, storage_of
-from turnback.storage.envelope import check
 from turnback.worker.intake import IntakeTask, ProbeTask, RequestedState, requested_state
 from turnback.worker.program import level_programs
 
@@ -52,22 +53,79 @@ class Matched:
 
 
 class Starter:
-    """Makes of a snapshot the manifest that an attempt starts from.
+    """Finds what an attempt starts from, and makes of it the manifest that the attempt restores.
 
     The job's own checkpoint is taken as it is if its state fits the program as it is. Everything
     else is taken in first, see `turnback.worker.intake`.
     """
 
-    def __init__(
-        self, engine: Engine, plan: Plan, spec: JobSpec, storage: StorageRef, clock: Clock
-    ) -> None:
-        self._engine = engine
-        self._plan = plan
-        self._spec = spec
-        self._storage = storage
-        self._clock = clock
-        self._programs = level_programs(plan)
+    def __init__(self, job: JobContext) -> None:
+        self._engine = job.engine
+        self._plan = job.plan
+        self._spec = job.spec
+        self._directory = job.directory
+        self._storage = job.storage
+        self._clock = job.clock
+        self._programs = level_programs(job.plan)
         self._blobs = [pickled(program) for program in self._programs]
+        self._checked: Matched | None = None
+
+    def check(self) -> None:
+        """Find what the job starts from, and refuse what does not fit.
+
+        Nothing has been written yet: a start that is refused leaves no trace, neither a new job
+        nor another status of one that was stopped. Targets of sinks are claimed last.
+        """
+        info = self._directory.check_owner()
+        job_id = info.job_id if info else ""
+        try:
+            if not self._spec.fresh:
+                log = CheckpointLog(self._directory.storage)
+                self._checked = self.find(log, job_id, first=True)
+            take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
+            claim_targets(self._plan, self._directory, job_id, take_over=take_over)
+        except FINAL:
+            raise
+        except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
+            _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
+
+    def find(
+        self,
+        log: CheckpointLog,
+        job_id: str,
+        own_attempts: Collection[int] = (),
+        *,
+        first: bool,
+    ) -> Matched | None:
+        """Match what an attempt starts from with the program; `None` to start empty.
+
+        Args:
+            log: The job's checkpoints.
+            job_id: Identity of the job that starts.
+            own_attempts: Attempts of this driver, which has this program.
+            first: Whether no attempt has begun yet, so that it starts from what the user chose.
+        """
+        snapshot = self._snapshot(log, first=first)
+        if snapshot is None:
+            return None
+        if self._checked is not None and self._checked.snapshot == snapshot:
+            return self._checked
+        # A restart is a start like any other, unless this very program has taken the checkpoint.
+        known = snapshot.manifest is not None and snapshot.manifest.attempt in own_attempts
+        return self.match(snapshot, job_id, known=known)
+
+    def _snapshot(self, log: CheckpointLog, *, first: bool) -> Snapshot | None:
+        """What the user chose to start from, the first time; then the newest there is."""
+        if self._spec.start_from is not None and first:
+            return locate(self._spec.start_from, self._storage)
+        point = resume_point(log, self._directory)
+        if point is None:
+            return None
+        if point.manifest is not None:
+            promised = log.uncommitted(point.manifest)
+            return Snapshot.of_manifest(point.manifest, self._storage, promised)
+        assert point.snapshot is not None
+        return locate(point.snapshot, self._storage)
 
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
         """Check that a snapshot fits the program; nothing is written.
@@ -114,7 +172,7 @@ class Starter:
         if chosen and snapshot.job != self._spec.name and not self._spec.fork:
             raise ConfigurationError(
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, with a life of its own, "
+                f"{self._spec.name!r}: to start another job from it, "
                 "pass fork=True"
             )
 
@@ -222,7 +280,6 @@ class Starter:
             operators=(),
             transactions={},  # what it has promised is committed before it is taken in
             watermarks={},
-            config={},
         )
 
     def _positions(
@@ -240,21 +297,16 @@ class Starter:
                 same_input = old.removeprefix(before) == leaf.removeprefix(now)
                 if source_uid(old, uids) == before and same_input:
                     positions[leaf] = (
-                        self._with_copies(snapshot, position, fence) if copied else position
+                        copy_position(
+                            position,
+                            snapshot.storage,
+                            self._storage,
+                            lambda entry: f"offsets/{fence.attempt}/{entry.name}",
+                        )
+                        if copied
+                        else position
                     )
         return positions
-
-    def _with_copies(
-        self, snapshot: Snapshot, position: SourcePosition, fence: Fence
-    ) -> SourcePosition:
-        log: list[LogFile] = []
-        for entry in position.log:
-            data = storage_of(snapshot.storage).get(entry.path)
-            check(data, entry.length, entry.digest, f"{snapshot.storage.uri}/{entry.path}")
-            path = f"offsets/{fence.attempt}/{entry.name}"
-            storage_of(self._storage).put(path, data)
-            log.append(msgspec.structs.replace(entry, path=path))
-        return SourcePosition(position.offset, tuple(log))
 
 
 def _fits_as_it_is(own: Manifest, claims: Claims) -> bool:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import builtins
 from typing import Protocol
 
-from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CommitStateUnknownError,
+    NotFoundError,
+    StorageError,
+)
 
 TEMPORARY = ".turnback-tmp-"
 """Prefix of files being written. No path may use it, and no listing shows it."""
@@ -70,7 +75,7 @@ def claim(storage: Storage, path: str, data: bytes) -> None:
 
     Raises:
         AlreadyExistsError: Other bytes are at this path.
-        StorageError: It is not known whether the write happened.
+        CommitStateUnknownError: The write may or may not have happened.
     """
     try:
         try:
@@ -82,12 +87,25 @@ def claim(storage: Storage, path: str, data: bytes) -> None:
             # would not: after a failed sync they can be read and still be lost.
             storage.put_if_absent(path, data)
     except AlreadyExistsError:
-        try:
-            there = storage.get(path)
-        except NotFoundError:
-            there = None  # whoever wrote it has deleted it since
-        if there != data:
+        if not _holds(storage, path, data):
             raise
+    except StorageError as error:
+        raise _unknown(storage, path, error) from error
+
+
+def _holds(storage: Storage, path: str, data: bytes) -> bool:
+    try:
+        return storage.get(path) == data
+    except NotFoundError:
+        return False  # whoever wrote it has deleted it since
+    except StorageError as error:
+        raise _unknown(storage, path, error) from error
+
+
+def _unknown(storage: Storage, path: str, error: StorageError) -> CommitStateUnknownError:
+    return CommitStateUnknownError(
+        f"{path} may or may not have been written to {storage.uri}: {error}"
+    )
 
 
 def split_path(path: str) -> builtins.list[str]:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from turnback.api.client import JobClient
-from turnback.checkpoint.retention import HeldCheckpoint
+from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import CheckpointError
 from turnback.testing.engine import LocalEngine
 from turnback.testing.points import POINTS, Countdown, changes, wrapping
@@ -94,11 +94,11 @@ class LocalDriver:
         attempt = self.client._runner.attempt
         return attempt is not None and attempt.is_running and attempt.coordinator.failure is None
 
-    def hold(self) -> Future[HeldCheckpoint]:
+    def hold(self) -> Future[PinnedCheckpoint]:
         """Take a checkpoint of the newest epoch of the attempt that runs."""
         attempt = self.client._runner.attempt
         if attempt is None:
-            failed: Future[HeldCheckpoint] = Future()
+            failed: Future[PinnedCheckpoint] = Future()
             failed.set_exception(CheckpointError("the job restarts"))
             return failed
         return attempt.hold("harness")

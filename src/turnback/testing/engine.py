@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.program.plan import Plan
 from turnback.sources.frames import check_files, encode_collection
 from turnback.spark.engine import EpochInput, Sources
+from turnback.spark.internals import pickle_by_value
 from turnback.spark.job import JobSpec
 from turnback.spark.scratch import Positions
 from turnback.spark.worker import Task
@@ -235,7 +235,7 @@ def _reader(uid: str, source: object) -> SourceReader:
 
 def _run_task(task: Task[T]) -> T:
     """Run a task as a worker would: on a copy, which gives a copy of its result."""
-    own: Task[T] = pickle.loads(cloudpickle.dumps(task))  # type: ignore[no-untyped-call]
+    own: Task[T] = pickle.loads(pickle_by_value(task))
     try:
         result: T = pickle.loads(pickle.dumps(own.run()))
     except TurnbackError as error:

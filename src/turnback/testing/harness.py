@@ -229,7 +229,7 @@ class JobHarness:
                 time.sleep(_LOOK_S)
             try:
                 with future.result() as held:
-                    return held.checkpoint.manifest.name
+                    return held.manifest.name
             except TurnbackError:
                 if driver.is_running():
                     raise  # else the job restarts, and the next attempt can take it

@@ -56,8 +56,8 @@ def _holds_merged_file(arguments: Arguments) -> bool:
 
 
 _APPEND = "checkpoint.log:CheckpointLog.append"
-_COMMIT_SINKS = "checkpoint.pipeline:Steps.commit_sinks"
-_CLEAN = "checkpoint.retention:Retention._delete_doomed"
+_COMMIT_SINKS = "checkpoint.commits:Committers.commit"
+_CLEAN = "checkpoint.retention:Retention._delete_retired"
 _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
 _COMMITTERS = ("sinks.files:FileCommitter", "sinks.inline:InlineCommitter")
 
@@ -93,14 +93,14 @@ POINTS: dict[str, tuple[Point, ...]] = {
         Point(
             "job.catalog:SavepointCatalog.add",
             "before",
-            "spark.savepoints:Savepoints.take",
+            "spark.savepoints:JobSavepoints.take",
         ),
     ),
     # a stop, or a cancel with savepoint
-    "before-decision": (Point("job.decisions:Decisions.add", "before"),),
-    "after-decision": (Point("job.decisions:Decisions.add", "after"),),
+    "before-decision": (Point("job.requests:Requests.record_stop_point", "before"),),
+    "after-decision": (Point("job.requests:Requests.record_stop_point", "after"),),
     "before-answer": (
-        Point("job.requests:Requests.finish", "before", "spark.service:Service.close"),
+        Point("job.requests:Requests.finish", "before", "spark.service:RequestService.close"),
     ),
 }
 

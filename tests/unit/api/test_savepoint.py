@@ -79,7 +79,6 @@ def checkpoint(tmp_path):
         operators=(),
         transactions={},
         watermarks={},
-        config={},
         **common,
     )
     for slot in (fence, manifest):

@@ -1,16 +1,20 @@
 import pytest
 
-from coordinator_fakes import HookedStorage, Job, Lanes, cut, memory, state_file, take_fence
+from coordinator_fakes import (
+    HookedStorage,
+    Job,
+    ManualExecutors,
+    cut,
+    memory,
+    settings,
+    state_file,
+    take_fence,
+)
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.checkpoint.retention import Retention
-from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import StorageError
 from turnback.snapshot.snapshot import verify
-
-
-def settings(**options) -> CheckpointSettings:
-    return CheckpointSettings(**{"interval_ms": 1_000} | options)
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
@@ -54,19 +58,19 @@ def test_files_of_source_logs_are_counted_too() -> None:
 
 def test_a_file_replaced_by_a_merge_goes_when_the_last_checkpoint_with_it_goes() -> None:
     storage = memory()
-    lanes = Lanes()
-    job = Job(storage, executor=lanes)
+    executors = ManualExecutors()
+    job = Job(storage, executor=executors)
     a, b = state_file(storage, "state/1/a"), state_file(storage, "state/1/b")
     job.epoch(1, [a, b])
     job.checkpoint()  # under way, needs a and b
     merged = state_file(storage, "state/1/merged")
     job.coordinator.retire(["state/1/a", "state/1/b"])
     job.epoch(2, [merged])
-    lanes.run()
+    executors.run()
     assert job.checkpoints() == [2]
     assert verify(storage) == []
     job.checkpoint()
-    lanes.run()
+    executors.run()
     assert job.files() == ["state/1/merged"]
 
 
@@ -191,7 +195,7 @@ def test_a_start_that_cannot_list_fails() -> None:
     take_fence(log)
     storage.fail("list", "checkpoints")
     with pytest.raises(StorageError):
-        Retention(log, storage, 1).load()
+        Retention(log, 1).load()
 
 
 def test_checkpoints_of_older_attempts_count_as_retained() -> None:
@@ -209,31 +213,31 @@ def test_checkpoints_of_older_attempts_count_as_retained() -> None:
 
 
 def test_clean_up_spares_what_waits_to_become_a_checkpoint() -> None:
-    storage, lanes = memory(), Lanes()
-    job = Job(storage, settings(max_concurrent=2), executor=lanes)
+    storage, executors = memory(), ManualExecutors()
+    job = Job(storage, settings(max_concurrent=2), executor=executors)
     job.epoch(1)
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     job.epoch(2, [state_file(storage, "state/1/a")])
     job.checkpoint()
     job.epoch(3, [state_file(storage, "state/1/b")])
-    lanes["commit"].run()  # the first is complete, the second has not been written
+    executors["commit"].run()  # the first is complete, the second has not been written
     assert job.checkpoints() == [2]
-    lanes["manifest"].run()
+    executors["manifest"].run()
     assert job.checkpoints() == [2, 3]
     assert verify(storage) == []
 
 
 def test_clean_up_spares_the_newest_cut() -> None:
-    storage, lanes = memory(), Lanes()
-    job = Job(storage, executor=lanes)
+    storage, executors = memory(), ManualExecutors()
+    job = Job(storage, executor=executors)
     job.epoch(1)
     job.checkpoint()
     job.epoch(2, [state_file(storage, "state/1/a")])
     job.coordinator.retire(["state/1/a"])  # a merge is ready, its epoch not yet confirmed
-    lanes.run()
+    executors.run()
     assert job.checkpoints() == [2]
     assert job.files() == ["state/1/a"]
     job.checkpoint()
-    lanes.run()
+    executors.run()
     assert verify(storage) == []

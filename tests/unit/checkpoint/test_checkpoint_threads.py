@@ -21,9 +21,7 @@ def start(storage, sink, failed=None, **options) -> CheckpointCoordinator:
     log = CheckpointLog(storage)
     fence = take_fence(log, nonce=str(time.monotonic_ns()))
     return CheckpointCoordinator(
-        fence,
         log,
-        storage,
         CheckpointSettings(**{"interval_ms": 10} | options),
         {"sink": sink},
         max_parallelism=128,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from coordinator_fakes import HookedStorage, Job, Lanes, RecordingCommitter, memory, take_fence
+from coordinator_fakes import (
+    HookedStorage,
+    Job,
+    ManualExecutors,
+    RecordingCommitter,
+    memory,
+    take_fence,
+)
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import CheckpointError, CorruptFileError, NotFoundError
@@ -48,28 +55,28 @@ def test_a_sink_that_fails_does_not_undo_what_is_known_of_the_others() -> None:
 
 
 def test_what_an_earlier_checkpoint_committed_is_not_given_again() -> None:
-    lanes = Lanes()
+    executors = ManualExecutors()
     settings = CheckpointSettings(interval_ms=1_000, tolerable_failures=9, max_concurrent=2)
-    job, good, _ = two_sinks(executor=lanes, settings=settings)
+    job, good, _ = two_sinks(executor=executors, settings=settings)
     job.epoch(1, transactions={"bad": (b"b1",), "good": (b"g1",)})
     job.checkpoint()
     job.epoch(2, transactions={"bad": (b"b2",)})
     job.checkpoint()  # the first commits nothing before this one is written
-    lanes["manifest"].run()
+    executors["manifest"].run()
     assert job.log.latest().transactions == {"bad": (b"b1", b"b2"), "good": (b"g1",)}
-    lanes.run()
+    executors.run()
     assert good.calls == [(b"g1",)]
     assert left(job) == {"bad": (b"b1", b"b2")}
 
 
 def test_what_is_committed_at_the_end_is_recorded() -> None:
-    lanes = Lanes()
-    job = Job(executor=lanes, settings=CheckpointSettings(interval_ms=1_000, timeout_ms=500))
+    executors = ManualExecutors()
+    job = Job(executor=executors, settings=CheckpointSettings(interval_ms=1_000, timeout_ms=500))
     job.epoch(1)
     job.checkpoint()
-    lanes["manifest"].run()
+    executors["manifest"].run()
     job.sink.broken = ConnectionError("for a moment")
-    lanes["commit"].run()
+    executors["commit"].run()
     job.sink.broken = None
     assert left(job) == {"sink": (b"t1",)}
     job.coordinator.close()

@@ -7,9 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator_fakes import HookedStorage, Job, Lanes, RecordingCommitter, memory, take_fence
-from turnback.checkpoint.commits import ThreadLane
+from coordinator_fakes import (
+    HookedStorage,
+    Job,
+    ManualExecutors,
+    RecordingCommitter,
+    memory,
+    take_fence,
+)
 from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.protocol import SerialThread
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import FencedError, SinkError, StorageError
 
@@ -80,7 +87,7 @@ def test_everything_that_waits_for_its_commit_is_known(sink) -> None:
 
 
 def test_it_is_not_done_while_the_sink_commits(sink) -> None:
-    job = job_with(sink, executor=ThreadLane)
+    job = job_with(sink, executor=SerialThread)
     job.epoch(1)
     sink.gate.clear()
     job.checkpoint()
@@ -99,18 +106,18 @@ def test_it_is_not_done_while_the_sink_commits(sink) -> None:
 def test_when_commits_take_too_long_it_is_left_to_later(sink) -> None:
     """Once nobody waits for it, it must not happen: the next epoch's tasks are writing."""
     settings = CheckpointSettings(interval_ms=1_000, timeout_ms=10)
-    lanes = Lanes()
-    job = job_with(sink, settings=settings, executor=lanes)
+    executors = ManualExecutors()
+    job = job_with(sink, settings=settings, executor=executors)
     assert not job.coordinator.discard_others()
     sink.prepare(b"t1", "row")  # of the next epoch
-    lanes.run()
+    executors.run()
     assert sink.prepared == {b"t1": "row"}
     assert sink.known == []
 
 
 def test_a_sink_that_never_ends_fails_the_attempt(sink, monkeypatch) -> None:
     settings = CheckpointSettings(interval_ms=1_000, timeout_ms=50)
-    job = job_with(sink, settings=settings, executor=ThreadLane)
+    job = job_with(sink, settings=settings, executor=SerialThread)
     ended = threading.Event()
     monkeypatch.setattr(sink, "discard_others", lambda known: ended.wait(10))
     with pytest.raises(SinkError, match=r"has not rolled back .* 0\.05 s"):
@@ -150,8 +157,8 @@ def test_what_fails_is_left_to_the_next_start(sink, caplog, monkeypatch) -> None
 
 
 def test_sinks_that_cannot_do_it_are_not_waited_for() -> None:
-    lanes = Lanes()
-    job = Job(executor=lanes)
-    lanes.run()
+    executors = ManualExecutors()
+    job = Job(executor=executors)
+    executors.run()
     assert job.coordinator.discard_others()
-    assert not any(lane.jobs for lane in lanes.values())
+    assert not any(executor.tasks for executor in executors.values())

@@ -2,7 +2,7 @@
 
 The second takes the job over while the first still works, is paused, or dies. Each driver does
 what a real one does, without Spark: fence, resume, settle the sinks, epochs with checkpoints
-beside them, the two lanes of the coordinator as threads of their own.
+beside them, the two executors of the coordinator as threads of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 
 from coordinator_fakes import memory, state_file
-from interleaving import InterleavedLane, InterleavedStorage, Interleaving, replayable, seeds
+from interleaving import InterleavedExecutor, InterleavedStorage, Interleaving, replayable, seeds
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import EpochCut, Manifest, Slot, SourcePosition, decode
@@ -238,16 +238,14 @@ class Driver:
         promised = origin is not None and origin.number > self._log.committed()
         sink.recover(origin.transactions.get("sink", ()) if origin and promised else ())
         coordinator = CheckpointCoordinator(
-            fence,
             self._log,
-            self._storage,
             self._settings,
             {"sink": sink},
             max_parallelism=128,
             parent=origin.number if origin else None,
             clock=self._clock,
             inherited=origin.files() if origin else (),
-            executor=lambda name: InterleavedLane(name, self.world.order, self.name),
+            executor=lambda name: InterleavedExecutor(name, self.world.order, self.name),
         ).start(thread=False)
         try:
             self._drive(coordinator, sink, fence.attempt, origin)

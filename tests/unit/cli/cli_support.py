@@ -17,10 +17,10 @@ from unittest.mock import patch
 
 from snapshot_support import FakeJob, schema
 from turnback.cli.main import main
-from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History
-from turnback.job.request import Progress, Request, RequestState
+from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
+from turnback.job.request import Progress, Request, RequestOutcome, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, ProgramOperator
+from turnback.job.status import JobProgram, JobState, ProgramOperator, StatusUpdate
 
 PROGRAM = str(Path(sys.executable).with_name("turnback"))
 TOTAL = schema()
@@ -117,7 +117,7 @@ def make_job(
         number = taken.origin.checkpoint
         assert number is not None
         history.record(
-            CheckpointDone(number, job.epoch, "periodic", 1, 20, 3, 900, 1, 1800, 2, 5, 2)
+            CheckpointStats(number, job.epoch, "periodic", 1, 20, 3, 900, 1, 1800, 2, 5, 2)
         )
     history.record(CheckpointFailed(3, "periodic", "the disk is full", after_ms=10))
     history.flush()
@@ -139,7 +139,7 @@ def make_job(
         )
     )  # fmt: skip
     said = {"attempt": attempt, "epoch": 2, "checkpoint": 3, "cause": cause}
-    job.directory.say(state, job.info.job_id, **said)
+    job.directory.write_status(state, job.info.job_id, StatusUpdate(**said))
     return job
 
 
@@ -156,7 +156,7 @@ class Driver:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Driver:
-        self.job.directory.say(JobState.RUNNING, self.job.info.job_id)
+        self.job.directory.write_status(JobState.RUNNING, self.job.info.job_id)
         self._thread.start()
         return self
 
@@ -175,6 +175,6 @@ class Driver:
         self._requests.report(request.id, Progress(1, 2, 500, 0))
         if answer is RequestState.COMPLETED:
             path = self._path if request.takes_savepoint else None
-            self._requests.finish(request.id, answer, path=path)
+            self._requests.finish(request.id, RequestOutcome(answer, path=path))
         elif answer is RequestState.FAILED:
-            self._requests.finish(request.id, answer, error="the disk is full")
+            self._requests.finish(request.id, RequestOutcome(answer, error="the disk is full"))

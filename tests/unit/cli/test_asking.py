@@ -9,7 +9,7 @@ import pytest
 
 from turnback.cli.exit import ExitCode
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from unit.cli.cli_support import Driver, make_job
@@ -107,8 +107,8 @@ def test_waiting_ends_when_the_driver_is_gone(shell, job, monkeypatch):
 
 
 def _ask_and_die(asked, job):
-    request = Requests(job.storage).submit(RequestKind.SAVEPOINT)
-    job.directory.say(JobState.FAILED, job.info.job_id)
+    request = Requests(job.storage).submit(RequestSpec(RequestKind.SAVEPOINT))
+    job.directory.write_status(JobState.FAILED, job.info.job_id)
     return asked.request(request.id)
 
 
@@ -202,12 +202,12 @@ def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so
     shell, job, tmp_path, monkeypatch
 ):
     def ask(self, *args, **more):
-        request = Requests(job.storage).submit(RequestKind.STOP, savepoint=True)
+        request = Requests(job.storage).submit(RequestSpec(RequestKind.STOP, savepoint=True))
         entry = SavepointEntry(
             id=request.id, path=str(tmp_path / "sp"), created_ms=0, checkpoint=1, epoch=1
         )
         SavepointCatalog(job.storage).add(entry)
-        job.directory.say(JobState.FINISHED, job.info.job_id)
+        job.directory.write_status(JobState.FINISHED, job.info.job_id)
         return self.request(request.id)
 
     monkeypatch.setattr("turnback.inspect.job.Job.ask", ask)
@@ -221,9 +221,11 @@ def test_a_driver_has_some_time_to_answer_after_its_job_has_ended(shell, job, mo
     requests = Requests(job.storage)
 
     def ask(self, *args, **more):
-        request = requests.submit(RequestKind.SAVEPOINT)
-        job.directory.say(JobState.FINISHED, job.info.job_id)
-        late = threading.Timer(1.0, lambda: requests.finish(request.id, COMPLETED, path="/sp"))
+        request = requests.submit(RequestSpec(RequestKind.SAVEPOINT))
+        job.directory.write_status(JobState.FINISHED, job.info.job_id)
+        late = threading.Timer(
+            1.0, lambda: requests.finish(request.id, RequestOutcome(COMPLETED, path="/sp"))
+        )
         late.start()
         return self.request(request.id)
 

@@ -10,13 +10,15 @@ import pytest
 
 from turnback.cli.exit import ExitCode
 from turnback.cli.tail import Tail, last_lines
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from unit.cli.cli_support import make_job
 
 
 def with_log(root: Path, name: str, log: Path) -> None:
     job = make_job(root, name)
-    job.directory.say(JobState.FINISHED, job.info.job_id, attempt=1, log=str(log))
+    job.directory.write_status(
+        JobState.FINISHED, job.info.job_id, StatusUpdate(attempt=1, log=str(log))
+    )
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 100])

@@ -184,7 +184,7 @@ def test_a_terminal_gets_colours_and_relative_times(shell):
     assert "\x1b[34mFINISHED" in terminal.shown
     assert job.info.job_id[:8] in terminal.shown and job.info.job_id not in terminal.shown
     job.clock.advance(int(time.time() * 1000) - 7_000 - job.clock.now_ms())
-    job.directory.say(JobState.FINISHED, job.info.job_id)
+    job.directory.write_status(JobState.FINISHED, job.info.job_id)
     terminal = Terminal(shell, "status", "orders")
     assert terminal.end() == 0
     assert " s ago)" in terminal.shown

@@ -3,8 +3,7 @@
 import pytest
 
 from turnback.cli.exit import ExitCode
-from turnback.job.process import ProcessId
-from turnback.job.run import Launch, RunningJob
+from turnback.job.run import Launch, ProcessId, RunningJob
 from turnback.job.status import JobState
 from turnback.launch.runs import Runs
 from turnback.worker.local_state import LocalStores, StoreOwner

@@ -13,7 +13,7 @@ from turnback.core.errors import ConfigurationError, StillNeededError
 from turnback.inspect.garbage import find_garbage, remove, scan
 from turnback.inspect.garbage_files import GarbageKind
 from turnback.inspect.jobs import Jobs
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import file_name
@@ -235,9 +235,9 @@ def test_half_written_files_are_found_and_removed(tmp_path: Path) -> None:
 
 
 def asked(driver: Driver, state: RequestState | None) -> str:
-    request = driver.requests.submit(RequestKind.SAVEPOINT)
+    request = driver.requests.submit(RequestSpec(RequestKind.SAVEPOINT))
     if state is not None:
-        driver.requests.finish(request.id, state)
+        driver.requests.finish(request.id, RequestOutcome(state))
     return request.id
 
 

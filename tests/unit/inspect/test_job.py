@@ -9,7 +9,7 @@ import pytest
 from driver_support import START, Driver, dead, elsewhere, living, seen
 from turnback.core.errors import CorruptFileError
 from turnback.inspect.model import Process
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.status import JobState, Metrics
 
 # -- liveness
@@ -117,9 +117,9 @@ def test_the_detail_is_the_graph_with_its_numbers(driver: Driver) -> None:
         records={"count": (10, 3)}, state_bytes={"count": 55}, watermarks={"count": 9}
     )
     driver.say(JobState.RUNNING, metrics=metrics)
-    ended = driver.requests.submit(RequestKind.SAVEPOINT)
-    driver.requests.finish(ended.id, RequestState.COMPLETED, path="file:///a")
-    waiting = driver.requests.submit(RequestKind.SAVEPOINT)
+    ended = driver.requests.submit(RequestSpec(RequestKind.SAVEPOINT))
+    driver.requests.finish(ended.id, RequestOutcome(RequestState.COMPLETED, path="file:///a"))
+    waiting = driver.requests.submit(RequestSpec(RequestKind.SAVEPOINT))
     detail = seen(driver).detail()
     source, count = detail.operators
     assert (source.uid, source.parallelism, source.level, source.inputs) == ("events", None, -1, ())

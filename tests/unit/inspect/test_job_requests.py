@@ -15,7 +15,7 @@ from turnback.core.errors import (
     NotFoundError,
 )
 from turnback.job.history import AttemptStarted
-from turnback.job.request import Progress, RequestKind, RequestState
+from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestState
 from turnback.job.status import JobState
 
 # -- requests
@@ -37,11 +37,11 @@ def test_requests_go_from_waiting_to_their_end(driver: Driver) -> None:
     running = job.request(row.id)
     assert (running.state, running.done, running.total) == ("RUNNING", 1, 4)
     assert (running.bytes, running.started_ms) == (100, 55)
-    driver.requests.finish(row.id, RequestState.COMPLETED, path="file:///tmp/a%20b")
+    driver.requests.finish(row.id, RequestOutcome(RequestState.COMPLETED, path="file:///tmp/a%20b"))
     ended = job.request(row.id)
     assert (ended.state, ended.path, ended.ended_ms) == ("COMPLETED", "/tmp/a b", START)
     later = job.ask(RequestKind.CANCEL)
-    driver.requests.finish(later.id, RequestState.FAILED, error="no")
+    driver.requests.finish(later.id, RequestOutcome(RequestState.FAILED, error="no"))
     assert [(r.id, r.state, r.error) for r in job.requests()] == [
         (later.id, "FAILED", "no"),
         (row.id, "COMPLETED", None),

@@ -19,8 +19,8 @@ from turnback.core.errors import (
 )
 from turnback.inspect.prepared import TransactionState
 from turnback.inspect.transactions import Action, list_transactions, settle
-from turnback.job.process import ProcessId
-from turnback.job.status import JobState
+from turnback.job.run import ProcessId
+from turnback.job.status import JobState, StatusUpdate
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.sinks.files import FileSink
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
@@ -281,7 +281,7 @@ def test_a_file_that_somebody_has_removed(place):
 
 
 def say(place, state, **process):
-    status = place.directory.say(state, place.job.info.job_id, attempt=1)
+    status = place.directory.write_status(state, place.job.info.job_id, StatusUpdate(attempt=1))
     changed = msgspec.structs.replace(
         status, process=msgspec.structs.replace(status.process, **process)
     )
@@ -318,8 +318,10 @@ def test_a_driver_that_died_and_one_that_ended(place):
 
 def test_a_supervisor_may_start_it_again(place):
     place.die()
-    place.directory.say(
-        JobState.RUNNING, place.job.info.job_id, attempt=1, supervisor=ProcessId.current()
+    place.directory.write_status(
+        JobState.RUNNING,
+        place.job.info.job_id,
+        StatusUpdate(attempt=1, supervisor=ProcessId.current()),
     )
     say(place, JobState.RUNNING, started="long ago")
     with pytest.raises(JobInUseError, match="its supervisor is about to start it again"):

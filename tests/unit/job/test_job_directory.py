@@ -17,8 +17,8 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.job.directory import JobDirectory
-from turnback.job.process import ProcessId, _started
-from turnback.job.status import JobState
+from turnback.job.run import ProcessId, _started
+from turnback.job.status import JobState, StatusUpdate
 from turnback.storage.local import LocalStorage
 
 
@@ -111,11 +111,11 @@ def test_attempts_are_recorded_and_old_records_dropped() -> None:
 def test_status_keeps_what_was_said_before() -> None:
     directory = JobDirectory(memory(), "job", ManualClock(5))
     assert directory.status() is None
-    directory.beat()
+    directory.heartbeat()
     assert directory.status() is None
-    directory.say(JobState.RUNNING, "id", attempt=3)
-    directory.beat(epoch=9)
-    directory.beat()
+    directory.write_status(JobState.RUNNING, "id", StatusUpdate(attempt=3))
+    directory.heartbeat(StatusUpdate(epoch=9))
+    directory.heartbeat()
     status = directory.status()
     assert (status.state, status.attempt, status.epoch) == (JobState.RUNNING, 3, 9)
     assert status.heartbeat == 3
@@ -136,11 +136,11 @@ def test_a_damaged_status_says_what_to_do() -> None:
 def test_a_replaced_driver_does_not_overwrite_the_status() -> None:
     storage = memory()
     zombie, newer = JobDirectory(storage, "job"), JobDirectory(storage, "job")
-    zombie.say(JobState.RUNNING, "id", attempt=1)
-    newer.say(JobState.CREATED, "id")
-    newer.say(JobState.RUNNING, "id", attempt=2)
-    zombie.beat()
-    zombie.say(JobState.FAILED, "id")
+    zombie.write_status(JobState.RUNNING, "id", StatusUpdate(attempt=1))
+    newer.write_status(JobState.CREATED, "id")
+    newer.write_status(JobState.RUNNING, "id", StatusUpdate(attempt=2))
+    zombie.heartbeat()
+    zombie.write_status(JobState.FAILED, "id")
     assert newer.status().attempt == 2
     assert newer.status().state is JobState.RUNNING
 
@@ -148,27 +148,27 @@ def test_a_replaced_driver_does_not_overwrite_the_status() -> None:
 def test_a_missed_beat_is_no_failure() -> None:
     storage = HookedStorage(memory())
     directory = JobDirectory(storage, "job")
-    directory.say(JobState.RUNNING, "id")
+    directory.write_status(JobState.RUNNING, "id")
     storage.fail("put", "status.json")
-    directory.beat()
+    directory.heartbeat()
     with pytest.raises(StorageError):
-        directory.say(JobState.FINISHED, "id")
+        directory.write_status(JobState.FINISHED, "id")
 
 
 def test_no_beat_brings_an_ended_job_back_to_life() -> None:
     directory = JobDirectory(memory(), "job")
-    directory.say(JobState.RUNNING, "id")
+    directory.write_status(JobState.RUNNING, "id")
     done = threading.Event()
 
     def beats() -> None:
         while not done.is_set():
-            directory.beat()
+            directory.heartbeat()
 
     thread = threading.Thread(target=beats)
     thread.start()
     for _ in range(200):
-        directory.say(JobState.RUNNING, "id")
-    directory.say(JobState.FINISHED, "id")
+        directory.write_status(JobState.RUNNING, "id")
+    directory.write_status(JobState.FINISHED, "id")
     done.set()
     thread.join()
     assert directory.status().state is JobState.FINISHED
@@ -181,7 +181,7 @@ def child(*, exits: bool) -> subprocess.Popen:
 
 def write_status(storage, process: ProcessId, heartbeat: int = 1, owner: str = "other") -> None:
     mine = JobDirectory(storage, "job")
-    status = mine.say(JobState.RUNNING, "id", attempt=4)
+    status = mine.write_status(JobState.RUNNING, "id", StatusUpdate(attempt=4))
     status = msgspec.structs.replace(status, process=process, owner=owner, heartbeat=heartbeat)
     storage.put("status.json", msgspec.json.encode(status))
 
@@ -257,9 +257,9 @@ def test_an_ended_job_and_our_own_restart_are_free_at_once() -> None:
     storage, clock = memory(), ManualClock()
     directory = JobDirectory(storage, "job", clock)
     directory.require_free()
-    directory.say(JobState.RUNNING, "id")
+    directory.write_status(JobState.RUNNING, "id")
     directory.require_free()
-    directory.say(JobState.FAILED, "id", cause="x")
+    directory.write_status(JobState.FAILED, "id", StatusUpdate(cause="x"))
     JobDirectory(storage, "job", clock).require_free()
     assert clock.monotonic() == 0
 
@@ -277,5 +277,5 @@ def test_it_works_on_real_files(tmp_path) -> None:
     directory = JobDirectory(LocalStorage(tmp_path), "job")
     info = directory.open()
     directory.record_attempt(1)
-    directory.say(JobState.RUNNING, info.job_id)
+    directory.write_status(JobState.RUNNING, info.job_id)
     assert {path.name for path in tmp_path.iterdir()} == {"job.json", "attempts", "status.json"}

@@ -1,11 +1,12 @@
+import msgspec
 import pytest
 
 from coordinator_fakes import HookedStorage, memory
 from turnback.core.clock import ManualClock
 from turnback.job.history import (
     AttemptStarted,
-    CheckpointDone,
     CheckpointFailed,
+    CheckpointStats,
     History,
     JobEnded,
     Restarting,
@@ -13,8 +14,8 @@ from turnback.job.history import (
 )
 
 
-def done(number: int) -> CheckpointDone:
-    return CheckpointDone(number, number, "periodic", 1, 2, 3, 4, 5, 6, 7)
+def done(number: int) -> CheckpointStats:
+    return CheckpointStats(number, number, "periodic", 1, 2, 3, 4, 5, 6, 7)
 
 
 @pytest.fixture
@@ -39,6 +40,21 @@ def test_everything_comes_back_in_order(clock) -> None:
     assert [record.event for record in records] == events
     assert [(record.attempt, record.index) for record in records] == [(3, n) for n in range(5)]
     assert [record.at_ms for record in records] == [990, 980, 970, 960, 950]
+
+
+def test_the_measurements_of_a_checkpoint_keep_their_names_on_disk() -> None:
+    storage = memory()
+    event = (
+        b'{"type":"checkpoint-completed","number":3,"epoch":9,"trigger":"manual","waited_ms":1,'
+        b'"manifest_ms":2,"commit_ms":3,"bytes_written":4,"files_written":5,"full_bytes":6,'
+        b'"files":7,"sync_ms":8,"tasks":2}'
+    )
+    record = b'{"attempt":1,"index":0,"at_ms":5,"event":' + event + b"}"
+    storage.put("history/1-0.json", b'{"format":1,"records":[' + record + b"]}")
+    (read,) = read_history(storage)
+    assert read.event == CheckpointStats(3, 9, "manual", 1, 2, 3, 4, 5, 6, 7, 8, 2)
+    assert msgspec.json.encode(read.event) == event
+    assert (read.event.async_ms, read.event.duration_ms) == (5, 14)
 
 
 def test_attempts_are_merged(clock) -> None:

@@ -11,9 +11,7 @@ import pytest
 from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import CorruptFileError, FencedError
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
-from turnback.job.decisions import Decision, Decisions
-from turnback.job.outcomes import answer_ended, answer_leftovers
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState, StopPoint
 from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.storage.memory import MemoryStorage
@@ -36,7 +34,6 @@ CHECKPOINT = Manifest(
     operators=(),
     transactions={},
     watermarks={},
-    config={},
 )
 
 
@@ -51,50 +48,50 @@ def requests(storage: MemoryStorage) -> Requests:
 
 
 def decide(storage: MemoryStorage, id: str, checkpoint: int, epoch: int = 5) -> None:
-    Decisions(storage).add(Decision(id=id, checkpoint=checkpoint, epoch=epoch, attempt=1))
+    point = StopPoint(id=id, checkpoint=checkpoint, epoch=epoch, attempt=1)
+    Requests(storage).record_stop_point(point)
 
 
 # -- decisions
 
 
 def test_a_decision_holds_as_long_as_its_checkpoint_is_the_newest(storage, requests) -> None:
-    id = requests.submit(RequestKind.STOP).id
-    decisions = Decisions(storage)
-    assert decisions.holding(id, CHECKPOINT.number, CHECKPOINT.epoch) is None
+    id = requests.submit(RequestSpec(RequestKind.STOP)).id
+    assert requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch) is None
     decide(storage, id, 7)
-    found = decisions.holding(id, CHECKPOINT.number, CHECKPOINT.epoch)
+    found = requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch)
     assert found is not None
     assert (found.checkpoint, found.epoch) == (7, 5)
     newer = msgspec.structs.replace(CHECKPOINT, number=8, epoch=6)
-    assert decisions.holding(id, newer.number, newer.epoch) is None
-    assert decisions.holding(id, CHECKPOINT.number, 6) is None
-    assert decisions.holding("another", CHECKPOINT.number, CHECKPOINT.epoch) is None
+    assert requests.stop_point(id, newer.number, newer.epoch) is None
+    assert requests.stop_point(id, CHECKPOINT.number, 6) is None
+    assert requests.stop_point("another", CHECKPOINT.number, CHECKPOINT.epoch) is None
 
 
 def test_a_decision_that_comes_late_replaces_none(storage, requests) -> None:
-    id = requests.submit(RequestKind.STOP).id
+    id = requests.submit(RequestSpec(RequestKind.STOP)).id
     decide(storage, id, 7)
     decide(storage, id, 3, epoch=2)
-    assert Decisions(storage).holding(id, CHECKPOINT.number, CHECKPOINT.epoch) is not None
+    assert requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch) is not None
     assert [r.id for r in requests.open()] == [id]
 
 
 def test_a_damaged_decision_is_named(storage, requests) -> None:
-    id = requests.submit(RequestKind.STOP).id
+    id = requests.submit(RequestSpec(RequestKind.STOP)).id
     decide(storage, id, 7)
     path = f"ops/{id}.decision-7.json"
     storage.put(path, storage.get(path)[:-3])
     with pytest.raises(CorruptFileError, match=r"decision-7\.json is damaged"):
-        Decisions(storage).holding(id, CHECKPOINT.number, CHECKPOINT.epoch)
+        requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch)
 
 
 def test_decisions_go_with_their_requests(storage, requests, caplog) -> None:
-    ids = [requests.submit(RequestKind.STOP).id for _ in range(3)]
+    ids = [requests.submit(RequestSpec(RequestKind.STOP)).id for _ in range(3)]
     for id in ids:
         decide(storage, id, 7)
     decide(storage, "nobody-asked", 7)
     for id in ids[:2]:
-        requests.finish(id, DONE)
+        requests.finish(id, RequestOutcome(DONE))
     requests.prune(1)
     assert {p.split("/")[1].split(".")[0] for p in storage.list("ops")} == set(ids[1:])
     assert f"ops/{ids[2]}.decision-7.json" in storage.list("ops")
@@ -112,12 +109,12 @@ def test_a_driver_that_was_replaced_writes_no_result(storage) -> None:
             raise FencedError("attempt 4 has taken over")
         return 3
 
-    driver = Requests(storage, answering=own_attempt)
-    first, second = (driver.submit(RequestKind.SAVEPOINT).id for _ in range(2))
-    assert driver.finish(first, DONE).attempt == 3
+    driver = Requests(storage, own_attempt=own_attempt)
+    first, second = (driver.submit(RequestSpec(RequestKind.SAVEPOINT)).id for _ in range(2))
+    assert driver.finish(first, RequestOutcome(DONE)).attempt == 3
     fenced = True
     with pytest.raises(FencedError):
-        driver.finish(second, DONE)
+        driver.finish(second, RequestOutcome(DONE))
     storage.put(f"ops/{second}.json", b"damaged")
     with pytest.raises(FencedError):
         driver.open()
@@ -139,9 +136,9 @@ def save(storage: MemoryStorage, id: str) -> str:
 def test_whose_savepoint_is_complete_is_done(storage, requests, kind, job) -> None:
     """However the job has ended: it did so with the epoch that is in the savepoint."""
     what: dict[str, Any] = {} if kind is RequestKind.SAVEPOINT else {"savepoint": True}
-    saved, lost = (requests.submit(kind, **what).id for _ in range(2))
+    saved, lost = (requests.submit(RequestSpec(kind, **what)).id for _ in range(2))
     path = save(storage, saved)
-    answer_ended(requests, SavepointCatalog(storage), job)
+    requests.answer_ended(SavepointCatalog(storage), job)
     result = requests.result(saved)
     assert (result.state, result.path, result.checkpoint) == (DONE, path, 7)
     assert requests.result(lost).state is FAILED
@@ -156,27 +153,29 @@ def test_one_without_savepoint_is_done_when_the_job_has_ended(storage, requests)
         (JobState.CANCELED, DONE),
         (JobState.FAILED, FAILED),
     ):
-        stop, cancel = (requests.submit(k).id for k in (RequestKind.STOP, RequestKind.CANCEL))
-        answer_ended(requests, catalog, job)
+        stop, cancel = (
+            requests.submit(RequestSpec(k)).id for k in (RequestKind.STOP, RequestKind.CANCEL)
+        )
+        requests.answer_ended(catalog, job)
         assert requests.result(stop).state is stopped
         assert requests.result(cancel).state is DONE
 
 
 def test_a_job_that_did_not_come_to_say_how_it_ended_has_done_nothing(storage, requests) -> None:
-    id = requests.submit(RequestKind.CANCEL).id
-    answer_ended(requests, SavepointCatalog(storage), None)
+    id = requests.submit(RequestSpec(RequestKind.CANCEL)).id
+    requests.answer_ended(SavepointCatalog(storage), None)
     assert requests.result(id).state is FAILED
 
 
 def test_what_is_left_when_a_user_starts_the_job_again(storage, requests) -> None:
     savepoint, stop, plain = (
-        requests.submit(RequestKind.SAVEPOINT).id,
-        requests.submit(RequestKind.STOP, savepoint=True).id,
-        requests.submit(RequestKind.CANCEL).id,
+        requests.submit(RequestSpec(RequestKind.SAVEPOINT)).id,
+        requests.submit(RequestSpec(RequestKind.STOP, savepoint=True)).id,
+        requests.submit(RequestSpec(RequestKind.CANCEL)).id,
     )
-    own = requests.submit(RequestKind.STOP).id
+    own = requests.submit(RequestSpec(RequestKind.STOP)).id
     path = save(storage, stop)
-    answer_leftovers(requests, SavepointCatalog(storage), None, frozenset({own}))
+    requests.answer_leftovers(SavepointCatalog(storage), None, frozenset({own}))
     assert {r.id for r in requests.open()} == {savepoint, own}
     assert requests.result(stop).state is FAILED
     assert path in requests.result(stop).error
@@ -184,7 +183,7 @@ def test_what_is_left_when_a_user_starts_the_job_again(storage, requests) -> Non
 
 
 def test_what_an_ended_job_has_left_is_answered_when_it_is_started_again(storage, requests) -> None:
-    stop = requests.submit(RequestKind.STOP, savepoint=True).id
+    stop = requests.submit(RequestSpec(RequestKind.STOP, savepoint=True)).id
     path = save(storage, stop)
-    answer_leftovers(requests, SavepointCatalog(storage), JobState.FINISHED, frozenset())
+    requests.answer_leftovers(SavepointCatalog(storage), JobState.FINISHED, frozenset())
     assert (requests.result(stop).state, requests.result(stop).path) == (DONE, path)

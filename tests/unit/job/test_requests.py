@@ -6,7 +6,15 @@ from coordinator_fakes import HookedStorage, memory
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import ManualClock
 from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StorageError
-from turnback.job.request import Progress, Request, RequestKind, RequestOrigin, RequestState
+from turnback.job.request import (
+    Progress,
+    Request,
+    RequestKind,
+    RequestOrigin,
+    RequestOutcome,
+    RequestSpec,
+    RequestState,
+)
 from turnback.job.requests import Requests
 from turnback.storage.envelope import seal
 from turnback.storage.local import LocalStorage
@@ -30,24 +38,26 @@ def requests(storage, clock) -> Requests:
 
 
 def ask(requests: Requests, count: int = 1) -> list[str]:
-    return [requests.submit(RequestKind.SAVEPOINT).id for _ in range(count)]
+    return [requests.submit(RequestSpec(RequestKind.SAVEPOINT)).id for _ in range(count)]
 
 
 def test_everything_asked_for_arrives(storage, clock, requests) -> None:
     sent = requests.submit(
-        RequestKind.STOP,
-        target="s3://bucket/a",
-        type=SavepointFormat.NATIVE,
-        label="before the upgrade",
-        note="two\nlines",
-        savepoint=True,
-        drain=True,
-        origin=RequestOrigin.SCHEDULE,
+        RequestSpec(
+            RequestKind.STOP,
+            target="s3://bucket/a",
+            type=SavepointFormat.NATIVE,
+            label="before the upgrade",
+            note="two\nlines",
+            savepoint=True,
+            drain=True,
+            origin=RequestOrigin.SCHEDULE,
+        )
     )
     assert Requests(storage, clock).open() == [sent]
     assert sent.created_ms == clock.now_ms()
     assert sent.takes_savepoint
-    assert not requests.submit(RequestKind.CANCEL).takes_savepoint
+    assert not requests.submit(RequestSpec(RequestKind.CANCEL)).takes_savepoint
 
 
 def test_requests_keep_their_order_whatever_the_clock_does(storage, clock, requests) -> None:
@@ -61,7 +71,7 @@ def test_requests_keep_their_order_whatever_the_clock_does(storage, clock, reque
 
 
 def test_a_request_from_the_past_is_seen_after_newer_ones_have_ended(clock, requests) -> None:
-    requests.finish(*ask(requests), DONE)
+    requests.finish(*ask(requests), RequestOutcome(DONE))
     clock.set_now_ms(0)
     late = ask(Requests(requests._storage, clock))
     assert [r.id for r in requests.open()] == late
@@ -69,10 +79,10 @@ def test_a_request_from_the_past_is_seen_after_newer_ones_have_ended(clock, requ
 
 def test_a_request_ends_once(storage, clock, requests) -> None:
     (id_,) = ask(requests)
-    first = requests.finish(id_, DONE, path="/sp", checkpoint=4, attempt=1)
-    second = Requests(storage, clock).finish(id_, FAILED, error="late", attempt=2)
+    first = requests.finish(id_, RequestOutcome(DONE, path="/sp", checkpoint=4))
+    second = Requests(storage, clock).finish(id_, RequestOutcome(FAILED, error="late"))
     assert first == second == requests.result(id_)
-    assert (first.state, first.path, first.checkpoint, first.attempt) == (DONE, "/sp", 4, 1)
+    assert (first.state, first.path, first.checkpoint) == (DONE, "/sp", 4)
     assert requests.open() == []
 
 
@@ -83,7 +93,8 @@ def test_of_racing_drivers_one_wins_and_all_agree(tmp_path, clock) -> None:
 
     def driver(attempt: int) -> None:
         mine = Requests(storage, clock)
-        answers.append([mine.finish(id_, DONE, attempt=attempt) for id_ in ids])
+        outcome = RequestOutcome(DONE, path=f"/{attempt}")
+        answers.append([mine.finish(id_, outcome) for id_ in ids])
 
     threads = [threading.Thread(target=driver, args=(n,)) for n in range(6)]
     for thread in threads:
@@ -104,7 +115,7 @@ def test_a_lost_reply_is_recognised(storage, requests) -> None:
     (id_,) = ask(requests)
     assert [r.id for r in requests.open()] == [id_]
     storage.after = lose
-    assert requests.finish(id_, DONE, attempt=3).attempt == 3
+    assert requests.finish(id_, RequestOutcome(DONE)) == requests.result(id_)
     assert len(storage.list("ops")) == 2
 
 
@@ -117,7 +128,7 @@ def test_no_id_leads_anywhere_else(requests, storage, bad: str) -> None:
         lambda: requests.result(bad),
         lambda: requests.progress(bad),
         lambda: requests.wait(bad, 0),
-        lambda: requests.finish(bad, DONE),
+        lambda: requests.finish(bad, RequestOutcome(DONE)),
         lambda: requests.report(bad, Progress(0, 1, 0, 0)),
         lambda: Request(id=bad, kind=RequestKind.STOP, created_ms=0),
     ):
@@ -143,7 +154,7 @@ def test_no_id_leads_anywhere_else(requests, storage, bad: str) -> None:
 )
 def test_what_makes_no_sense_is_not_submitted(requests, storage, options, message) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        requests.submit(**{"kind": RequestKind.SAVEPOINT} | options)
+        requests.submit(RequestSpec(**{"kind": RequestKind.SAVEPOINT} | options))
     assert storage.list("ops") == []
 
 
@@ -205,7 +216,10 @@ def test_a_damaged_result_is_still_the_result(storage, requests) -> None:
     (id_,) = ask(requests)
     storage.put(f"ops/{id_}.result.json", b"rubbish")
     assert requests.open() == []
-    for action in (lambda: requests.result(id_), lambda: requests.finish(id_, DONE)):
+    for action in (
+        lambda: requests.result(id_),
+        lambda: requests.finish(id_, RequestOutcome(DONE)),
+    ):
         with pytest.raises(CorruptFileError, match=f"{id_}.result.json"):
             action()
 
@@ -216,7 +230,7 @@ def test_a_result_that_the_listing_missed_is_seen(storage, requests) -> None:
     def finish(operation: str, path: str) -> None:
         if operation == "list":
             storage.heal()
-            requests.finish(id_, DONE)
+            requests.finish(id_, RequestOutcome(DONE))
 
     storage.after = finish
     assert requests.open() == []
@@ -229,7 +243,7 @@ def test_a_request_forgotten_while_it_is_looked_at_is_not_open(storage, requests
     def end(operation: str, path: str) -> None:
         if operation == when:
             storage.heal()
-            requests.finish(id_, DONE)
+            requests.finish(id_, RequestOutcome(DONE))
             requests.prune(0)
 
     storage.before = storage.after = lambda operation, path: None
@@ -275,7 +289,7 @@ def test_waiting_sees_progress_and_the_result(storage, clock, requests) -> None:
             lambda: requests.report(id_, Progress(1, 2, 10, 0)),
             lambda: None,
             lambda: requests.report(id_, Progress(2, 2, 20, 0)),
-            lambda: requests.finish(id_, DONE, path="/sp"),
+            lambda: requests.finish(id_, RequestOutcome(DONE, path="/sp")),
         ),
     )
     seen: list[Progress] = []
@@ -298,7 +312,7 @@ def test_pruning_keeps_the_newest_results_and_all_open_requests(requests, clock)
     for id_ in reversed(ids):
         requests.report(id_, Progress(1, 1, 1, 1))
         clock.set_now_ms(clock.now_ms() - 1_000)  # order follows the endings, not the clock
-        requests.finish(id_, DONE)
+        requests.finish(id_, RequestOutcome(DONE))
     requests.prune(2)
     assert [id_ for id_ in ids if requests.result(id_)] == ids[:2]
     assert [r.id for r in requests.open()] == waiting
@@ -309,7 +323,7 @@ def test_another_driver_prunes_by_the_time_of_the_result(storage, requests, cloc
     ids = ask(requests, 4)
     for id_ in reversed(ids):
         clock.advance(1)
-        requests.finish(id_, DONE)
+        requests.finish(id_, RequestOutcome(DONE))
     storage.put(f"ops/{ids[0]}.result.json", b"rubbish")
     Requests(storage, clock).prune(2)
     assert sorted(path for path in storage.list("ops") if "result" in path) == [
@@ -321,7 +335,7 @@ def test_a_crash_while_pruning_never_opens_a_request_again(storage, requests) ->
     for step in range(3):
         (id_,) = ask(requests)
         requests.report(id_, Progress(1, 1, 1, 1))
-        requests.finish(id_, DONE)
+        requests.finish(id_, RequestOutcome(DONE))
         left = [step]
 
         def crash(operation: str, path: str, left=left) -> None:

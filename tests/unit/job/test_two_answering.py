@@ -9,7 +9,7 @@ from interleaving import InterleavedStorage, Interleaving, replayable, seeds
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import FencedError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.spark.driver import Tenure
 
@@ -37,12 +37,12 @@ def drive(storage: InterleavedStorage, name: str) -> None:
     """Take the job over, and answer what is asked until somebody else has."""
     directory = JobDirectory(storage, "job")
     tenure = Tenure(directory)
-    requests = Requests(storage, answering=tenure.check)
+    requests = Requests(storage, own_attempt=tenure.check)
     try:
         tenure.take(take_fence(CheckpointLog(storage), nonce=name).attempt)
         for _ in range(POLLS):
             for request in requests.open():
-                requests.finish(request.id, RequestState.COMPLETED, path=name)
+                requests.finish(request.id, RequestOutcome(RequestState.COMPLETED, path=name))
     except FencedError:
         return
 
@@ -50,7 +50,7 @@ def drive(storage: InterleavedStorage, name: str) -> None:
 def ask(storage: InterleavedStorage) -> None:
     requests = Requests(storage)
     for _ in range(REQUESTS):
-        requests.submit(RequestKind.SAVEPOINT)
+        requests.submit(RequestSpec(RequestKind.SAVEPOINT))
 
 
 def test_what_is_asked_of_a_successor_is_not_answered_by_its_predecessor() -> None:

@@ -13,10 +13,10 @@ import time
 from turnback.api.launched import launched
 from turnback.core.errors import ConfigurationError, JobInUseError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.job.run import RunError, RunningJob
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 
 ROOT, HOW = sys.argv[1:3]
 DELAY, RESTARTS = (*sys.argv[3:], *("50 ms", "1")[len(sys.argv) - 3 :])
@@ -74,7 +74,7 @@ def main() -> None:
     if HOW == "dies once before it says anything" and first:
         print("silent", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
-    directory.say(JobState.RUNNING, info.job_id, attempt=life, checkpoint=7)
+    directory.write_status(JobState.RUNNING, info.job_id, StatusUpdate(attempt=life, checkpoint=7))
     run.set_running(life)
     print(f"life {life}", flush=True)
     if HOW in ("dies", "no restart") or (HOW.startswith("dies once") and first):
@@ -88,8 +88,8 @@ def main() -> None:
     if HOW == "waits":
         time.sleep(60)
     if HOW == "ends without an answer":
-        Requests(directory.storage).submit(RequestKind.STOP)
-    directory.say(JobState.FINISHED, info.job_id)
+        Requests(directory.storage).submit(RequestSpec(RequestKind.STOP))
+    directory.write_status(JobState.FINISHED, info.job_id)
     if HOW == "ends without an answer":
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from turnback.job.process import ProcessId
-from turnback.job.run import Launch, RunDirectory
+from turnback.job.run import Launch, ProcessId, RunDirectory
 from turnback.launch.runs import Runs
 
 DRIVER = Path(__file__).with_name("driver.py")

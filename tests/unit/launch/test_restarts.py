@@ -12,7 +12,7 @@ from launch_support import Launches, until
 
 from turnback.job.directory import JobDirectory
 from turnback.job.run import RunDirectory
-from turnback.job.status import JobState, Status
+from turnback.job.status import JobState, Status, StatusUpdate
 
 MANY = ("50 ms", "20")
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def test_an_error_that_no_restart_mends_fails_the_job(launches: Launches) -> Non
     assert lives(launches) == 2
     assert status(launches).state is JobState.FAILED
     assert "there is a typo in a setting" in status(launches).cause
-    assert "no restart mends" in run.end().reason
+    assert "a restart would not help" in run.end().reason
     assert run.error().kind == "ConfigurationError"
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_another_driver_runs_is_not_declared_failed(launches: Launche
     run = launches.start("dies once, then wrong", "3 s", "20")
     until(lambda: says(run, "it is started again"))
     directory = JobDirectory.locate(launches.root, "job")
-    directory.say(JobState.RUNNING, "another", attempt=9)
+    directory.write_status(JobState.RUNNING, "another", StatusUpdate(attempt=9))
     ended(run)
     assert (status(launches).state, status(launches).attempt) == (JobState.RUNNING, 9)
 

@@ -16,6 +16,7 @@ from launch_support import DRIVER, Launches
 from turnback.job.directory import JobDirectory
 from turnback.job.requests import Requests
 from turnback.job.run import Launch, RunDirectory
+from turnback.launch.runs import SUPERVISOR
 from turnback.launch.supervisor import rotate
 
 pytestmark = pytest.mark.slow
@@ -25,8 +26,8 @@ ECHO = """
 import sys
 from pathlib import Path
 import msgspec
-from turnback.job.run import current_launch
-Path(sys.argv[1]).write_bytes(msgspec.json.encode(current_launch()))
+from turnback.job.run import current_run
+Path(sys.argv[1]).write_bytes(msgspec.json.encode(current_run().launch()))
 """
 
 
@@ -82,6 +83,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
             "parallelism.default": "3",
         },
         log_bytes=2 << 20,
+        supervisor=SUPERVISOR,
     )
     turnback("run", "--fresh", "--allow", "x", "--allow", "y/z", "--fork", "echo.py", "found")
     launch = msgspec.json.decode((tmp_path / "found").read_bytes(), type=Launch)

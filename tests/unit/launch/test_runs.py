@@ -9,15 +9,15 @@ from launch_support import Launches
 from msgspec.structs import replace
 
 from turnback.core.errors import ConfigurationError, JobInUseError
-from turnback.job.process import ProcessId
 from turnback.job.run import (
     LAUNCH,
     LAUNCH_VARIABLE,
     Launch,
+    ProcessId,
     RunEnd,
     RunError,
     RunningJob,
-    current_launch,
+    current_run,
 )
 from turnback.launch.runs import Runs
 
@@ -29,16 +29,14 @@ def test_a_launch_is_read_back_by_the_program_it_starts(
 ) -> None:
     run = launches.prepare("finishes")
     monkeypatch.setenv(LAUNCH_VARIABLE, str(run.path / LAUNCH))
-    found = current_launch()
-    assert found is not None
-    assert found.arguments == (str(launches.root), "finishes")
+    assert current_run().launch().arguments == (str(launches.root), "finishes")
 
 
 def test_a_program_that_was_started_by_other_means_has_no_launch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(LAUNCH_VARIABLE, raising=False)
-    assert current_launch() is None
+    assert current_run() is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"script": 7}', b"[]"])
@@ -49,7 +47,7 @@ def test_a_launch_that_is_gone_or_damaged_is_an_error(
         (tmp_path / LAUNCH).write_bytes(content)
     monkeypatch.setenv(LAUNCH_VARIABLE, str(tmp_path / LAUNCH))
     with pytest.raises(ConfigurationError, match=r"launch\.json"):
-        current_launch()
+        current_run().launch()
 
 
 def test_nobody_else_can_read_what_a_driver_prints(launches: Launches) -> None:

@@ -9,7 +9,7 @@ import pytest
 from launch_support import Launches, until
 
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobState
@@ -81,7 +81,7 @@ def test_a_cancel_that_comes_while_no_driver_lives_is_honoured(launches: Launche
     run = launches.start("dies once", "60 s")
     until(lambda: "started again in 1 min" in run.log.read_text() if run.log.exists() else False)
     requests = Requests(JobDirectory.locate(launches.root, "job").storage)
-    asked = requests.submit(RequestKind.CANCEL)
+    asked = requests.submit(RequestSpec(RequestKind.CANCEL))
     ended(run)
     assert requests.result(asked.id).state is RequestState.COMPLETED
     assert state(launches) is JobState.CANCELED

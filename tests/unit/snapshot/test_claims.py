@@ -239,7 +239,7 @@ def test_a_checkpoint_as_a_snapshot():
     manifest = Manifest(
         job="j", job_id="id", number=7, attempt=1, epoch=1, created_ms=0, trigger="final",
         parent=None, max_parallelism=64, sources=sources, state=(), schemas=(schema("a", "x"),),
-        operators=operators, transactions={}, watermarks={}, config={},
+        operators=operators, transactions={}, watermarks={},
     )  # fmt: skip
     promised = {"gone": (b"t",), "empty": ()}
     info = Snapshot.of_manifest(manifest, StorageRef("memory://jobs/j"), promised).info()

@@ -11,23 +11,24 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+from turnback import RestartStrategies
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Fence, Manifest
-from turnback.checkpoint.retention import HeldCheckpoint, Holds
+from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
+from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
-from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind, RequestState
+from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
 from turnback.spark import service as service_module
-from turnback.spark.service import Service
-from turnback.state.files import StorageRef
+from turnback.spark.driver import JobContext
+from turnback.spark.job import JobSpec
+from turnback.spark.service import RequestService
 from turnback.storage.memory import MemoryStorage
-from turnback.testing import LocalEngine
 
 _NAMES = itertools.count()
 PATIENCE_S = 30.0
@@ -67,7 +68,7 @@ class World:
         return status.state if status is not None else None
 
     def ask(self, kind: RequestKind, *, savepoint: bool = False) -> str:
-        return self.requests.submit(kind, savepoint=savepoint).id
+        return self.requests.submit(RequestSpec(kind, savepoint=savepoint)).id
 
     def result(self, id: str) -> Any:
         return eventually(lambda: self.requests.result(id))
@@ -122,20 +123,22 @@ class Driver:
         self._resumed, self._restarts = resumed, restarts
         self._stop_at, self._kill_at = stop_at, kill_at
         self.on_attempt: Callable[[FakeAttempt], None] = lambda attempt: None
-        settings = SavepointSettings(directory=world.saved)
-        self.service = Service(
-            LocalEngine(),
-            self.directory,
-            StorageRef(world.storage.uri),
-            settings,
-            self,
-            SystemClock(),
+        spec = JobSpec(
+            "job",
+            "memory://",
+            CheckpointSettings(),
+            RestartStrategies.no_restart(),
+            savepoints=SavepointSettings(directory=world.saved),
         )
+        engine: Any = SimpleNamespace(lost=lambda: None)
+        plan: Any = None
+        self.service = RequestService(JobContext(engine, plan, spec, self.directory), self)
         self.export = FakeExporter(self)
         savepoints: Any = self.service._savepoints
         savepoints._exporter = self.export
         steps = self.step
-        self._wrap(self.service._ending._decisions, "add", "before-decision", "after-decision")
+        requests: Any = self.service._shutdown._requests
+        self._wrap(requests, "record_stop_point", "before-decision", "after-decision")
         self._wrap(savepoints._catalog, "add", "after-savepoint", "after-record")
         self.export.before = lambda: steps("during-export")
         self.thread = threading.Thread(target=self._run, daemon=True)
@@ -183,13 +186,15 @@ class Driver:
                 give_up = self.cancelled.is_set()
                 if cause is None:
                     state = JobState.CANCELED if give_up else JobState.FINISHED
-                    self.directory.say(state, info.job_id, attempt=self.attempts[-1].number)
+                    self.directory.write_status(
+                        state, info.job_id, StatusUpdate(attempt=self.attempts[-1].number)
+                    )
                     break
                 self._restarts -= 1
                 if isinstance(cause, FencedError) or self._restarts < 0:
                     self.error = cause
                     if not isinstance(cause, FencedError):
-                        self.directory.say(JobState.FAILED, info.job_id)
+                        self.directory.write_status(JobState.FAILED, info.job_id)
                     break
         finally:
             self.attempt = None
@@ -199,7 +204,7 @@ class Driver:
     def _live(self, job_id: str) -> BaseException | None:
         log = CheckpointLog(self.world.storage)
         try:
-            self.directory.say(JobState.CREATED, job_id)
+            self.directory.write_status(JobState.CREATED, job_id)
             fence = log.fence(
                 job="job", job_id=job_id, created_ms=0, host="h", pid=1, nonce=f"{id(self)}"
             )
@@ -208,10 +213,12 @@ class Driver:
             self.attempts.append(attempt)
             self.attempt = attempt
             self.on_attempt(attempt)
-            self.service.begins(attempt)
+            self.service.attempt_begins(attempt)
             if self.cancelled.is_set():
                 attempt.stop()
-            self.directory.say(JobState.RUNNING, job_id, attempt=fence.attempt)
+            self.directory.write_status(
+                JobState.RUNNING, job_id, StatusUpdate(attempt=fence.attempt)
+            )
             attempt.run()
         except Exception as e:  # noqa: BLE001 - as in the real runner
             return e
@@ -230,7 +237,7 @@ class FakeAttempt:
         self.coordinator = SimpleNamespace(failure=None)
         self.is_running = False
         self.epoch = start.epoch if start is not None else 0
-        self._log, self._fence, self._holds = log, fence, Holds()
+        self._log, self._fence, self._pins = log, fence, PinnedFiles()
         self._last: Manifest | None = None
         self._gate, self._wake, self._taking = threading.Lock(), threading.Event(), threading.Lock()
         self._stopping = False
@@ -273,12 +280,12 @@ class FakeAttempt:
     def resume(self) -> None:
         self._gate.release()
 
-    def hold(self, kind: str) -> Future[HeldCheckpoint]:
-        future: Future[HeldCheckpoint] = Future()
+    def hold(self, kind: str) -> Future[PinnedCheckpoint]:
+        future: Future[PinnedCheckpoint] = Future()
         try:
             if not self.is_running or self.coordinator.failure is not None:
                 raise CheckpointError("job 'job' has ended")
-            future.set_result(HeldCheckpoint(CompletedCheckpoint(self._checkpoint()), self._holds))
+            future.set_result(PinnedCheckpoint(self._checkpoint(), self._pins))
         except Exception as e:  # noqa: BLE001 - raised by whoever waits
             future.set_exception(e)
         return future
@@ -303,7 +310,6 @@ class FakeAttempt:
                 operators=(),
                 transactions={},
                 watermarks={},
-                config={},
             )
             self._last = self._log.append(manifest)[-1]
             committed = self.driver.world.committed

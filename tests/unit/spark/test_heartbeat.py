@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from turnback.job.directory import JobDirectory
-from turnback.job.process import ProcessId
-from turnback.job.run import LAUNCH, Launch, RunDirectory, RunEnd
-from turnback.job.status import JobState, Status
+from turnback.job.run import LAUNCH, Launch, ProcessId, RunDirectory, RunEnd
+from turnback.job.status import JobState, Status, StatusUpdate
+from turnback.launch.runs import SUPERVISOR
 from turnback.spark import driver as heartbeat
 from turnback.spark.driver import Heartbeat
 
@@ -22,7 +22,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def directory(tmp_path: Path) -> JobDirectory:
     directory = JobDirectory.locate(tmp_path / "jobs", "job")
-    directory.say(JobState.RUNNING, directory.open().job_id, attempt=1)
+    directory.write_status(JobState.RUNNING, directory.open().job_id, StatusUpdate(attempt=1))
     return directory
 
 
@@ -41,7 +41,7 @@ def status(directory: JobDirectory) -> Status:
 
 def test_it_says_what_it_is_given_until_the_end(directory: JobDirectory) -> None:
     epochs = iter(range(100_000))
-    with Heartbeat(directory, lambda: {"epoch": next(epochs)}, None).beating():
+    with Heartbeat(directory, lambda: StatusUpdate(epoch=next(epochs)), None).beating():
         until(lambda: (status(directory).epoch or 0) > 2)
     last = status(directory).heartbeat
     time.sleep(0.2)
@@ -54,13 +54,13 @@ def test_an_error_on_the_way_does_not_stop_it(
 ) -> None:
     calls: list[int] = []
 
-    def fields() -> dict[str, int]:
+    def update() -> StatusUpdate:
         calls.append(1)
         if len(calls) < 3:
             raise RuntimeError("not now")
-        return {"epoch": 7}
+        return StatusUpdate(epoch=7)
 
-    with Heartbeat(directory, fields, None).beating():
+    with Heartbeat(directory, update, None).beating():
         until(lambda: status(directory).epoch == 7)
     assert "not now" in caplog.text
 
@@ -69,7 +69,7 @@ def test_a_supervisor_that_is_gone_is_replaced_once(
     directory: JobDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunDirectory(tmp_path / "run")
-    run.write(LAUNCH, Launch(script="job.py"))
+    run.write(LAUNCH, Launch(script="job.py", supervisor=SUPERVISOR))
     run.set_end(RunEnd(0, "so that the new one ends at once"))
     here = ProcessId.current()
     run.set_supervisor(ProcessId(here.host, here.machine, 2**22 + 1, "0"))
@@ -82,9 +82,19 @@ def test_a_supervisor_that_is_gone_is_replaced_once(
         return started[-1]
 
     monkeypatch.setattr(RunDirectory, "start_supervisor", start)
-    with Heartbeat(directory, dict, run).beating():
+    with Heartbeat(directory, StatusUpdate, run).beating():
         until(lambda: status(directory).supervisor == here)
         beats = status(directory).heartbeat
         until(lambda: status(directory).heartbeat > beats + 3)
     assert len(started) == 1
     assert started[0].wait(30) == 0
+
+
+def test_a_supervisor_that_cannot_be_started_does_not_stop_it(
+    directory: JobDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = RunDirectory(tmp_path / "run")  # its launch file is gone
+    beats = status(directory).heartbeat
+    with Heartbeat(directory, StatusUpdate, run).beating():
+        until(lambda: status(directory).heartbeat > beats + 2)
+    assert "no supervisor could be started" in caplog.text

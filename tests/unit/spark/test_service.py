@@ -10,10 +10,9 @@ from service_fakes import STEPS, FakeAttempt, World, eventually, hurry
 from turnback.core.errors import StorageError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import answer_ended
 from turnback.job.request import RequestKind, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.storage.memory import MemoryStorage
 
@@ -85,13 +84,13 @@ def test_an_attempt_that_fails_before_it_is_decided(world: World, kind: RequestK
     running(world)
 
     def fails_in_between(attempt: FakeAttempt, *rest: object) -> None:
-        driver.service._ending.decide = decide  # type: ignore[method-assign]
+        driver.service._shutdown.decide = decide  # type: ignore[method-assign]
         driver.attempts[0].fail(StorageError("before the decision"))
         eventually(lambda: len(driver.attempts) == 2 and driver.attempts[1].is_running)
         decide(attempt, *rest)  # type: ignore[arg-type]
 
-    decide = driver.service._ending.decide
-    driver.service._ending.decide = fails_in_between  # type: ignore[method-assign, assignment]
+    decide = driver.service._shutdown.decide
+    driver.service._shutdown.decide = fails_in_between  # type: ignore[method-assign, assignment]
     id = world.ask(kind, savepoint=True)
     world.assert_ended_at(id)
     assert world.newest().attempt == 2
@@ -168,7 +167,7 @@ def test_killed_at_every_step(world: World, kind: RequestKind, step: str, savepo
     if step == "before-answer":
         # The supervisor sees that the job has ended, and answers.
         assert world.state() is ENDS[kind]
-        answer_ended(world.requests, SavepointCatalog(world.storage), ENDS[kind])
+        world.requests.answer_ended(SavepointCatalog(world.storage), ENDS[kind])
     else:
         successor = world.driver(resumed=True)
         successor.thread.join(30)
@@ -263,7 +262,7 @@ def test_a_cancel_that_deleted_the_checkpoints_before_it_was_killed(world: World
     assert driver.stopped.wait(30)
     # As if the driver had died before it could say that the job is CANCELED.
     directory = JobDirectory(world.storage, "job")
-    directory.say(JobState.RUNNING, directory.open().job_id, attempt=1)
+    directory.write_status(JobState.RUNNING, directory.open().job_id, StatusUpdate(attempt=1))
     for path in world.storage.list("checkpoints"):
         world.storage.delete(path)
     before = list(world.committed)
@@ -336,7 +335,7 @@ def test_requests_that_ended_long_ago_are_forgotten_while_the_job_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnback.spark.service._KEPT_REQUESTS", 5)
-    monkeypatch.setattr("turnback.spark.service._PRUNED_AFTER", 3)
+    monkeypatch.setattr("turnback.spark.service._PRUNE_AFTER", 3)
     driver = world.driver()
     running(world)
     for _ in range(20):

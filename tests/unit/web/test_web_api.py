@@ -7,7 +7,7 @@ import pytest
 from web_support import BEARER, TOKEN, Browser
 
 from turnback.inspect.model import JobDetail, RequestRow
-from turnback.job.request import Progress, RequestKind, RequestState
+from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.web import api
 from turnback.web.endpoints import ENDPOINTS
@@ -21,7 +21,7 @@ def error(response) -> tuple[int, str]:
 
 
 def test_every_read_answers_with_what_it_says(world, browser):
-    request = Requests(world.likes.storage).submit(RequestKind.SAVEPOINT)
+    request = Requests(world.likes.storage).submit(RequestSpec(RequestKind.SAVEPOINT))
     last = f"chk-{world.numbers[-1]}"
     values = {"job": "likes", "request": request.id, "snapshot": last}
     query = {
@@ -127,7 +127,7 @@ def test_a_request_is_followed(world, browser):
     driver.report(row.id, Progress(1, 4, 100, 5))
     now = browser.api(f"/jobs/likes/requests/{row.id}").json()
     assert (now["state"], now["done"], now["total"], now["bytes"]) == ("RUNNING", 1, 4, 100)
-    driver.finish(row.id, RequestState.COMPLETED, path="/saved/x")
+    driver.finish(row.id, RequestOutcome(RequestState.COMPLETED, path="/saved/x"))
     assert browser.api("/jobs/likes/requests").json()[0]["path"] == "/saved/x"
 
 

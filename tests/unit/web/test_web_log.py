@@ -2,11 +2,13 @@ import os
 
 import pytest
 
-from turnback.job.status import JobState
+from turnback.job.status import JobState, StatusUpdate
 
 
 def say(world, log):
-    world.likes.directory.say(JobState.RUNNING, world.likes.info.job_id, log=log)
+    world.likes.directory.write_status(
+        JobState.RUNNING, world.likes.info.job_id, StatusUpdate(log=log)
+    )
 
 
 def test_the_end_of_the_log(world, browser):

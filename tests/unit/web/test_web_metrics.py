@@ -3,7 +3,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from snapshot_support import schema
 from turnback.job.directory import JobDirectory
 from turnback.job.history import History, Restarting
-from turnback.job.status import JobState, Metrics
+from turnback.job.status import JobState, Metrics, StatusUpdate
 from turnback.web.metrics import JOB_METRICS, OPERATOR_METRICS
 
 JOB = "flink_jobmanager_job_"
@@ -89,7 +89,9 @@ def test_a_job_that_restarts_is_down(world, browser):
     directory = world.likes.directory
     attempt = directory.status().attempt
     History(world.likes.storage, attempt + 1, world.clock).record(Restarting("boom", 10))
-    directory.say(JobState.RESTARTING, world.likes.info.job_id, attempt=attempt + 1)
+    directory.write_status(
+        JobState.RESTARTING, world.likes.info.job_id, StatusUpdate(attempt=attempt + 1)
+    )
     directory.record_attempt(attempt + 1)
     world.clock.advance(5_000)
     found = scrape(browser)
@@ -100,7 +102,9 @@ def test_a_job_that_restarts_is_down(world, browser):
 def test_hostile_names_are_escaped(world, browser):
     name = 'x"} evil 1 \\ {'
     directory = JobDirectory.locate(str(world.root), name, clock=world.clock)
-    directory.say(JobState.RUNNING, directory.open().job_id, metrics=Metrics(completed=5))
+    directory.write_status(
+        JobState.RUNNING, directory.open().job_id, StatusUpdate(metrics=Metrics(completed=5))
+    )
     assert scrape(browser)[JOB + "numberOfCompletedCheckpoints"][name] == 5
 
 

@@ -15,8 +15,21 @@ from snapshot_support import FakeJob, schema
 from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory
-from turnback.job.history import AttemptStarted, CheckpointDone, CheckpointFailed, History, JobEnded
-from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, ProgramSetting
+from turnback.job.history import (
+    AttemptStarted,
+    CheckpointFailed,
+    CheckpointStats,
+    History,
+    JobEnded,
+)
+from turnback.job.status import (
+    JobProgram,
+    JobState,
+    Metrics,
+    ProgramOperator,
+    ProgramSetting,
+    StatusUpdate,
+)
 from turnback.web.app import create_app
 from turnback.web.server import serve
 
@@ -57,7 +70,7 @@ class World:
         numbers = job.log.numbers()
         for epoch, number in enumerate(numbers[-2:], 1):
             history.record(
-                CheckpointDone(
+                CheckpointStats(
                     number, epoch, "periodic", 5, 10, 15, 100 * epoch, 1, 1000 * epoch, 2
                 )
             )
@@ -65,22 +78,24 @@ class World:
         self.log = self.runs / "likes" / "driver.log"
         self.log.parent.mkdir()
         self.log.write_text("".join(f"line {i}\n" for i in range(1_000)))
-        job.directory.say(
+        job.directory.write_status(
             JobState.RUNNING,
             job.info.job_id,
-            attempt=attempt,
-            epoch=2,
-            checkpoint=numbers[-1],
-            restarts=3,
-            log=str(self.log),
-            metrics=Metrics(
-                started_ms=NOW - 60_000,
-                read=10,
-                records={"count": (10, 7)},
-                watermarks={"count": 99},
-                state_bytes={"count": 55},
-                completed=41,
-                failed=1,
+            StatusUpdate(
+                attempt=attempt,
+                epoch=2,
+                checkpoint=numbers[-1],
+                restarts=3,
+                log=str(self.log),
+                metrics=Metrics(
+                    started_ms=NOW - 60_000,
+                    read=10,
+                    records={"count": (10, 7)},
+                    watermarks={"count": 99},
+                    state_bytes={"count": 55},
+                    completed=41,
+                    failed=1,
+                ),
             ),
         )
         self.numbers = numbers[-2:]
@@ -93,7 +108,7 @@ class World:
         history = History(directory.storage, 1, self.clock)
         history.record(AttemptStarted(None))
         history.record(JobEnded("FAILED", "boom"))
-        directory.say(JobState.FAILED, info.job_id, attempt=1, cause="boom")
+        directory.write_status(JobState.FAILED, info.job_id, StatusUpdate(attempt=1, cause="boom"))
         return directory
 
     def app(self, **more: Any) -> Any:

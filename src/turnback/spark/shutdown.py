@@ -1,4 +1,4 @@
-"""What to make of the error that ended an attempt."""
+"""Ending a job at a checkpoint that is decided first: a stop, or a cancel with savepoint."""
 
 from __future__ import annotations
 
@@ -8,89 +8,27 @@ from collections.abc import Callable
 from typing import Protocol
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import CompletedCheckpoint, Manifest
+from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import (
-    CheckpointNotFoundError,
-    ConfigurationError,
     CorruptFileError,
-    FencedError,
     FormatVersionError,
-    IncompatibleStateError,
-    JobFailedError,
-    JobInUseError,
-    PlanError,
-    SparkUnavailableError,
-    TurnbackError,
 )
 from turnback.job.catalog import SavepointCatalog
-from turnback.job.decisions import Decision, Decisions
 from turnback.job.directory import JobDirectory
-from turnback.job.outcomes import recorded
-from turnback.job.request import Request, RequestKind, RequestState
-from turnback.job.requests import Requests
-
-REPLACED = (FencedError, JobInUseError)
-"""Errors that say that another driver has the job."""
-
-FINAL = (
-    CheckpointNotFoundError,
-    ConfigurationError,
-    CorruptFileError,
-    FormatVersionError,
-    IncompatibleStateError,
-    PlanError,
-    *REPLACED,
+from turnback.job.request import (
+    Request,
+    RequestKind,
+    RequestOutcome,
+    StopPoint,
+    recorded_savepoint,
 )
-"""Errors that no restart mends."""
-
-
-def told(error: BaseException) -> str:
-    """An error in a few lines: Spark's stack traces stay out."""
-    text = str(error)
-    if isinstance(error, TurnbackError):
-        return text
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]
-    return f"{type(error).__name__}: " + "\n".join(lines[:20])
-
-
-def final_error(job: str, restarts: int, cause: BaseException) -> BaseException:
-    """What whoever started the job is told when no restart is left."""
-    if isinstance(cause, FINAL):
-        return cause
-    times = f" after {restarts} restarts" if restarts else ""
-    error = JobFailedError(f"job {job!r} failed{times}: {told(cause)}")
-    error.__cause__ = cause if not isinstance(cause, TurnbackError) else None
-    return error
-
-
-def lost_error(
-    job: str, fate: str, cause: BaseException, *, supervised: bool
-) -> SparkUnavailableError:
-    """What whoever started the job is told when Spark's JVM is gone.
-
-    Args:
-        job: Name of the job.
-        fate: What happened to the JVM, as `lost_jvm` says.
-        cause: What the attempt failed with.
-        supervised: Whether somebody starts the driver again.
-    """
-    next_step = (
-        "Its supervisor starts it again as the restart strategy says."
-        if supervised
-        else "Start the program again, and the job goes on from its latest checkpoint; "
-        "`turnback run` does so by itself."
-    )
-    return SparkUnavailableError(
-        f"job {job!r} has lost Spark, and this driver cannot go on without it: {fate}. {next_step} "
-        f"(The attempt ended with {told(cause)})"
-    )
-
+from turnback.job.requests import Requests
 
 _LOG = logging.getLogger(__name__)
 
 
-class OneAttempt(Protocol):
-    """What has to be done with an attempt to end the job."""
+class PausableAttempt(Protocol):
+    """An attempt that can be paused and ended."""
 
     def pause(self) -> None:
         """Wait for the end of the running epoch, and start no other until `resume`."""
@@ -106,8 +44,8 @@ class AttemptOverError(Exception):
     """The attempt ended before its checkpoint was taken; the next one can take it."""
 
 
-class Ending:
-    """Ends the job at the checkpoint that a request has named, and never later.
+class Shutdown:
+    """Ends the job at the checkpoint that was decided for a request, and never later.
 
     A stop, or a cancel with savepoint, pauses the stream, takes a checkpoint, and writes down that
     the job ends with it. From then on, until the request has a result, every attempt begins
@@ -117,7 +55,7 @@ class Ending:
         directory: The job directory.
         requests: The requests of the job.
         cancel: Cancels the job.
-        own_attempt: See `Tenure.check`.
+        check_tenure: See `Tenure.check`.
     """
 
     def __init__(
@@ -125,42 +63,41 @@ class Ending:
         directory: JobDirectory,
         requests: Requests,
         cancel: Callable[[], None],
-        own_attempt: Callable[[], int],
+        check_tenure: Callable[[], int],
     ) -> None:
         self._log = CheckpointLog(directory.storage)
-        self._decisions = Decisions(directory.storage)
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = requests
         self._cancel = cancel
-        self._own_attempt = own_attempt
+        self._check_tenure = check_tenure
         self._lock = threading.Lock()
-        self._attempt: OneAttempt | None = None
-        self._paused: list[OneAttempt] = []
-        self._decision: Decision | None = None
+        self._attempt: PausableAttempt | None = None
+        self._paused: list[PausableAttempt] = []
+        self._decision: StopPoint | None = None
         self.request: Request | None = None
         """What ends the job at a checkpoint that is decided already."""
         self.is_due = False
         """Whether everything is done but to end the job."""
 
-    def look(self) -> None:
-        """Look for what a driver before this one has decided; after the fence was taken."""
+    def find_decided(self) -> None:
+        """Look for what an earlier driver has decided; to be called when the fence is taken."""
         with self._lock:
             if self.request is None:
-                self._look()
+                self._find_decided()
 
-    def begins(self, attempt: OneAttempt) -> None:
-        """An attempt begins: let it run no epoch if the job ends with the newest checkpoint."""
+    def attempt_begins(self, attempt: PausableAttempt) -> None:
+        """Let an attempt run no epoch if the job ends with the newest checkpoint."""
         with self._lock:
             self._attempt = attempt
             if self.request is None:
-                self._look()
+                self._find_decided()
             if self.is_due:
                 self._end(attempt)
             elif self.request is not None:
                 attempt.pause()
                 self._paused.append(attempt)
 
-    def pause(self, attempt: OneAttempt) -> None:
+    def pause(self, attempt: PausableAttempt) -> None:
         """Pause an attempt until `resume`."""
         attempt.pause()
         with self._lock:
@@ -172,9 +109,7 @@ class Ending:
             self.request = self._decision = None
             self._resume()
 
-    def decide(
-        self, request: Request, attempt: OneAttempt, checkpoint: CompletedCheckpoint
-    ) -> None:
+    def decide(self, request: Request, attempt: PausableAttempt, checkpoint: Manifest) -> None:
         """Write down that the job ends with a checkpoint of a paused attempt.
 
         Raises:
@@ -184,18 +119,18 @@ class Ending:
         with self._lock:
             if self._attempt is not attempt:
                 raise AttemptOverError
-            self._decision = Decision(
+            self._decision = StopPoint(
                 id=request.id,
                 checkpoint=checkpoint.number,
-                epoch=checkpoint.manifest.epoch,
-                attempt=self._own_attempt(),
+                epoch=checkpoint.epoch,
+                attempt=self._check_tenure(),
             )
-            self._decisions.add(self._decision)
+            self._requests.record_stop_point(self._decision)
             self.request = request
         # In this order: whoever takes over after this look finds the decision.
-        self._own_attempt()
+        self._check_tenure()
 
-    def decided(self, request: Request) -> Manifest | None:
+    def decided_checkpoint(self, request: Request) -> Manifest | None:
         """Return the checkpoint with which a request ends the job, if that is decided."""
         with self._lock:
             decision = self._decision
@@ -213,7 +148,7 @@ class Ending:
                 self._end(self._attempt)
             self._resume()
 
-    def _look(self) -> None:
+    def _find_decided(self) -> None:
         for request in self._requests.open():
             if request.kind is RequestKind.SAVEPOINT:
                 continue
@@ -221,8 +156,8 @@ class Ending:
             try:
                 ends = self._is_decided(request, newest)
             except (CorruptFileError, FormatVersionError) as e:
-                why = f"at which checkpoint the job ends cannot be read: {e}. Ask again"
-                self._requests.finish(request.id, RequestState.FAILED, error=why)
+                why = f"the checkpoint to end the job with cannot be read: {e}. Ask again"
+                self._requests.finish(request.id, RequestOutcome.failed(why))
                 continue
             if ends:
                 _LOG.info("the job ends with its newest checkpoint: a %s", request.kind.value)
@@ -233,18 +168,18 @@ class Ending:
         if request.kind is RequestKind.CANCEL and not request.savepoint:
             self._cancel()
             self.is_due = True
-        elif request.takes_savepoint and recorded(request, self._catalog) is not None:
+        elif request.takes_savepoint and recorded_savepoint(request, self._catalog) is not None:
             self.is_due = True
         else:
             self._decision = (
                 None
                 if newest is None
-                else self._decisions.holding(request.id, newest.number, newest.epoch)
+                else self._requests.stop_point(request.id, newest.number, newest.epoch)
             )
             self.is_due = self._decision is not None and not request.takes_savepoint
         return self.is_due or self._decision is not None
 
-    def _end(self, attempt: OneAttempt) -> None:
+    def _end(self, attempt: PausableAttempt) -> None:
         assert self.request is not None
         if self.request.kind is RequestKind.CANCEL:
             self._cancel()

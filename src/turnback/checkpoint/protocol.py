@@ -1,0 +1,353 @@
+"""The commit protocol, through which every checkpoint goes.
+
+1. The cut is taken: at the barriers of an epoch each task writes its state and prepares the output
+   of its sinks.
+2. The acknowledgements are complete: the driver confirms the epoch, and with it the cut.
+3. The manifest is persisted, put-if-absent in the next slot of the checkpoint log. This is the only
+   commit point: a crash before it leaves no checkpoint, a crash after it a complete one.
+4. The sinks commit what the manifest holds, and that is recorded.
+5. Clean-up: retention drops old checkpoints and the files nobody references any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, wait
+from functools import partial
+from typing import Protocol
+
+from turnback.checkpoint.commits import Committers
+from turnback.checkpoint.ledger import Ledger, PendingCheckpoint, Phase
+from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Manifest
+from turnback.checkpoint.retention import Retention
+from turnback.core.clock import Clock
+from turnback.core.errors import FencedError, SinkError, StorageError, TurnbackError
+from turnback.job.history import CheckpointStats
+
+_LOG = logging.getLogger(__name__)
+
+
+class SerialExecutor(Protocol):
+    """Runs tasks one at a time, in the order given."""
+
+    def submit(self, task: Callable[[], None]) -> None:
+        """Run a task after all given before. Tasks do not raise."""
+
+    def close(self, timeout_s: float) -> bool:
+        """Take no more tasks; return whether all given ones ended within the time."""
+
+
+class SerialThread:
+    """A serial executor with one thread, started when there is something to do.
+
+    The thread is a daemon: storage that never answers must not keep a finished driver alive.
+
+    Args:
+        name: Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, task: Callable[[], None]) -> None:
+        self._tasks.put(task)
+        with self._lock:
+            if self._thread is None:
+                name = f"turnback-{self._name}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def close(self, timeout_s: float) -> bool:
+        with self._lock:
+            thread = self._thread
+        if thread is None:
+            return True
+        self._tasks.put(None)
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # it may hold a whole cut while the thread waits for the next one
+
+
+class CommitProtocol:
+    """Takes the checkpoints of one attempt, beside its epochs.
+
+    Manifests are persisted in one thread and sinks commit in another, so that a slow sink does not
+    hold up the next manifest. Within a thread everything happens in order: a sink never sees two
+    commits at once, nor a newer one before an older.
+
+    Args:
+        log: Where manifests go; it has taken the attempt's fence.
+        committers: Of the sinks.
+        ledger: The bookkeeping.
+        retention: Cleans up.
+        lock: Guards the ledger; never held during a step.
+        clock: Where time comes from.
+        executor: Makes a serial executor of a name.
+        on_end: Called with the lock held when a checkpoint has ended, in time or late: with its
+            measurements if it is durable and committed, else with the error. Must not block.
+        on_fenced: Called with the lock held when a newer attempt has taken over.
+        parent: The checkpoint the attempt started from.
+        max_parallelism: Number of key groups.
+    """
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        committers: Committers,
+        ledger: Ledger,
+        retention: Retention,
+        lock: threading.Condition,
+        clock: Clock,
+        executor: Callable[[str], SerialExecutor],
+        *,
+        on_end: Callable[[PendingCheckpoint, CheckpointStats | BaseException], None],
+        on_fenced: Callable[[FencedError], None],
+        parent: int | None,
+        max_parallelism: int,
+    ) -> None:
+        self._log = log
+        self._committers = committers
+        self._ledger = ledger
+        self._retention = retention
+        self._lock = lock
+        self._clock = clock
+        self._on_end = on_end
+        self._on_fenced = on_fenced
+        self._parent = parent
+        self._max_parallelism = max_parallelism
+        self._manifest_thread = executor("manifest")
+        self._commit_thread = executor("commit")
+
+    # -- a checkpoint
+
+    def take(self, pending: PendingCheckpoint) -> None:
+        """Take a checkpoint; `on_end` is called when it has ended."""
+        self._advance(pending, self._steps(pending))
+
+    def _steps(self, pending: PendingCheckpoint) -> Iterator[SerialExecutor]:
+        """The protocol. Each `yield` says in which thread the next step runs."""
+        # 1. The cut is taken: every task has written its state and prepared its sinks' output.
+        # 2. The acknowledgements are complete: only then is an epoch confirmed and here.
+        yield self._manifest_thread
+
+        # 3. The manifest is persisted: from here on the checkpoint exists.
+        manifest = self._persist_manifest(pending)
+        if manifest is None:
+            return
+        yield self._commit_thread
+
+        # 4. The sinks commit what the manifest holds.
+        self._commit_manifest(manifest.epoch, manifest.number)
+        with self._lock:
+            stats = self._ledger.complete(pending, manifest, self._now())
+            self._on_end(pending, stats)
+
+        # 5. Clean-up: no checkpoint depends on it.
+        self._run_chore(self._clean_up)
+
+    def _advance(self, pending: PendingCheckpoint, steps: Iterator[SerialExecutor]) -> None:
+        try:
+            thread = next(steps, None)
+        except BaseException as error:
+            if pending.phase is Phase.COMPLETED:
+                raise  # something ends this very thread during clean-up
+            with self._lock:
+                self._on_end(pending, error)
+            return
+        if thread is not None:
+            thread.submit(partial(self._advance, pending, steps))
+
+    def _persist_manifest(self, pending: PendingCheckpoint) -> Manifest | None:
+        """Write the manifest; `None` if the checkpoint was discarded before or meanwhile."""
+        with self._lock:
+            if not self._ledger.start_writing(pending, self._now()):
+                return None
+        try:
+            durable = self._log.append(
+                pending.manifest(
+                    self._log.own_fence,
+                    parent=self._parent,
+                    created_ms=self._clock.now_ms(),
+                    max_parallelism=self._max_parallelism,
+                )
+            )
+        except BaseException:
+            with self._lock:
+                self._ledger.write_failed(pending)
+            raise
+        manifest = durable[-1]
+        self._parent = manifest.number
+        with self._lock:
+            for one in durable:
+                self._retention.add(one)
+            return manifest if self._ledger.written(pending, manifest, self._now()) else None
+
+    def commit_up_to(self, epoch: int) -> None:
+        """Commit all open transactions up to an epoch; only in the commit thread."""
+        with self._lock:
+            transactions = self._ledger.open.upto(epoch)
+
+        def committed(uid: str) -> None:
+            with self._lock:
+                self._ledger.open.committed(uid, epoch)
+
+        self._committers.commit(transactions, committed)
+
+    def _commit_manifest(self, epoch: int, number: int) -> None:
+        """Commit what a durable manifest holds, and record which sinks have no work left."""
+        try:
+            self.commit_up_to(epoch)
+        finally:
+            with self._lock:
+                left = self._ledger.open.upto(epoch)
+            try:
+                self._log.record_commit(number, self._committers.uids - set(left) if left else None)
+            except StorageError as error:
+                # Without the record the same commits are repeated at the next start.
+                _LOG.warning("the commit of chk-%d could not be recorded: %s", number, error)
+
+    # -- beside checkpoints
+
+    def commit_epoch(self, epoch: int, timeout_s: float, *, clean: bool) -> None:
+        """Commit everything up to an epoch, without a manifest, and wait for it.
+
+        Args:
+            epoch: The epoch.
+            timeout_s: How long to wait; then `TimeoutError`.
+            clean: Also delete what is not needed any more.
+        """
+        done: Future[None] = Future()
+
+        def commit() -> None:
+            try:
+                # With no manifest in between, this is what keeps a zombie from committing.
+                self._log.check_fence()
+                self.commit_up_to(epoch)
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 (raised by the caller)
+                done.set_exception(error)
+                return
+            if clean:
+                self._run_chore(self._clean_up)
+
+        self._commit_thread.submit(commit)
+        done.result(timeout_s)
+
+    def discard_others(self, timeout_s: float) -> bool:
+        """Roll back what no open transaction is of, after the commits so far, and wait for it.
+
+        No epoch may be running: what its tasks prepare is not open yet.
+
+        Args:
+            timeout_s: How long to wait, first for the commits and then for the sinks.
+
+        Returns:
+            Whether it was done; False if the commits or the storage took too long.
+
+        Raises:
+            FencedError: A newer attempt has taken over.
+            SinkError: A sink took too long.
+        """
+        if not self._committers.can_discard:
+            return True
+        done: Future[None] = Future()
+
+        def discard() -> None:
+            if not done.set_running_or_notify_cancel():
+                return  # nobody waits any more, and an epoch may be running
+            try:
+                # A replaced driver would roll back what its successor has prepared.
+                self._log.check_fence()
+                with self._lock:
+                    known = self._ledger.open.upto(sys.maxsize)
+                self._committers.discard_others(known)
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 (raised by the caller)
+                done.set_exception(error)
+
+        self._commit_thread.submit(discard)
+        try:
+            if not wait((done,), timeout_s).done and not done.cancel():
+                wait((done,), timeout_s)
+            if not done.done():
+                raise SinkError(f"a sink has not rolled back what tasks left in {timeout_s:g} s")
+            done.result()
+        except (CancelledError, StorageError) as error:
+            _LOG.warning("what tasks left prepared is rolled back later: %s", error or "busy")
+            return False
+        return True
+
+    def submit_chore(self, chore: Callable[[], None]) -> None:
+        """Run something after the commits so far; no checkpoint depends on it."""
+        self._commit_thread.submit(partial(self._run_chore, chore))
+
+    def submit_clean_up(self) -> None:
+        """Delete what is not needed any more, after the commits so far."""
+        self.submit_chore(self._clean_up)
+
+    def submit_sweep(self) -> None:
+        """Delete what attempts before this one left behind."""
+        attempt = self._log.own_fence.attempt
+        self.submit_chore(lambda: self._retention.sweep(attempt, self._in_use))
+
+    def close(self, timeout_s: float) -> bool:
+        """Take no more work; return whether all of it ended within the time.
+
+        What a durable manifest holds and no sink has committed yet gets a last chance, so that it
+        need not wait for the next start of the job.
+        """
+        if not self._manifest_thread.close(timeout_s):
+            return False
+        self._commit_thread.submit(self._commit_leftovers)
+        return self._commit_thread.close(timeout_s)
+
+    def delete_all(self) -> None:
+        """After `close`, delete every checkpoint of the job."""
+        try:
+            # What a manifest has promised is committed before the manifest is deleted.
+            promised = max((m.epoch for m in self._retention.end()), default=-1)
+            self.commit_up_to(max(promised, self._ledger.durable_epoch))
+            self._committers.roll_back(self._ledger.open.upto(self._ledger.manifested_epoch))
+            self._retention.delete_all()
+        except TurnbackError as error:
+            _LOG.warning("the checkpoints were not deleted: %s", error)
+
+    def _commit_leftovers(self) -> None:
+        try:
+            ledger = self._ledger
+            if ledger.open.upto(ledger.durable_epoch):
+                self._log.check_fence()
+                self._commit_manifest(ledger.durable_epoch, ledger.durable_number)
+        except Exception as error:  # noqa: BLE001 (the next start commits them)
+            _LOG.warning("sink work is left to the next start of the job: %s", error)
+
+    def _clean_up(self) -> None:
+        self._retention.clean(self._in_use)
+
+    def _run_chore(self, chore: Callable[[], None]) -> None:
+        try:
+            chore()
+        except FencedError as error:
+            with self._lock:
+                self._on_fenced(error)
+        except Exception as error:  # noqa: BLE001 (no checkpoint depends on it)
+            _LOG.warning("clean-up failed, trying again later: %s", error)
+
+    def _in_use(self) -> set[str]:
+        with self._lock:
+            return self._ledger.in_use()
+
+    def _now(self) -> int:
+        return round(self._clock.monotonic() * 1000)
