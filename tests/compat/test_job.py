@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, counted, eventually
 
+from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from turnback.core.errors import PlanError
 
 EVOLUTION = "spark.sql.streaming.queryEvolution"
