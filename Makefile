@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check soak bench docs env clean
+.PHONY: demo test check compat soak bench docs env clean
 
 env: $(STAMP)
 
@@ -24,12 +24,17 @@ check: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m pytest -q -n 2 -m 'not slow' tests/unit
+	TURNBACK_QUICK=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow' tests/unit
 
 test: check
 	@sh tests/services/install.sh
-	$(BIN)/python -m pytest -q -n 2 -m slow tests/unit
-	$(BIN)/python -m pytest -q tests/property tests/integration tests/crash tests/docs tests/browser tests/stories tests/soak
+	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis' tests/unit
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=30 \
+		tests/engine tests/property tests/integration tests/crash tests/docs tests/browser tests/stories tests/soak
+
+# Jobs with savepoints and restores on the oldest and the newest Spark; docs/compatibility.md
+compat:
+	$(PYTHON) tests/compat/run.py
 
 # Kills processes of a job at random: make soak MINUTES=30 SEED=7 (the seed repeats another run)
 MINUTES ?= 30

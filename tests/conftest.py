@@ -1,10 +1,13 @@
-"""Puts this directory on the path, for the support modules in it."""
+"""What holds for all tests: where their files are, Ctrl-C, and one browser."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +15,14 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+# Tests write thousands of files, each synced to disk. No test switches the machine off, so memory
+# will do where there is enough of it.
+_MEMORY = "/dev/shm"
+if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
+    os.environ["TMPDIR"] = f"{_MEMORY}/turnback-tests-{os.getuid()}"
+    os.makedirs(os.environ["TMPDIR"], mode=0o700, exist_ok=True)  # noqa: PTH103
+    tempfile.tempdir = None
 
 # `nohup make test &` and many CI runners start the tests with Ctrl-C ignored. Child processes
 # inherit that, and those that a test presses Ctrl-C for would never end.
@@ -22,6 +33,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("full", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=15)
 settings.load_profile("quick" if os.environ.get("TURNBACK_QUICK") == "1" else "full")
+
+
+_LONG = (
+    "soak/",
+    "stories/test_lost_jvm.py",
+    "stories/test_killed.py",
+    "integration/test_savepoint_tables.py",
+    "integration/test_one_of_each.py",
+    "crash/test_executor_killed.py",
+    "crash/test_on_spark.py",
+    "integration/test_on_spark.py",
+    "stories/",
+    "crash/",
+    "engine/test_growth.py",
+    "integration/",
+)
+"""Files that take long come first, so that none is left over when all others are done."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        name = item.path.relative_to(here).as_posix() if item.path.is_relative_to(here) else ""
+        return next((i for i, start in enumerate(_LONG) if name.startswith(start)), len(_LONG))
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")

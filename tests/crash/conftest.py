@@ -40,7 +40,7 @@ def java(inputs: Callable[[int, int], Path], tmp_path_factory: pytest.TempPathFa
     """Options for Java; to find them, the job may have to run once, without any fault."""
 
     def run(options: str) -> None:
-        job = Place(tmp_path_factory.mktemp("java"), inputs(10, 1))
+        job = Place(tmp_path_factory.mktemp("java"), inputs(10, 1), spark=True)
         driver = job.start(JDK_JAVA_OPTIONS=options)
         try:
             driver.until(lambda: driver.process.poll() is not None, "end")
@@ -53,15 +53,25 @@ def java(inputs: Callable[[int, int], Path], tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture
-def place(
+def place(tmp_path: Path, inputs: Callable[[int, int], Path]) -> Iterator[MakePlace]:
+    """Makes the place of a job without a JVM; all its drivers are gone afterwards."""
+    yield from _places(tmp_path, inputs, spark=False)
+
+
+@pytest.fixture
+def on_spark(
     tmp_path: Path, inputs: Callable[[int, int], Path], java: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakePlace]:
-    """Makes the place of a job; all its drivers are gone afterwards."""
+    """Makes the place of a job on Spark; all its drivers are gone afterwards."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", java)
+    yield from _places(tmp_path, inputs, spark=True)
+
+
+def _places(base: Path, inputs: Callable[[int, int], Path], *, spark: bool) -> Iterator[MakePlace]:
     made: list[Place] = []
 
     def make(files: int, apart: int = 1) -> Place:
-        made.append(Place(tmp_path, inputs(files, apart)))
+        made.append(Place(base, inputs(files, apart), spark=spark))
         return made[-1]
 
     yield make

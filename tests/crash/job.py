@@ -31,6 +31,7 @@ from turnback import (
 from turnback.api import environment as environment_module
 from turnback.spark import service
 from turnback.spark.session import spark_session
+from turnback.testing import LocalEngine
 
 SCHEMA = "key string, seq bigint, team string"
 SEQUENCE = "key string, seq bigint, previous bigint, count bigint, team string"
@@ -129,7 +130,9 @@ def main() -> int:
         be_resumed()
     if args.poll:
         service._POLL_S = args.poll
-    client = env.execute_async("crash", bounded=True, start_from=start)
+    client = env.execute_async(
+        "crash", bounded=True, start_from=start, epoch_interval=args.epoch_interval
+    )
     try:
         client.result()
         error = None
@@ -146,6 +149,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--input", required=True)
     parser.add_argument("--output", required=True)
     parser.add_argument("--local", help="where local state stores go")
+    parser.add_argument("--spark", action="store_true", help="else without a JVM")
+    parser.add_argument("--epoch-interval", type=int, default=50, help="in ms, without Spark")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
     parser.add_argument("--backend", default="rocksdb")
@@ -168,9 +173,12 @@ def arguments() -> argparse.Namespace:
 
 def environment(args: argparse.Namespace) -> StreamExecutionEnvironment:
     """The settings of the job."""
-    spark = spark_session(args.master, **dict(c.split("=", 1) for c in args.conf))
     local = {"state.backend.local-dir": args.local} if args.local else {}
-    env = StreamExecutionEnvironment.get_execution_environment(local, spark=spark, root=args.root)
+    if args.spark:
+        spark = spark_session(args.master, **dict(c.split("=", 1) for c in args.conf))
+        env = StreamExecutionEnvironment(spark, args.root, local)
+    else:
+        env = StreamExecutionEnvironment(None, args.root, local, engine=LocalEngine())
     env.set_parallelism(2).set_state_backend(args.backend).enable_checkpointing(args.interval)
     env.get_checkpoint_config().set_num_retained_checkpoints(args.retain)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(args.restarts, 100))

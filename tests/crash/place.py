@@ -59,10 +59,17 @@ def write_input(
 
 
 class Place:
-    """The directories of one job, and the drivers that were started in them."""
+    """The directories of one job, and the drivers that were started in them.
 
-    def __init__(self, base: Path, inputs: Path) -> None:
+    Args:
+        base: Where they are.
+        inputs: What the job reads.
+        spark: Whether its drivers run on Spark, each with a JVM; else on `LocalEngine`.
+    """
+
+    def __init__(self, base: Path, inputs: Path, *, spark: bool = False) -> None:
         self.base = base
+        self.spark = spark
         self.inputs = inputs
         self.output = base / "output"
         self.job = base / "jobs" / "crash"
@@ -88,6 +95,7 @@ class Place:
             *("--output", str(self.output)),
             *("--gate", str(gate)),
             *(("--local", str(self.base / "local")) if own_local else ()),
+            *(("--spark",) if self.spark else ()),
             *arguments,
         ]
         driver = Driver(command, self.base / f"driver-{number}", gate, environment)
@@ -98,7 +106,7 @@ class Place:
 
     def clone(self, name: str) -> Place:
         """A copy of everything the job has written, to try something else with."""
-        other = Place(self.base / name, self.inputs)
+        other = Place(self.base / name, self.inputs, spark=self.spark)
         shutil.copytree(self.job, other.job)
         shutil.copytree(self.output, other.output)
         for owner in other.output.rglob(".turnback/.owner"):

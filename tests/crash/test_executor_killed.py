@@ -30,8 +30,8 @@ def start(job: Place, cluster: SparkCluster, *arguments: str) -> Driver:
     return job.start("--master", cluster.master, *settings, *arguments)
 
 
-def test_state_is_found_at_home_on_a_cluster(place: MakePlace, cluster: SparkCluster) -> None:
-    job = place(EPOCHS)
+def test_state_is_found_at_home_on_a_cluster(on_spark: MakePlace, cluster: SparkCluster) -> None:
+    job = on_spark(EPOCHS)
     driver = start(job, cluster)
     assert driver.wait() == 0, driver.errors
     job.assert_settled(driver.report)
@@ -45,14 +45,14 @@ def test_state_is_found_at_home_on_a_cluster(place: MakePlace, cluster: SparkClu
 
 @pytest.mark.parametrize("level", ["sequence", "tally"])
 def test_fault_11_executor_killed_in_mid_epoch(
-    place: MakePlace, cluster: SparkCluster, level: str
+    on_spark: MakePlace, cluster: SparkCluster, level: str
 ) -> None:
     """In the second level, output of the first that others have read already is lost as well.
 
     Spark makes it again. Whoever has read it before has read another attempt than whoever reads it
     now, so that the epoch has to be replayed.
     """
-    job = place(EPOCHS)
+    job = on_spark(EPOCHS)
     marker = job.base / "marker"
     with job.watched():
         driver = start(job, cluster, "--where", level, "--at", "k00:5", "--slow", str(marker))
@@ -80,10 +80,10 @@ def first_tally_is_done(job: Place) -> bool:
 
 
 def test_fault_12_a_speculative_task_and_the_slow_one_both_write(
-    place: MakePlace, cluster: SparkCluster
+    on_spark: MakePlace, cluster: SparkCluster
 ) -> None:
     """What the loser writes, whenever that is, nobody ever sees; the next start removes it."""
-    job = place(EPOCHS)
+    job = on_spark(EPOCHS)
     marker = job.base / "marker"
     speculation = {
         "spark.speculation": "true",
@@ -111,8 +111,8 @@ def executor_of(worker: int) -> int:
     return parent(parent(worker))
 
 
-def test_d4_a_task_that_fails_once_does_not_restart_the_job(place: MakePlace) -> None:
-    job = place(6)
+def test_d4_a_task_that_fails_once_does_not_restart_the_job(on_spark: MakePlace) -> None:
+    job = on_spark(6)
     marker = job.base / "marker"
     driver = job.start("--master=local[2,4]", "--at", "k00:5", "--fail", str(marker))
     assert driver.wait() == 0, driver.errors

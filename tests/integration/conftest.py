@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import golden_job
-import job_support
 import pytest
 import shop
-from job_support import Jobs
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+import golden_job
+import job_support
+import locking_sink
+from job_support import Jobs
 from turnback import Savepoint
 from turnback.spark.session import spark_session
 
@@ -35,10 +36,12 @@ def session() -> SparkSession:
 @pytest.fixture
 def jobs(session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     # Workers cannot import test modules, so what is defined in them travels by value.
-    modules: list[Any] = [request.module, job_support, golden_job, shop]
+    tests = {name for name in sys.modules if name.startswith("engine.test_")}
+    modules = [request.module, job_support, golden_job, locking_sink, shop]
+    modules += [sys.modules[name] for name in tests]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
-    made = Jobs(session, tmp_path)
+    made = Jobs(tmp_path, session)
     yield made
     made.close()
     for module in modules:

@@ -6,9 +6,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from job_support import Jobs
 from pyspark.sql import DataFrame
 
+from job_support import Jobs
 from turnback import (
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -19,7 +19,8 @@ from turnback import (
 )
 from turnback.config.savepoints import SavepointFormat
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.spark.exporter import Exporter, ExportOrder
+from turnback.spark.engine import SparkEngine
+from turnback.spark.savepoints import Exporter, ExportOrder
 from turnback.state.files import StorageRef
 
 OUT = "user string, spent bigint, items array<string>, prices array<bigint>"
@@ -96,9 +97,8 @@ def saved(
         label="first",
         note=None,
         origin=None,
-        version="0",
     )
-    exporter = Exporter(jobs.spark, StorageRef(str(jobs.path())))
+    exporter = Exporter(SparkEngine(jobs.spark), StorageRef(str(jobs.path())))
     made = exporter.export(jobs.checkpoints()[-1], order, 1_700_000_000_000, lambda *_: None)
     directory.complete(made)
     return path

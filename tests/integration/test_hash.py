@@ -1,7 +1,5 @@
 """The key group of a key in Python is the one Spark computes, for every key type."""
 
-import os
-import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -9,15 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types as pyspark_types
 
 from turnback.types.columns import Batch, stream_ddl
 from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import RowTypeInfo
-
-pyspark_sql = pytest.importorskip("pyspark.sql")
-pyspark_types = pytest.importorskip("pyspark.sql.types")
 
 KEYS: dict[str, list[Any]] = {
     "tinyint": [0, 1, -1, 127, -128],
@@ -49,14 +45,7 @@ SEVERAL = "a string, b bigint, c int, d boolean, e decimal(20,3), f timestamp"
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        pyspark_sql.SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .getOrCreate()
-    )
+def spark(session: Any) -> Iterator[Any]:
     zone = session.conf.get("spark.sql.session.timeZone")
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     yield session

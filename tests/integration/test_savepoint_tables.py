@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from job_support import Jobs
 from pyspark.sql import SparkSession
 from shop import (
     EVERY,
@@ -23,6 +22,7 @@ from shop import (
     totals,
 )
 
+from job_support import Jobs
 from services.s3 import s3_server
 from turnback import (
     Savepoint,

@@ -1,4 +1,4 @@
-"""Two minutes of what `make soak` does for half an hour."""
+"""A minute of what `make soak` does for half an hour."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from soak.__main__ import soak
 @pytest.mark.timeout(1200)
 def test_nothing_is_lost_or_doubled_whatever_is_killed() -> None:
     seed = os.environ.get("SEED")
-    summary = soak(minutes=2, seed=int(seed) if seed else None)
+    summary = soak(minutes=1, seed=int(seed) if seed else None)
     assert summary.violations == []
-    assert summary.kills.total() >= 2  # about ten, but machines may be busy
+    assert summary.kills.total() >= 2  # about five, but machines may be busy
     assert summary.records_fed > 0

@@ -149,12 +149,12 @@ class JobClient:
         spec = RequestSpec(
             kind, target, format_, label=label, note=note, savepoint=savepoint, drain=drain
         )
-        request = self._runner.ask(spec)
+        request = self._runner.requests.submit(spec)
         future: Future[str | None] = Future()
 
         def wait() -> None:
             try:
-                future.set_result(self._runner.answer(request, self.done))
+                future.set_result(self._runner.requests.wait(request, self.done))
             except BaseException as e:  # noqa: BLE001 - raised again by the future
                 future.set_exception(e)
 

@@ -39,6 +39,8 @@ from turnback.types.hints import as_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from turnback.spark.engine import Engine
+
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.
 _LOG = logging.getLogger(__name__)
@@ -72,8 +74,11 @@ class StreamExecutionEnvironment:
         spark: SparkSession | None = None,
         root: str | PathLike[str] | None = None,
         configuration: Mapping[str, Any] | None = None,
+        *,
+        engine: Engine | None = None,
     ) -> None:
         self._spark = spark
+        self._engine = engine
         self._launched = launched()
         command_line = self._launched.launch.settings if self._launched is not None else None
         self._editor = ConfigurationEditor(Configuration.load(configuration, command_line))
@@ -113,6 +118,15 @@ class StreamExecutionEnvironment:
             options = spark_options(self.configuration)
             self._spark = spark_session(options.pop("spark.master", None), **options)
         return self._spark
+
+    @property
+    def engine(self) -> Engine:
+        """What jobs run on: the Spark session, unless another engine was given."""
+        if self._engine is None:
+            from turnback.spark.engine import SparkEngine
+
+            self._engine = SparkEngine(self.spark)
+        return self._engine
 
     # -- settings
 
@@ -161,7 +175,7 @@ class StreamExecutionEnvironment:
     def get_parallelism(self) -> int:
         """The default parallelism; Spark's own when none was set."""
         configured: int | None = self.configuration.value("parallelism.default")
-        return configured or max(1, self.spark.sparkContext.defaultParallelism)
+        return configured or max(1, self.engine.cores)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups, for the whole life of the job's state."""
@@ -190,6 +204,9 @@ class StreamExecutionEnvironment:
             df: Made with `spark.readStream`; may hold any stateless transformations.
             uid: Identity of the source, by which its position is found again.
         """
+        from turnback.spark.selftest import refuse_connect
+
+        refuse_connect(df)
         if not hasattr(df, "isStreaming"):
             raise PlanError(f"from_dataframe takes a DataFrame, got {type(df).__name__}")
         if not df.isStreaming:
@@ -226,13 +243,11 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
-        from turnback.sources.frames import file_frame
-
         type = as_type(schema)
         if max_files_per_epoch is not None:
             positive("max_files_per_epoch", max_files_per_epoch)
         where = path_text("from_files: path", path)
-        frame = file_frame(self.spark, where, format, type, max_files_per_epoch, options)
+        frame = self.engine.file_source(where, format, type, max_files_per_epoch, options)
         stream = self.from_dataframe(frame, uid)
         stream._node.type = type
         return stream
@@ -241,12 +256,10 @@ class StreamExecutionEnvironment:
         self, collection: Any, type_info: Any = None, uid: str | None = None
     ) -> DataStream:
         """A bounded stream of the elements of a list, replayable like any other source."""
-        from turnback.sources.frames import collection_frame
-
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
         elements = list(collection)
-        frame, type = collection_frame(self.spark, elements, type_info)
+        frame, type = self.engine.collection_source(elements, type_info)
         stream = self.from_dataframe(frame, uid)
         stream._node.type = type
         return stream
@@ -331,7 +344,7 @@ class StreamExecutionEnvironment:
             self._launched.stop_if_planning(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
-        return JobClient(JobRunner(self.spark, program, spec)).start()
+        return JobClient(JobRunner(self.engine, program, spec)).start()
 
 
 def job_spec(

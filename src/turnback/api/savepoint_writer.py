@@ -31,7 +31,12 @@ from turnback.state.schema import KeySchema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.spark.savepoints import GivenFiles, Kept, Savepointer, SavepointPosition
+    from turnback.spark.savepoint_files import (
+        CopiedState,
+        NewState,
+        SavepointFiles,
+        SavepointPosition,
+    )
 
 
 class SavepointWriter:
@@ -47,7 +52,7 @@ class SavepointWriter:
 
     def __init__(
         self,
-        draft: SavepointDraft[Kept | GivenFiles, SavepointPosition],
+        draft: SavepointDraft[CopiedState | NewState, SavepointPosition],
         base: Snapshot | None,
         job: str,
         max_parallelism: int,
@@ -80,14 +85,14 @@ class SavepointWriter:
     @classmethod
     def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
         """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
-        from turnback.spark.savepoints import Kept, SavepointPosition
+        from turnback.spark.savepoint_files import CopiedState, SavepointPosition
 
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
         base = given._snapshot
         groups = base.max_parallelism
-        draft: SavepointDraft[Kept | GivenFiles, SavepointPosition] = SavepointDraft(
+        draft: SavepointDraft[CopiedState | NewState, SavepointPosition] = SavepointDraft(
             base.name,
-            [(s.schema, Kept(base.rows(s), groups)) for s in base.states],
+            [(s.schema, CopiedState(base.rows(s), groups)) for s in base.states],
             base.operators,
             {leaf: SavepointPosition(p, base.storage) for leaf, p in base.sources.items()},
             given.metadata.watermarks,
@@ -129,7 +134,7 @@ class SavepointWriter:
             StateError: A column is missing or of another type, or the key is not that of the
                 operator's other states.
         """
-        from turnback.spark.savepoints import GivenFiles
+        from turnback.spark.savepoint_files import NewState
         from turnback.spark.state_frames import check_columns
 
         check_uid(uid)
@@ -148,7 +153,7 @@ class SavepointWriter:
                 f"keyed; say it with key_by= (columns) or key_type= (a function)"
             )
         schema = state_schema(uid, descriptor, key)
-        self._draft.put(schema, GivenFiles(check_columns(df, schema, columns)))
+        self._draft.put(schema, NewState(check_columns(df, schema, columns)))
         return self
 
     def transform_state(
@@ -167,7 +172,7 @@ class SavepointWriter:
                 it but without ``key_group``; returns one with the same columns.
             descriptor: What the state is from now on, if its type changes.
         """
-        from turnback.spark.savepoints import GivenFiles
+        from turnback.spark.savepoint_files import NewState
         from turnback.spark.state_frames import check_columns
 
         schema, content = self._draft.find(uid, name)
@@ -180,7 +185,7 @@ class SavepointWriter:
                     f"{descriptor.name!r}; call rename_state afterwards instead"
                 )
             schema = state_schema(uid, descriptor, schema.key)
-        self._draft.put(schema, GivenFiles(check_columns(result, schema)))
+        self._draft.put(schema, NewState(check_columns(result, schema)))
         return self
 
     def remove_state(self, uid: str, name: str) -> SavepointWriter:
@@ -219,7 +224,7 @@ class SavepointWriter:
                 ``{"events": {"topic": {"0": 17}}}``; None for the very beginning. Sources of files
                 keep a list of files besides, so theirs can come from a savepoint only.
         """
-        from turnback.spark.savepoints import SavepointPosition
+        from turnback.spark.savepoint_files import SavepointPosition
 
         if isinstance(positions, Savepoint):
             other = positions._snapshot
@@ -263,7 +268,7 @@ class SavepointWriter:
             ConfigurationError: The directory is not empty or cannot be used.
             StateError: A key is null or there are two rows for it, or a value cannot be stored.
         """
-        from turnback.spark.savepoints import Savepointer
+        from turnback.spark.savepoint_files import SavepointFiles
 
         options = dict(storage_options or (self._base.storage.options if self._base else {}))
         target = StorageRef(location(path_text("directory", directory)), options)
@@ -277,20 +282,20 @@ class SavepointWriter:
         id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
         place.begin(id)
         groups = self._max_parallelism
-        savepointer = Savepointer(self._session(), target, groups, epoch, place.writer)
+        files = SavepointFiles(self._session(), target, groups, epoch, place.writer)
         try:
-            place.complete(self._metadata(id, savepointer, label, note))
+            place.complete(self._metadata(id, files, label, note))
         except Exception:
             place.abandon()
             raise
         return Savepoint.load(storage.uri, self._spark, storage_options=options)
 
     def _metadata(
-        self, id: str, savepointer: Savepointer, label: str | None, note: str | None
+        self, id: str, files: SavepointFiles, label: str | None, note: str | None
     ) -> SavepointMetadata:
         """Write everything, and return what there is to say about it."""
         base, draft = self._base, self._draft
-        states: list[SavedState] = [savepointer.state(*state) for state in draft.states.values()]
+        states: list[SavedState] = [files.write_state(*state) for state in draft.states.values()]
         return SavepointMetadata(
             id=id,
             turnback_version=version("turnback"),
@@ -305,7 +310,7 @@ class SavepointWriter:
             label=label,
             note=note,
             max_parallelism=self._max_parallelism,
-            sources=savepointer.sources(draft.sources),
+            sources=files.copy_sources(draft.sources),
             operators=tuple(draft.operators.values()),
             states=tuple(states),
             watermarks=draft.watermarks,

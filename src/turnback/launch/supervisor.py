@@ -38,7 +38,7 @@ from turnback.job.run import (
     RunningJob,
 )
 from turnback.job.status import JobState, Status, StatusUpdate
-from turnback.spark.ending import FINAL, REPLACED
+from turnback.spark.failures import FINAL, REPLACED
 
 T = TypeVar("T")
 _TICK_S = 0.5

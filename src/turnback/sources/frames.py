@@ -29,6 +29,17 @@ def file_frame(
     options: Mapping[str, Any],
 ) -> DataFrame:
     """A streaming DataFrame over the files of a directory."""
+    row = check_files(path, format, type)
+    columns = zip(row.names, row.types, strict=True)
+    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
+    reader = spark.readStream.format(format).schema(ddl).options(**dict(options))
+    if max_files is not None:
+        reader = reader.option("maxFilesPerTrigger", max_files)
+    return reader.load(path)
+
+
+def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
+    """Refuse files that cannot be read; return the type of their records."""
     if format not in FORMATS:
         raise PlanError(f"from_files: unknown format {format!r}; there are {', '.join(FORMATS)}")
     if not isinstance(type, RowTypeInfo):
@@ -36,10 +47,7 @@ def file_frame(
     if "://" not in path and not Path(path).is_dir():
         what = "is a file, not a directory" if Path(path).is_file() else "does not exist"
         raise PlanError(f"from_files: {path} {what}; name the directory the files arrive in")
-    reader = spark.readStream.format(format).schema(stream_ddl(type)).options(**dict(options))
-    if max_files is not None:
-        reader = reader.option("maxFilesPerTrigger", max_files)
-    return reader.load(path)
+    return type
 
 
 _NAME = "turnback-collection"
@@ -54,14 +62,19 @@ def collection_frame(
     The data travels inside the query; the position is the number of elements read. A list that has
     grown since the last run goes on where it was.
     """
-    type = _type_of(elements) if type_info is None else as_type(type_info)
-    try:
-        data = _encoded(Batch(type, list(elements)).arrow)
-    except ElementTypeError as e:
-        raise ElementTypeError(f"from_collection: {e}") from None
+    data, type = encode_collection(elements, type_info)
     spark.dataSource.register(CollectionSource)
     reader = spark.readStream.format(_NAME).schema(stream_ddl(type)).option("data", data)
     return reader.load(), type
+
+
+def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
+    """The elements of a list as `CollectionReader` takes them, and their type."""
+    type = _type_of(elements) if type_info is None else as_type(type_info)
+    try:
+        return _encoded(Batch(type, list(elements)).arrow), type
+    except ElementTypeError as e:
+        raise ElementTypeError(f"from_collection: {e}") from None
 
 
 def _type_of(elements: Sequence[Any]) -> TypeInfo:

@@ -5,30 +5,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, Manifest
-from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
-from turnback.core.clock import Clock
-from turnback.job.directory import JobDirectory
-from turnback.job.history import History
+from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.status import Metrics
-from turnback.program.plan import Plan
-from turnback.spark.epochs import Epochs
-from turnback.spark.job import EpochStats, JobSpec
-from turnback.spark.scratch import Positions, Scratch
-from turnback.spark.session import cheap_local_files, unless_jvm_lost
-from turnback.spark.sinks import JobSinks
-from turnback.spark.sources import leaf_names, united
-from turnback.state.files import StorageRef
-from turnback.worker.meter import Meter
+from turnback.spark.driver import AttemptContext, JobContext
+from turnback.spark.engine import EpochInput
+from turnback.spark.epochs import Epochs, Meter
+from turnback.spark.job import EpochStats
 
 _LOG = logging.getLogger(__name__)
-_GATE_S = 0.2
+_WAIT_S = 0.2
 
 
 class Attempt:
@@ -38,79 +24,45 @@ class Attempt:
     in the snapshot that is given.
 
     Args:
-        spark: The session.
-        plan: The program.
-        spec: How to run it.
-        directory: The job's directory.
-        log: Its checkpoints; already fenced.
-        fence: The fence that was taken.
-        snapshot: What to start from; None to start empty.
-        sinks: The program's sinks; what older attempts left in them is settled.
-        history: What happened.
-        clock: Where time comes from.
+        job: The job.
+        context: What this attempt works with.
         on_epoch: Called after every epoch.
-        on_running: Called when what it starts from is restored.
-        holds: Files that savepoints are written from.
+        on_running: Called when the restore point is restored.
     """
 
     def __init__(
         self,
-        spark: SparkSession,
-        plan: Plan,
-        spec: JobSpec,
-        directory: JobDirectory,
-        log: CheckpointLog,
-        fence: Fence,
-        snapshot: Manifest | None,
-        sinks: JobSinks,
-        history: History,
-        clock: Clock,
+        job: JobContext,
+        context: AttemptContext,
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
-        pins: PinnedFiles,
     ) -> None:
-        self._spark = spark
-        self._plan = plan
-        self._spec = spec
+        plan, directory, fence = job.plan, job.directory, context.fence
+        snapshot = context.restore_point
         self._snapshot = snapshot
-        self._sinks = sinks
+        self._sinks = context.sinks
         self._failure: BaseException | None = None
         self._stopping = False
         self._wake = threading.Event()
         self._gate = threading.Lock()
         self._on_running = on_running
-        self._meter = Meter(plan, clock)
+        self._meter = Meter(plan, job.clock)
         self.is_running = False
         """Whether checkpoints of it can be taken."""
-        self._positions = Positions(directory.storage, fence.attempt)
-        leaves = leaf_names(plan)
-        self._scratch = Scratch(leaves)
+        self._query = job.engine.query(plan, job.spec, directory.storage, fence.attempt)
         self.coordinator = CheckpointCoordinator(
-            log,
-            spec.settings,
-            sinks.committers,
+            context.log,
+            job.spec.settings,
+            context.sinks.committers,
             max_parallelism=plan.max_parallelism,
             parent=(snapshot.number or None) if snapshot else None,
-            history=history,
-            clock=clock,
+            history=context.history,
+            clock=job.clock,
             on_failure=lambda _: self._wake.set(),
-            pins=pins,
+            pins=job.pins,
             inherited=snapshot.files() if snapshot else (),
         )
-        storage = StorageRef(directory.storage.uri, dict(spec.storage_options), spec.inline)
-        self._epochs = Epochs(
-            spark,
-            plan,
-            spec,
-            fence,
-            storage,
-            snapshot,
-            self._positions,
-            self._scratch,
-            self.coordinator,
-            on_epoch,
-            self._meter,
-        )
+        self._epochs = Epochs(job, context, self._query, self.coordinator, self._meter, on_epoch)
 
     def run(self) -> None:
         """Start from the snapshot and process epochs until the input ends or `stop` is called.
@@ -119,12 +71,12 @@ class Attempt:
             TurnbackError: Why this attempt failed.
         """
         try:
-            self._restore()
+            if self._snapshot is not None:
+                self._query.restore(self._snapshot.sources)
             self.coordinator.start()
             self.is_running = True
             self._on_running()
-            with cheap_local_files(self._spark):
-                self._drive()
+            self._drive()
             if not self._stopping:
                 self.coordinator.final()
         finally:
@@ -132,7 +84,7 @@ class Attempt:
             self._epochs.close()
             self.coordinator.close(cancelled=self._stopping)
             self._sinks.roll_back(self._epochs.prepared)
-            self._scratch.remove()
+            self._query.close()
 
     def stop(self) -> None:
         """End this attempt from another thread, as a cancellation."""
@@ -160,50 +112,30 @@ class Attempt:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
         return self._meter.metrics(self.coordinator, completed, failed)
 
-    def _restore(self) -> None:
-        snapshot = self._snapshot
-        if snapshot is None:
-            return
-        mine = {k: v for k, v in snapshot.sources.items() if k in self._scratch.leaves}
-        logs = self._positions.restore(mine)
-        self._scratch.seed({leaf: position.offset for leaf, position in mine.items()}, logs)
-
     def _drive(self) -> None:
-        writer = united(self._plan).writeStream.foreachBatch(self._on_batch)
-        writer = writer.option("checkpointLocation", self._scratch.path.as_uri())
-        if self._spec.bounded:
-            writer = writer.trigger(availableNow=True)
-        elif self._spec.epoch_interval_ms:
-            writer = writer.trigger(processingTime=f"{self._spec.epoch_interval_ms} milliseconds")
-        query = writer.start()
+        """Run epochs until the end of the input; whatever failed first is what is raised."""
         try:
-            self._await(query)
-        finally:
-            with unless_jvm_lost("stopping the query"):
-                query.stop()
-
-    def _await(self, query: StreamingQuery) -> None:
-        """Wait for the end of the query; whatever failed first is what is raised."""
-        try:
-            ended: bool | None = False
-            while not ended and not self._wake.is_set():
-                ended = query.awaitTermination(0.2)  # type: ignore[arg-type]
-        except StreamingQueryException as e:
+            self._query.start(self._on_input)
+            while not self._wake.is_set() and not self._query.wait(_WAIT_S):
+                pass
+        except Exception as e:  # noqa: BLE001 - raised, unless something else failed before
             raise (self._failure or e) from None
+        finally:
+            self._query.stop()
         self.coordinator.raise_failure()
         if self._failure is not None:
             raise self._failure
 
-    def _on_batch(self, batch: DataFrame, batch_id: int) -> None:
-        while not self._gate.acquire(timeout=_GATE_S):
+    def _on_input(self, input: EpochInput) -> None:
+        while not self._gate.acquire(timeout=_WAIT_S):
             if self._wake.is_set():  # an attempt that is paused can fail or be ended, too
                 return
         try:
             if not self._wake.is_set():
-                self._epochs.run(batch, batch_id)
+                self._epochs.run(input)
         except Exception as e:
             if self._wake.is_set():  # stopped; an exception now makes Spark print a page
-                _LOG.debug("epoch %d ended by stopping the job: %s", batch_id, e)
+                _LOG.debug("an epoch was ended by stopping the job: %s", e)
                 return
             self._failure = self._failure or e
             raise

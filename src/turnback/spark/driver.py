@@ -1,3 +1,5 @@
+"""A driver's job and attempts: what they work with, and whether the job is still its own."""
+
 from __future__ import annotations
 
 import logging
@@ -5,22 +7,76 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
+from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.retention import PinnedFiles
+from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError, FencedError, StorageError
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
+from turnback.job.history import History
 from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import StatusUpdate
+from turnback.program.plan import Plan
+from turnback.spark.engine import Engine
+from turnback.spark.job import JobSpec
+from turnback.spark.sinks import JobSinks
+from turnback.state.files import StorageRef
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What holds for all attempts of a job in this driver.
+
+    Attributes:
+        engine: What the job runs on.
+        plan: The program.
+        spec: How to run it.
+        directory: The job directory.
+        clock: Where time comes from.
+        pins: Files that savepoints are being written from.
+    """
+
+    engine: Engine
+    plan: Plan
+    spec: JobSpec
+    directory: JobDirectory
+    clock: Clock = field(default_factory=SystemClock)
+    pins: PinnedFiles = field(default_factory=PinnedFiles)
+
+    @property
+    def storage(self) -> StorageRef:
+        """The job directory, for tasks."""
+        spec = self.spec
+        return StorageRef(self.directory.storage.uri, dict(spec.storage_options), spec.inline)
+
+
+@dataclass(frozen=True)
+class AttemptContext:
+    """What one attempt of a job works with.
+
+    Attributes:
+        fence: The fence it has taken, with its number.
+        log: The checkpoints of the job, with that fence.
+        restore_point: What it starts from; None to start empty.
+        sinks: The program's sinks; transactions of older attempts are settled.
+        history: Where it records what happens.
+    """
+
+    fence: Fence
+    log: CheckpointLog
+    restore_point: Manifest | None
+    sinks: JobSinks
+    history: History
 
 
 class Tenure:
-    """Tells whether the job is still this driver's, for whatever no fence protects by itself.
-
-    Args:
-        directory: The job directory.
-    """
+    """Checks that no other driver has taken the job, where no fence protects a write by itself."""
 
     def __init__(self, directory: JobDirectory) -> None:
         self._name = directory.name
@@ -41,7 +97,7 @@ class Tenure:
 
         Raises:
             FencedError: There is none yet, or a newer one has taken over.
-            StorageError: It cannot be told.
+            StorageError: The log cannot be read.
         """
         newest = self._log.newest()
         if self._attempt is None or newest is None:
@@ -54,19 +110,16 @@ class Tenure:
         return self._attempt
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class Heartbeat:
-    """Shows that the driver lives, and how it is doing; and sees to it that somebody looks.
+    """Updates the status regularly, which shows that the driver is alive, and its supervisor.
 
     A driver that `turnback run` started has a supervisor, which starts it again when it dies. The
     supervisor may die as well: then the driver starts another one.
 
     Args:
         directory: The job directory.
-        update: Gives what has changed in the status.
-        run: Where driver and supervisor meet; None if it has no supervisor.
+        update: Returns what has changed in the status.
+        run: The directory shared with the supervisor; None if there is none.
     """
 
     def __init__(

@@ -1,63 +1,30 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
-
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.checkpoint.manifest import EpochCut, Fence, Manifest, OperatorInfo
+from turnback.checkpoint.manifest import EpochCut, OperatorInfo
+from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
+from turnback.job.status import Metrics
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Level, Plan
-from turnback.spark.frames import EpochFrames
-from turnback.spark.job import EpochStats, JobSpec
+from turnback.spark.driver import AttemptContext, JobContext
+from turnback.spark.engine import EpochInput, Query
+from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
-from turnback.spark.scratch import Positions, Scratch
-from turnback.state.files import StorageRef
+from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
-from turnback.worker.message import Barrier, Order, TaskAck, align, decode_barrier, unmarked
-from turnback.worker.meter import Meter
-from turnback.worker.program import Chains
-from turnback.worker.routing import CONTROL
+from turnback.worker.message import Barrier, Order, TaskAck, align
+from turnback.worker.program import Chains, level_programs
 
-
-class Retries:
-    """Tells whether Spark has run tasks of an epoch whose output did not count.
-
-    Only those matter that write to sinks: what they have prepared, nobody commits.
-    """
-
-    def __init__(self, spark: SparkSession, plan: Plan) -> None:
-        self._levels = {
-            level.index
-            for level in plan.levels
-            if any(op.kind is NodeKind.SINK for op in level.operators)
-        }
-        context = spark.sparkContext
-        self._tracker = context.statusTracker()
-        # A copy that lost against the first attempt leaves no trace in what has won.
-        self._speculates = context.getConf().get("spark.speculation", "false") == "true"
-
-    def happened(self, acks: EpochAcks) -> bool:
-        """Return whether a task was run more than once, or may have been."""
-        names = [ack.name for ack in acks.acks if ack.level in self._levels]
-        if not names:
-            return False
-        if self._speculates or any(name.tries for name in names):
-            return True
-        return any(map(self._ran_again, {name.stage for name in names}))
-
-    def _ran_again(self, stage: int) -> bool:
-        """Whether a stage was run again, after its output was lost with an executor."""
-        info = self._tracker.getStageInfo(stage)
-        return info is not None and (info.currentAttemptId > 0 or info.numFailedTasks > 0)
-
-
-_NO_WAY_BACK = "Spark cannot rollback"
-"""How Spark puts it that output was lost with an executor after some had read it."""
+_LOG = logging.getLogger(__name__)
+_TRIES = 3
 
 
 @dataclass(frozen=True)
@@ -68,11 +35,11 @@ class EpochAcks:
 
     def transactions(self) -> dict[str, tuple[bytes, ...]]:
         """Everything sinks prepared, by sink uid."""
-        found: dict[str, tuple[bytes, ...]] = {}
+        by_sink: dict[str, tuple[bytes, ...]] = {}
         for ack in self.acks:
             for uid, handles in ack.transactions.items():
-                found[uid] = (*found.get(uid, ()), *handles)
-        return found
+                by_sink[uid] = (*by_sink.get(uid, ()), *handles)
+        return by_sink
 
     def records(self) -> dict[str, tuple[int, int]]:
         """Elements read and written by operator uid."""
@@ -88,38 +55,28 @@ class EpochAcks:
         slowest = max((ack.seconds.get("snapshot", 0.0) for ack in self.acks), default=0.0)
         return round(slowest * 1000)
 
-    def row_bytes(self) -> int:
-        """The size of the largest rows that were handed to tasks; 0 if there were too few."""
-        return max((ack.row_bytes for ack in self.acks), default=0)
-
-    def found(self) -> dict[str, int]:
-        """How often a task found its state at home, had to catch up, or rebuilt it."""
-        counts: dict[str, int] = {}
-        for ack in self.acks:
-            if ack.found:
-                counts[ack.found] = counts.get(ack.found, 0) + 1
-        return counts
+    def opened(self) -> dict[str, int]:
+        """How many tasks have opened their local store in which way."""
+        return dict(Counter(ack.opened for ack in self.acks if ack.opened))
 
 
-def run_epoch(frame: DataFrame, levels: Sequence[Level]) -> EpochAcks:
-    """Run the epoch's one Spark job and check what came back.
+def run_epoch(
+    input: EpochInput, description: str, orders: Sequence[Order], levels: Sequence[Level]
+) -> EpochAcks:
+    """Run all levels once and check what came back.
 
     Raises:
         EpochConflictError: Two attempts of a task were read; nothing is confirmed.
     """
-    try:
-        rows = frame.collect()
-    except Exception as e:
-        cause = unmarked(e)
-        if cause is not e:
-            raise cause from None
-        if _NO_WAY_BACK in str(e):
-            raise EpochConflictError("output of tasks that others had read was lost") from None
-        raise
-    return _checked([decode_barrier(bytes(row[CONTROL])) for row in rows], levels)
+    return check_barriers(input.run(description, orders), levels)
 
 
-def _checked(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:
+def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:
+    """Check that every task has read the attempts that acknowledge, and no others.
+
+    Raises:
+        EpochConflictError: Two attempts of a task were read; nothing is confirmed.
+    """
     acks = [ack for barrier in barriers for ack in barrier.acks]
     names = align(barriers, "the driver")
     for level in reversed(levels):
@@ -127,59 +84,55 @@ def _checked(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:
         if tuple(a.name for a in mine) != names:
             raise EpochConflictError(
                 f"level {level.index}: the tasks that acknowledged are not those whose output was "
-                f"read: {_told(a.name for a in mine)} against {_told(names)}"
+                f"read: {_texts(a.name for a in mine)} against {_texts(names)}"
             )
         seen = {a.upstream for a in mine}
         if len(seen) > 1:
             raise EpochConflictError(
                 f"level {level.index}: tasks have read different attempts of the level before: "
-                f"{sorted(str(_told(s)) for s in seen)}"
+                f"{sorted(str(_texts(s)) for s in seen)}"
             )
         if level.index > 0:
             names = seen.pop()
     return EpochAcks(tuple(acks))
 
 
-def _told(names: Iterable[object]) -> list[str]:
+def _texts(names: Iterable[object]) -> list[str]:
     return [str(name) for name in names]
 
 
-_LOG = logging.getLogger(__name__)
-_TRIES = 3
-
-
 class Epochs:
-    """Runs the epochs of one attempt, one after the other."""
+    """Runs the epochs of one attempt, one after the other.
+
+    An epoch runs every level once over the new input. All tasks write what changed in their state,
+    and prepare the output of their sinks; their acknowledgements come back in barriers, which are
+    checked here. Only then is the epoch confirmed: its state files join the chains of their
+    partitions, and the coordinator gets one consistent cut of positions, state and output. An
+    epoch whose acknowledgements contradict each other is run again.
+    """
 
     def __init__(
         self,
-        spark: SparkSession,
-        plan: Plan,
-        spec: JobSpec,
-        fence: Fence,
-        storage: StorageRef,
-        snapshot: Manifest | None,
-        positions: Positions,
-        scratch: Scratch,
+        job: JobContext,
+        context: AttemptContext,
+        query: Query,
         coordinator: CheckpointCoordinator,
-        on_epoch: Callable[[EpochStats], None],
         meter: Meter,
+        on_epoch: Callable[[EpochStats], None],
     ) -> None:
-        self._spark = spark
+        plan, snapshot = job.plan, context.restore_point
         self._plan = plan
-        self._spec = spec
-        self._fence = fence
-        self._storage = storage
-        self._positions = positions
-        self._scratch = scratch
+        self._spec = job.spec
+        self._fence = context.fence
+        self._storage = job.storage
+        self._query = query
         self._coordinator = coordinator
         self._on_epoch = on_epoch
         self._meter = meter
-        self._frames = EpochFrames(spark, plan)
-        self._chains = Chains(self._frames.programs, plan.max_parallelism)
-        self._merger = Merger(spark, self._frames.programs, storage, fence.attempt)
-        self._retries = Retries(spark, plan)
-        self._losers = False
+        self._programs = level_programs(plan)
+        self._chains = Chains(self._programs, plan.max_parallelism)
+        self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
+        self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self._epoch = snapshot.epoch if snapshot else 0
         self.prepared: dict[str, tuple[bytes, ...]] = {}
@@ -201,19 +154,18 @@ class Epochs:
         )
         """What the attempt starts from, as if it were an epoch of its own."""
 
-    def run(self, batch: DataFrame, batch_id: int) -> None:
-        """Run one epoch over one input batch and hand it to the coordinator."""
+    def run(self, input: EpochInput) -> None:
+        """Run one epoch and hand it to the coordinator."""
         started = time.perf_counter()
         epoch = self._epoch + 1
-        acks = self._acknowledged(batch, epoch)
+        acks = self._acknowledged(input, epoch)
         self.prepared = acks.transactions()
         self._take_schemas(acks)
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
-        offsets = self._scratch.offsets(batch_id)
-        sources = self._positions.advance(offsets, self._scratch.log_entries)
-        merged_away = self._merger.tend(self._chains)
+        sources = input.positions()
+        merged_away = self._merger.advance(self._chains)
         cut = EpochCut(
             epoch=epoch,
             sources=sources,
@@ -228,25 +180,23 @@ class Epochs:
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
         self._epoch = epoch
-        if self._losers or self._retries.happened(acks):
-            self._losers = not self._coordinator.discard_others()
+        if self._has_leftovers or self._query.has_rerun(acks.acks):
+            self._has_leftovers = not self._coordinator.discard_others()
         read = self._meter.count(acks.records(), cut.state)
         took = time.perf_counter() - started
-        self._on_epoch(EpochStats(epoch, read, took, acks.found()))
+        self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
     def close(self) -> None:
         """Start nothing more."""
         self._merger.close()
 
-    def _acknowledged(self, batch: DataFrame, epoch: int) -> EpochAcks:
-        """Run the Spark job, again if downstream tasks have read two attempts of one task."""
-        orders = [self._order(epoch, p.level.index) for p in self._frames.programs]
-        self._spark.sparkContext.setJobDescription(f"{self._spec.name}: epoch {epoch}")
+    def _acknowledged(self, input: EpochInput, epoch: int) -> EpochAcks:
+        """Run the levels, again if downstream tasks have read two attempts of one task."""
+        orders = [self._order(epoch, program.level.index) for program in self._programs]
+        description = f"{self._spec.name}: epoch {epoch}"
         for left in reversed(range(_TRIES)):
             try:
-                acks = run_epoch(self._frames.build(batch, orders), self._plan.levels)
-                self._frames.limit.learn(acks.row_bytes())
-                return acks
+                return run_epoch(input, description, orders, self._plan.levels)
             except EpochConflictError as e:
                 if not left:
                     raise
@@ -254,7 +204,7 @@ class Epochs:
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
                 self._coordinator.discard_others()
-                self._losers = True
+                self._has_leftovers = True
         raise AssertionError("the loop returns or raises")
 
     def _order(self, epoch: int, level: int) -> Order:
@@ -272,5 +222,110 @@ class Epochs:
 
     def _take_schemas(self, acks: EpochAcks) -> None:
         """Learn which states the program has."""
-        found = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
-        self._schemas = tuple(found.values())
+        by_id = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
+        self._schemas = tuple(by_id.values())
+
+
+Records = Mapping[str, tuple[int, int]]
+
+
+_WINDOW_S = 10.0
+
+
+class Meter:
+    """Counts what an attempt does, for its status. Thread-safe.
+
+    Args:
+        plan: The program.
+        clock: Where time comes from.
+    """
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._started_ms = clock.now_ms()
+        self._read = 0
+        self._records: dict[str, tuple[int, int]] = {}
+        self._state_bytes: dict[str, int] = {}
+        self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
+        self._counted_by = _counted_by(plan)
+
+    def count(self, records: Records, state: Iterable[StateFile]) -> int:
+        """Take an epoch into account.
+
+        Args:
+            records: Elements read and written in it, by operator uid.
+            state: The state files after it.
+
+        Returns:
+            How many elements the sources gave in it.
+        """
+        from_sources = {
+            source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
+        }
+        read = sum(from_sources.values())
+        counted = dict(records) | {uid: (n, n) for uid, n in from_sources.items()}
+        sizes = _sizes(state)
+        with self._lock:
+            self._read += read
+            for uid, (n_in, n_out) in counted.items():
+                before = self._records.get(uid, (0, 0))
+                self._records[uid] = (before[0] + n_in, before[1] + n_out)
+            self._state_bytes = sizes
+            self._recent.append((self._clock.monotonic(), self._read))
+        return read
+
+    def metrics(self, coordinator: CheckpointCoordinator, completed: int, failed: int) -> Metrics:
+        """Return the numbers as they are now.
+
+        Args:
+            coordinator: Of the attempt.
+            completed: Checkpoints that earlier attempts of this driver completed.
+            failed: Those that failed.
+        """
+        under_way = coordinator.under_way()
+        with self._lock:
+            return Metrics(
+                started_ms=self._started_ms,
+                read=self._read,
+                per_s=self._per_s(),
+                records=dict(self._records),
+                state_bytes=self._state_bytes,
+                completed=completed + coordinator.completed,
+                failed=failed + coordinator.failed,
+                under_way=under_way,
+            )
+
+    def _per_s(self) -> float:
+        """Elements of the last few seconds; one point older than that is kept to count from."""
+        now = self._clock.monotonic()
+        while len(self._recent) > 1 and now - self._recent[1][0] >= _WINDOW_S:
+            self._recent.popleft()
+        since, before = self._recent[0]
+        return (self._read - before) / max(now - since, 1.0)
+
+
+def _counted_by(plan: Plan) -> dict[str, str]:
+    """Which operator's input tells how much each source gave."""
+    if not plan.native:
+        return {op.uid: op.uid for op in plan.operators() if op.kind is NodeKind.SOURCE}
+    # Spark feeds the first shuffle: the first consumer of each source counts. Where that reads
+    # several sources, they are counted together, with the first of them.
+    uids = {op.id: op.uid for op in plan.operators()}
+    sources = {source.id: source.uid for source in plan.sources}
+    found: dict[str, str] = {}
+    for wire in plan.wires:
+        if wire.first_level < 0 and uids[wire.consumers[0]] not in found.values():
+            found.setdefault(sources[wire.producer], uids[wire.consumers[0]])
+    return found
+
+
+def _sizes(state: Iterable[StateFile]) -> dict[str, int]:
+    """Bytes by operator; what several have in one file is divided among them."""
+    lengths = {file.path: (file.length, file.operators) for file in state}
+    sizes: dict[str, int] = {}
+    for length, operators in lengths.values():
+        for uid in operators:
+            sizes[uid] = sizes.get(uid, 0) + length // len(operators)
+    return sizes

@@ -5,18 +5,17 @@ from __future__ import annotations
 import pickle
 from collections.abc import Sequence
 
-from pyspark import cloudpickle
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Channel, Plan, Routing
+from turnback.spark.internals import pickle_by_value
 from turnback.spark.sources import control, nulls
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
 from turnback.worker.message import INJECTED, Order, encode_barrier
-from turnback.worker.program import LevelProgram, level_programs
-from turnback.worker.routing import TO, WIRE, Hop
+from turnback.worker.program import TO, WIRE, LevelProgram, RowLayout, level_programs
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -128,11 +127,11 @@ class EpochFrames:
         return F.expr(f"coalesce({TO}, CASE {WIRE} {' '.join(cases)} END)")
 
 
-def _key_partition(wire: Channel, hop: Hop, max_parallelism: int) -> str:
+def _key_partition(wire: Channel, layout: RowLayout, max_parallelism: int) -> str:
     assert wire.key is not None
     names = [name for name, _ in stream_columns(wire.type)]
-    span = hop.spans[wire.id]
-    columns = [hop.fields[span.start + names.index(c)][0] for c in wire.key.columns]
+    span = layout.spans[wire.id]
+    columns = [layout.fields[span.start + names.index(c)][0] for c in wire.key.columns]
     group = f"pmod(xxhash64({', '.join(columns)}), {max_parallelism})"
     return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
 
@@ -140,7 +139,7 @@ def _key_partition(wire: Channel, hop: Hop, max_parallelism: int) -> str:
 def pickled(program: LevelProgram) -> bytes:
     """A program as it is sent to the workers."""
     try:
-        return bytes(cloudpickle.dumps(program))  # type: ignore[no-untyped-call]
+        return pickle_by_value(program)
     except (pickle.PicklingError, TypeError) as e:
         names = ", ".join(repr(op.uid) for op in program.level.operators)
         raise PlanError(

@@ -12,17 +12,17 @@ from turnback.config.savepoints import SavepointSettings
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.plan import Operator, Plan
+from turnback.program.plan import Plan
 from turnback.snapshot.matching import Allowed, Renames
 
 
 class ClaimMode(Enum):
-    """Whose a snapshot is that a job was started from."""
+    """Whether a job that starts from a savepoint owns it from then on."""
 
     NO_CLAIM = "no_claim"
-    """It stays as it is, and any number of jobs can start from it."""
+    """The savepoint stays as it is, and any number of jobs can start from it."""
     CLAIM = "claim"
-    """The job's: a savepoint is deleted once the job has a checkpoint of its own."""
+    """The job owns it, and deletes it once the job has a checkpoint of its own."""
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class JobSpec:
         allow_pickled_state: Whether pickled state of a snapshot that is not the job's own
             checkpoint may be read.
         take_over_sinks: Whether targets of sinks that belong to other jobs become this job's.
-        claim_mode: Whose the snapshot is from then on.
+        claim_mode: Whether the job owns the savepoint it starts from.
         savepoints: Where, when and how savepoints are taken.
         storage_options: Credentials and endpoints of object stores.
         local_dir: Where local stores live; None for the machine's default.
-        run: Where the driver meets its supervisor, if it has one.
-        resumed: Whether the supervisor has started the driver again, after one that died.
+        run: The directory that the driver shares with its supervisor, if it has one.
+        resumed: Whether the supervisor has started the driver again after one that died.
         script: The program and its arguments, if they are known.
-        program_settings: The whole configuration, for those who look at the job.
+        program_settings: The whole configuration, as the dashboard shows it.
     """
 
     name: str
@@ -84,7 +84,7 @@ class JobSpec:
 
 @dataclass(frozen=True)
 class EpochStats:
-    """What is known of one epoch afterwards.
+    """An epoch that is done.
 
     Attributes:
         number: The epoch.
@@ -101,19 +101,19 @@ class EpochStats:
 
 @dataclass
 class JobReport:
-    """What a job did, for whoever started it.
+    """What a job has done in this process.
 
     Attributes:
         job_name: Its name.
         job_id: Its unique id.
         job_dir: Its directory.
-        attempts: How many lives it had in this process.
-        restored_from: Name of the checkpoint the first of them started from, if any.
+        attempts: How many attempts it had in this process.
+        restored_from: Name of the snapshot the first of them started from, if any.
         epochs: The newest epochs.
         checkpoints: Number of complete checkpoints taken by this process.
         last_checkpoint: Number of the newest one.
         found: How often tasks found their state at home, caught up, or rebuilt it.
-        warnings: What the planner had to say.
+        warnings: The planner's warnings.
     """
 
     job_name: str
@@ -129,13 +129,10 @@ class JobReport:
 
 
 def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
-    """Write down what an attempt runs, for those who look at the job."""
+    """Describe what an attempt runs, for the command line and the dashboard."""
     names = {source.id: source.uid for source in plan.sources}
     names |= {op.id: op.uid for op in plan.operators()}
     inputs = _inputs(plan)
-
-    def told(id: int) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(names[producer] for producer in inputs.get(id, ())))
 
     sources = tuple(
         ProgramOperator(
@@ -148,7 +145,15 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
         for source in plan.sources
     )
     others = tuple(
-        _operator(op, level.index, told(op.id))
+        ProgramOperator(
+            uid=op.uid,
+            name=op.name,
+            kind=op.kind.value,
+            parallelism=op.parallelism,
+            level=level.index,
+            key=_key_text(op.key),
+            inputs=tuple(dict.fromkeys(names[producer] for producer in inputs.get(op.id, ()))),
+        )
         for level in plan.levels
         for op in level.operators
         if op.kind is not NodeKind.SOURCE
@@ -168,18 +173,6 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
     )
 
 
-def _operator(op: Operator, level: int, inputs: tuple[str, ...]) -> ProgramOperator:
-    return ProgramOperator(
-        uid=op.uid,
-        name=op.name,
-        kind=op.kind.value,
-        parallelism=op.parallelism,
-        level=level,
-        key=_told_key(op.key),
-        inputs=inputs,
-    )
-
-
 def _inputs(plan: Plan) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for op in plan.operators():
@@ -191,7 +184,7 @@ def _inputs(plan: Plan) -> dict[int, list[int]]:
     return found
 
 
-def _told_key(key: KeySpec | None) -> str | None:
+def _key_text(key: KeySpec | None) -> str | None:
     if key is None:
         return None
     if key.columns:

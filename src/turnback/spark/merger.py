@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from pyspark.sql import SparkSession
-
-from turnback.spark.worker import run_tasks
+from turnback.spark.engine import Engine
 from turnback.state.files import (
     StateFile,
     StorageRef,
@@ -19,7 +17,7 @@ from turnback.state.files import (
 )
 from turnback.state.merging import merge
 from turnback.storage.envelope import digest
-from turnback.worker.program import Chains, LevelProgram, ReplicaPlace
+from turnback.worker.program import Chains, LevelProgram, PartitionId
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,7 +36,7 @@ class MergeTask:
         attempt: Whose file the result is.
     """
 
-    home: ReplicaPlace
+    home: PartitionId
     files: tuple[StateFile, ...]
     final: bool
     operators: tuple[str, ...]
@@ -76,20 +74,20 @@ class Merger:
 
     def __init__(
         self,
-        spark: SparkSession,
+        engine: Engine,
         programs: Sequence[LevelProgram],
         storage: StorageRef,
         attempt: int,
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._programs = {p.level.index: p for p in programs}
         self._storage = storage
         self._attempt = attempt
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="turnback-merge")
         self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
 
-    def tend(self, chains: Chains) -> list[str]:
-        """Take in what is done and start what is due. Called between epochs.
+    def advance(self, chains: Chains) -> list[str]:
+        """Use the results of finished merges and start new ones; to be called between epochs.
 
         Returns:
             Paths that are no longer needed for new epochs.
@@ -143,4 +141,5 @@ class Merger:
         return tasks
 
     def _run(self, tasks: list[MergeTask]) -> list[StateFile]:
-        return run_tasks(self._spark, f"Turnback: merge state of {len(tasks)} partitions", tasks)
+        what = f"Turnback: merge state of {len(tasks)} partitions"
+        return self._engine.run_tasks(what, tasks)

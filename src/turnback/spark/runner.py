@@ -1,41 +1,39 @@
+"""Runs a job, attempt after attempt."""
+
 from __future__ import annotations
 
 import logging
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from os import getpid
 
 from msgspec.structs import replace
-from pyspark.sql import SparkSession
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.checkpoint.retention import PinnedFiles
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
-from turnback.job.request import Request, RequestSpec
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
 from turnback.program.plan import Plan
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.attempt import Attempt
-from turnback.spark.driver import Heartbeat
-from turnback.spark.ending import FINAL, REPLACED, final_error, lost_error, told
+from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
+from turnback.spark.engine import Engine
+from turnback.spark.failures import FINAL, REPLACED, describe_error, final_error, lost_error
 from turnback.spark.job import ClaimMode, EpochStats, JobReport, JobSpec, describe
-from turnback.spark.service import Service
-from turnback.spark.session import lost_jvm
-from turnback.spark.sinks import JobSinks, claim_targets
+from turnback.spark.service import RequestService
+from turnback.spark.sinks import JobSinks
 from turnback.spark.starter import Matched, Starter
-from turnback.state.files import StorageRef, storage_of
+from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import LocalStores, StoreOwner, remove_others
 
@@ -43,35 +41,35 @@ _LOG = logging.getLogger(__name__)
 
 
 class JobRunner:
-    """Runs a job: attempt after attempt, as the restart strategy says."""
+    """Runs a job: attempt after attempt, until it ends or the restart strategy gives up.
+
+    An attempt takes a fence, finds what it starts from, commits what earlier attempts have
+    promised, and then runs epochs. Any failure ends the attempt, and the restart strategy decides
+    whether there is another one. A heartbeat and the service for requests run beside the attempts.
+    """
 
     def __init__(
-        self, spark: SparkSession, plan: Plan, spec: JobSpec, clock: Clock | None = None
+        self, engine: Engine, plan: Plan, spec: JobSpec, clock: Clock | None = None
     ) -> None:
-        self._spark = spark
+        self._engine = engine
         self._plan = plan
         self._spec = spec
         self._clock = clock or SystemClock()
         self._directory = JobDirectory.locate(
             spec.root, spec.name, dict(spec.storage_options), self._clock
         )
-        self._storage = StorageRef(
-            self._directory.storage.uri, dict(spec.storage_options), spec.inline
-        )
-        self._starter = Starter(spark, plan, spec, self._storage, self._clock)
-        self._pins = PinnedFiles()
-        self._service = Service(
-            spark, self._directory, self._storage, spec.savepoints, self, self._clock
-        )
-        self._heartbeat = Heartbeat(self._directory, self._vitals, spec.run)
-        self._accepted: Matched | None = None
+        self._context = JobContext(engine, plan, spec, self._directory, self._clock)
+        self._starter = Starter(self._context)
+        self.requests = RequestService(self._context, self)
+        """Serves what is asked of the job."""
+        self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
         self._attempts: set[int] = set()
         self._attempt: Attempt | None = None
         self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
         self._restarts = 0
         self._failed_checkpoints = 0
-        self._last_words = StatusUpdate()
+        self._last_update = StatusUpdate()
         self._fenced: int | None = None
         self._nonce = uuid.uuid4().hex
         self._cancelled = threading.Event()
@@ -82,33 +80,33 @@ class JobRunner:
         """Run until the input ends, the job is cancelled, or no restart is left.
 
         Raises:
-            JobFailedError: It failed for good; the cause is chained and told.
+            JobFailedError: It failed for good; its cause is chained.
             SparkUnavailableError: Spark's JVM is gone; another driver can go on with the job.
         """
         self._directory.require_free()
-        self._accepted = self._accept()
+        self._starter.check()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
             storage.remove_leftovers()  # half-written files of drivers and workers that were killed
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
-        self._introduce(info)
+        self._tell_supervisor(info)
         remove_others(self._store_owner(info), self._spec.backend, self._spec.local_dir)
         strategy = self._spec.restart.create()
-        with self._heartbeat.beating(), self._served(info):
+        with self._heartbeat.beating(), self._serving_requests(info):
             while True:
-                history, cause = self._live(info)
+                history, cause = self._run_attempt(info)
                 if cause is None:
-                    return self._ended(info, history)
-                if not isinstance(cause, REPLACED) and (fate := lost_jvm(self._spark)):
+                    return self._finish(info, history)
+                if not isinstance(cause, REPLACED) and (fate := self._engine.lost()):
                     # No attempt of this process can work any more, whatever the strategy allows.
                     if self._cancelled.is_set():
-                        return self._ended(info, history)
-                    raise self._lost(info, history, cause, fate)
+                        return self._finish(info, history)
+                    raise self._fail_without_spark(info, history, cause, fate)
                 delay = None if isinstance(cause, FINAL) else strategy.on_failure(self._now())
                 if delay is None or self._cancelled.is_set():
-                    raise self._failed(info, history, cause)
-                self._wait(info, history, cause, delay)
+                    raise self._fail(info, history, cause)
+                self._await_restart(info, history, cause, delay)
 
     @property
     def attempt(self) -> Attempt | None:
@@ -125,21 +123,13 @@ class JobRunner:
         """How savepoints are written unless the user says otherwise."""
         return self._spec.savepoints.format
 
-    def ask(self, spec: RequestSpec) -> Request:
-        """Ask the running job for something, as `Requests.submit` does."""
-        return self._service.submit(spec)
-
-    def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request; see `Service.answer`."""
-        return self._service.answer(request, is_over)
-
     def cancel(self) -> None:
         """End the job from another thread; its checkpoints stay or go as configured."""
         self._cancelled.set()
         if self._attempt is not None:
             self._attempt.stop()
 
-    def _introduce(self, info: JobInfo) -> None:
+    def _tell_supervisor(self, info: JobInfo) -> None:
         """Tell the supervisor which job this is."""
         if self._spec.run is not None:
             self._spec.run.set_job(
@@ -153,28 +143,9 @@ class JobRunner:
                 )
             )
 
-    def _accept(self) -> Matched | None:
-        """Find what the job starts from, and refuse what does not fit.
-
-        Nothing has been written yet: a start that is refused leaves no trace, neither a new job
-        nor another status of one that was stopped. Targets of sinks are claimed last.
-        """
-        info, matched = self._directory.check_owner(), None
-        try:
-            if not self._spec.fresh:
-                matched = self._match(CheckpointLog(self._directory.storage), info)
-            job_id = info.job_id if info else ""
-            take_over = self._spec.take_over_sinks  # said once: a restart takes nothing back
-            claim_targets(self._plan, self._directory, job_id, take_over=take_over)
-        except FINAL:
-            raise
-        except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
-            _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
-        return matched
-
     # -- one attempt
 
-    def _live(self, info: JobInfo) -> tuple[History | None, BaseException | None]:
+    def _run_attempt(self, info: JobInfo) -> tuple[History | None, BaseException | None]:
         """Run one attempt; returns why it failed, or None."""
         history = None
         try:
@@ -182,38 +153,30 @@ class JobRunner:
             supervisor = self._spec.run.supervisor() if self._spec.run else None
             self._write_status(JobState.CREATED, info, StatusUpdate(supervisor=supervisor))
             fence = self._fence(log, info)
-            self._service.took_over(fence.attempt)
+            self.requests.took_over(fence.attempt)
             history = History(self._directory.storage, fence.attempt, self._clock)
-            matched = self._match(log, info)
+            first = not self.report.attempts
+            matched = self._starter.find(log, info.job_id, self._attempts, first=first)
             sinks = JobSinks(self._plan, fence, self._directory)
-            self._settle(log, sinks, matched)
+            _settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
-                self._service.save_before_upgrade(matched.own)
+                self.requests.save_before_upgrade(matched.own)
             self._begin(info, fence, matched, history)
             manifest = self._starter.manifest(matched, fence) if matched else None
             self._attempt = Attempt(
-                self._spark,
-                self._plan,
-                self._spec,
-                self._directory,
-                log,
-                fence,
-                manifest,
-                sinks,
-                history,
-                self._clock,
+                self._context,
+                AttemptContext(fence, log, manifest, sinks, history),
                 self._epoch_done,
                 lambda: self._is_running(info, fence.attempt),
-                self._pins,
             )
-            self._service.begins(self._attempt)
+            self.requests.attempt_begins(self._attempt)
             if self._cancelled.is_set():
                 self._attempt.stop()
             self._attempt.run()
         except Exception as e:  # noqa: BLE001 - whatever it is, the restart strategy decides
             return history, e
         finally:
-            self._take_stock()
+            self._count_attempt()
         return history, None
 
     def _fence(self, log: CheckpointLog, info: JobInfo) -> Fence:
@@ -229,41 +192,6 @@ class JobRunner:
         self._fenced = fence.attempt
         self._attempts.add(fence.attempt)
         return fence
-
-    def _match(self, log: CheckpointLog, info: JobInfo | None) -> Matched | None:
-        """Match what the job starts from with the program; `None` to start empty."""
-        origin = self._origin(log)
-        if origin is None:
-            return None
-        if self._accepted is not None and self._accepted.snapshot == origin:
-            return self._accepted
-        # A restart is a start like any other, unless this very program has taken the checkpoint.
-        known = origin.manifest is not None and origin.manifest.attempt in self._attempts
-        return self._starter.match(origin, info.job_id if info else "", known=known)
-
-    def _settle(self, log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
-        """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
-        manifest = matched.snapshot.manifest if matched is not None else None
-        for uid, committer in sinks.committers.items():
-            promised = matched.promised(uid) if matched is not None else ()
-            committer.recover(promised)
-            if promised and matched is not None and manifest is not None:
-                done = [was for was, now in matched.sinks.items() if now == uid]
-                log.record_commit(manifest.number, done)
-        sinks.record()
-
-    def _origin(self, log: CheckpointLog) -> Snapshot | None:
-        """What to start from: what the user chose, the first time; then the newest there is."""
-        if self._spec.start_from is not None and not self.report.attempts:
-            return locate(self._spec.start_from, self._storage)
-        point = resume_point(log, self._directory)
-        if point is None:
-            return None
-        if point.manifest is not None:
-            promised = log.uncommitted(point.manifest)
-            return Snapshot(point.manifest, self._storage, promised)
-        assert point.snapshot is not None
-        return locate(point.snapshot, self._storage)
 
     def _begin(
         self, info: JobInfo, fence: Fence, matched: Matched | None, history: History
@@ -316,9 +244,9 @@ class JobRunner:
             except TurnbackError as e:
                 _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)
 
-    def _take_stock(self) -> None:
+    def _count_attempt(self) -> None:
         if self._attempt is not None:
-            self._last_words = self._vitals()
+            self._last_update = self._status_update()
             last = self._attempt.coordinator.last
             self.report.checkpoints += self._attempt.coordinator.completed
             self._failed_checkpoints += self._attempt.coordinator.failed
@@ -330,11 +258,11 @@ class JobRunner:
 
     # -- between and after attempts
 
-    def _wait(
+    def _await_restart(
         self, info: JobInfo, history: History | None, cause: BaseException, delay_ms: int
     ) -> None:
         self._restarts += 1
-        why = told(cause)
+        why = describe_error(cause)
         _LOG.warning("job %r restarts in %d ms: %s", info.job, delay_ms, why)
         if history is not None:
             history.record(Restarting(why, delay_ms))
@@ -342,12 +270,12 @@ class JobRunner:
         self._write_status(JobState.RESTARTING, info, update)
         self._cancelled.wait(delay_ms / 1000)
 
-    def _ended(self, info: JobInfo, history: History | None) -> JobReport:
+    def _finish(self, info: JobInfo, history: History | None) -> JobReport:
         state = JobState.CANCELED if self._cancelled.is_set() else JobState.FINISHED
         _LOG.info("job %r is %s", info.job, state.value)
         if history is not None:
             history.record(JobEnded(state.value))
-        self._write_status(state, info, self._last_words)
+        self._write_status(state, info, self._last_update)
         # The files are the state. What is left on this machine is a cache nobody uses now.
         owner = self._store_owner(info)
         LocalStores.of(owner, self._spec.backend, self._spec.local_dir).discard("the job has ended")
@@ -357,17 +285,15 @@ class JobRunner:
         directory = self._directory.storage.uri
         return StoreOwner(job=info.job, job_id=info.job_id, directory=directory)
 
-    def _failed(
-        self, info: JobInfo, history: History | None, cause: BaseException
-    ) -> BaseException:
-        why = told(cause)
+    def _fail(self, info: JobInfo, history: History | None, cause: BaseException) -> BaseException:
+        why = describe_error(cause)
         if history is not None:
             history.record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, REPLACED):
-            self._write_status(JobState.FAILED, info, replace(self._last_words, cause=why))
+            self._write_status(JobState.FAILED, info, replace(self._last_update, cause=why))
         return final_error(info.job, self._restarts, cause)
 
-    def _lost(
+    def _fail_without_spark(
         self, info: JobInfo, history: History | None, cause: BaseException, fate: str
     ) -> BaseException:
         """End this driver, but not its job: the next driver goes on with it."""
@@ -390,8 +316,8 @@ class JobRunner:
         self._directory.write_status(state, info.job_id, update)
 
     @contextmanager
-    def _served(self, info: JobInfo) -> Iterator[None]:
-        self._service.start(
+    def _serving_requests(self, info: JobInfo) -> Iterator[None]:
+        self.requests.start(
             info.created_ms,
             resumed=self._spec.resumed,
             supervised=self._spec.run is not None,
@@ -399,10 +325,10 @@ class JobRunner:
         try:
             yield
         finally:
-            self._service.close(give_up=self._cancelled.is_set())
+            self.requests.close(give_up=self._cancelled.is_set())
 
-    def _vitals(self) -> StatusUpdate:
-        """What the status says of the running attempt."""
+    def _status_update(self) -> StatusUpdate:
+        """What has changed in the status since the last one."""
         attempt, update = self._attempt, StatusUpdate()
         if self.report.epochs:
             update = replace(update, epoch=self.report.epochs[-1].number)
@@ -416,3 +342,15 @@ class JobRunner:
 
     def _now(self) -> int:
         return round(self._clock.monotonic() * 1000)
+
+
+def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
+    """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
+    manifest = matched.snapshot.manifest if matched is not None else None
+    for uid, committer in sinks.committers.items():
+        promised = matched.promised(uid) if matched is not None else ()
+        committer.recover(promised)
+        if promised and matched is not None and manifest is not None:
+            done = [was for was, now in matched.sinks.items() if now == uid]
+            log.record_commit(manifest.number, done)
+    sinks.record()

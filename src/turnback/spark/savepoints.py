@@ -1,18 +1,17 @@
+"""The savepoints of a running job."""
+
 from __future__ import annotations
 
 import logging
-import uuid
-from collections.abc import Callable, Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TypeVar
 
-import msgspec
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-
-from turnback.checkpoint.manifest import Manifest, SourcePosition, encode
-from turnback.config.savepoints import SavepointSettings
-from turnback.core.clock import Clock
+from turnback.checkpoint.manifest import Manifest, encode
+from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -20,187 +19,200 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.job.catalog import SavepointCatalog, SavepointEntry, surplus
-from turnback.job.directory import JobDirectory
 from turnback.job.request import Progress, Request, RequestKind, RequestOrigin
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import (
+    END_OF_TIME,
     SOURCES,
     Origin,
     SavedState,
     SavepointMetadata,
+    StateId,
     StatePart,
     file_name,
 )
-from turnback.snapshot.reader import StoredRows, reading_spans
-from turnback.snapshot.writer import (
-    PartCopier,
-    RowEncoder,
-    SpanCopier,
-    StateWriter,
-    copy_source_log,
-)
-from turnback.spark.exporter import Exporter, ExportOrder
-from turnback.spark.state_frames import described, grouped, plain_errors, state_frame, through
-from turnback.spark.worker import Task, run_tasks
-from turnback.state.files import StorageRef, storage_of
+from turnback.snapshot.writer import copy_source_log, copy_tasks, export_tasks
+from turnback.spark.driver import JobContext
+from turnback.spark.engine import Engine
+from turnback.spark.worker import Task
+from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import digest
-
-
-@dataclass(frozen=True)
-class Kept:
-    """State of another snapshot, taken over as it is.
-
-    Attributes:
-        stored: Its rows.
-        max_parallelism: Number of key groups there.
-    """
-
-    stored: StoredRows
-    max_parallelism: int
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Its columns without key groups."""
-        return state_frame(spark, self.stored, self.max_parallelism).drop("key_group")
-
-
-@dataclass(frozen=True)
-class GivenFiles:
-    """State that a user brings.
-
-    Attributes:
-        rows: Its columns without key groups, checked.
-    """
-
-    rows: DataFrame
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        """Its columns without key groups."""
-        return self.rows
-
-
-@dataclass(frozen=True)
-class SavepointPosition:
-    """Where a source goes on.
-
-    Attributes:
-        position: The offset, and the list of files seen, if it keeps one.
-        storage: Where the files of that list are.
-    """
-
-    position: SourcePosition
-    storage: StorageRef | None = None
-
-
-class Savepointer:
-    """Writes the state and the positions of a savepoint that no job has taken.
-
-    Args:
-        spark: Where the work is done.
-        target: The savepoint.
-        max_parallelism: Number of key groups.
-        epoch: The last epoch in it.
-        writer: Who writes it, see `file_name`.
-    """
-
-    def __init__(
-        self,
-        spark: SparkSession,
-        target: StorageRef,
-        max_parallelism: int,
-        epoch: int,
-        writer: str,
-    ) -> None:
-        self._spark = spark
-        self._target = target
-        self._max_parallelism = max_parallelism
-        self._epoch = epoch
-        self._writer = writer
-
-    def state(self, schema: StateSchema, content: Kept | GivenFiles) -> SavedState:
-        """Write a state; its files are durable when this returns."""
-        if isinstance(content, Kept) and content.max_parallelism == self._max_parallelism:
-            parts = self._copied(schema, content)
-        else:
-            parts = self._written(schema, content)
-        return SavedState(schema, sum(part.rows for part in parts), parts)
-
-    def sources(self, positions: Mapping[str, SavepointPosition]) -> dict[str, SourcePosition]:
-        """Copy what belongs to the positions of sources."""
-        found: dict[str, SourcePosition] = {}
-        for leaf, source in positions.items():
-            found[leaf] = source.position
-            if source.storage is not None:
-                found[leaf] = copy_source_log(
-                    source.position,
-                    source.storage,
-                    self._target,
-                    lambda _: f"{SOURCES}/{file_name(self._writer, uuid.uuid4().hex)}",
-                )
-        return found
-
-    def _copied(self, schema: StateSchema, kept: Kept) -> tuple[StatePart, ...]:
-        stored, target, writer = kept.stored, self._target, self._writer
-        tasks: list[Task[tuple[StatePart, ...]]] = [
-            PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
-        ]
-        for span in reading_spans(stored, kept.max_parallelism) if stored.files else ():
-            tasks.append(SpanCopier(schema, stored, span, target, writer))
-        results = run_tasks(self._spark, _what("copy", schema), tasks)
-        return tuple(part for parts in results for part in parts)
-
-    def _written(self, schema: StateSchema, content: Kept | GivenFiles) -> tuple[StatePart, ...]:
-        """Encode, bring the rows of a key group together, sort, write."""
-        groups = self._max_parallelism
-        frame, by_spark = grouped(content.frame(self._spark), schema, groups)
-        epoch = self._epoch if isinstance(content, GivenFiles) else None
-        rows = through(frame, RowEncoder(schema, groups, by_spark, epoch))
-        setting = self._spark.conf.get("spark.sql.shuffle.partitions", "200")
-        size = min(groups, int(setting or "200"))
-        partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
-        rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
-        with plain_errors(), described(self._spark, _what("write", schema)):
-            records = through(rows, StateWriter(schema, self._target, self._writer)).collect()
-        return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
-
-
-def _what(verb: str, schema: StateSchema) -> str:
-    return f"savepoint: {verb} state {schema.name!r} of operator {schema.uid!r}"
-
 
 _LOG = logging.getLogger(__name__)
 _BEFORE_UPGRADE = "before-upgrade"
 
+T = TypeVar("T")
+Written = list[tuple[StateSchema, tuple[StatePart, ...]]]
+"""The result of an `ExportTask`."""
 
-class Savepoints:
-    """The savepoints of one job: takes them, remembers them, and drops old scheduled ones.
+OnProgress = Callable[[int, int, int], None]
+"""Called with the tasks done, the tasks there are, and the bytes written."""
 
-    Args:
-        spark: The session.
-        directory: The job directory.
-        storage: The same, for tasks.
-        settings: Where they go, and how many scheduled ones are kept.
-        requests: Where progress is shown.
-        clock: Where time comes from.
+CORES_PER_TASK = 4
+"""One in so many of Spark's cores writes savepoints, the others are left to the epochs."""
+
+
+@dataclass(frozen=True)
+class ExportOrder:
+    """What savepoint is wanted.
+
+    Attributes:
+        id: Unique.
+        target: The directory.
+        writer: Who writes into it, see `file_name`.
+        format: What its files are.
+        trigger: Who or what asked for it.
+        label: What the user calls it.
+        note: Why the user took it.
+        origin: What the job itself was started from.
+        drained: Event time is at its end: nothing in the savepoint waits for later events.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        directory: JobDirectory,
-        storage: StorageRef,
-        settings: SavepointSettings,
-        requests: Requests,
-        clock: Clock,
-    ) -> None:
-        self._name = directory.name
+    id: str
+    target: StorageRef
+    writer: str
+    format: SavepointFormat
+    trigger: str
+    label: str | None
+    note: str | None
+    origin: Origin | None
+    drained: bool = False
+
+
+class Exporter:
+    """Writes checkpoints out as savepoints, beside the epochs.
+
+    It submits a few small tasks at a time. Spark serves jobs in the order in which they were
+    submitted, so an epoch that starts meanwhile waits for those few, not for the whole savepoint.
+    """
+
+    def __init__(self, engine: Engine, storage: StorageRef) -> None:
+        self._engine = engine
         self._storage = storage
-        self._settings = settings
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End an export under way, from another thread; what it wrote is no savepoint."""
+        self._stopped.set()
+
+    def export(
+        self, manifest: Manifest, order: ExportOrder, created_ms: int, on_progress: OnProgress
+    ) -> SavepointMetadata:
+        """Write the files of a savepoint; returns the metadata that completes it.
+
+        Args:
+            manifest: The checkpoint; its files must not be deleted meanwhile.
+            order: What is wanted.
+            created_ms: When it was asked for.
+            on_progress: Called after every few tasks.
+        """
+        native = order.format is SavepointFormat.NATIVE
+        states = [SavedState(schema) for schema in manifest.schemas]
+        files: tuple[StateFile, ...] = ()
+        if native:
+            copies = copy_tasks(manifest, self._storage, order.target, order.writer)
+            copied = self._run_few_at_a_time(manifest, copies, _size_of_copies, on_progress)
+            files = tuple(file for some in copied for file in some)
+        else:
+            tasks = export_tasks(manifest, self._storage, order.target, order.writer)
+            written = self._run_few_at_a_time(manifest, tasks, _size_of_parts, on_progress)
+            states = _saved_states(manifest, written)
+        sources = {
+            leaf: copy_source_log(
+                position,
+                self._storage,
+                order.target,
+                lambda entry: f"{SOURCES}/{file_name(order.writer, entry.name)}",
+            )
+            for leaf, position in manifest.sources.items()
+        }
+        return SavepointMetadata(
+            id=order.id,
+            turnback_version=version("turnback"),
+            type=order.format,
+            job=manifest.job,
+            job_id=manifest.job_id,
+            attempt=manifest.attempt,
+            checkpoint=manifest.number,
+            epoch=manifest.epoch,
+            created_ms=created_ms,
+            trigger=order.trigger,
+            label=order.label,
+            note=order.note,
+            max_parallelism=manifest.max_parallelism,
+            sources=sources,
+            operators=manifest.operators,
+            states=tuple(states),
+            watermarks=(
+                dict.fromkeys((info.uid for info in manifest.operators), END_OF_TIME)
+                if order.drained
+                else manifest.watermarks
+            ),
+            native=files,
+            origin=order.origin,
+        )
+
+    def _run_few_at_a_time(
+        self,
+        manifest: Manifest,
+        tasks: Sequence[Task[T]],
+        size_of: Callable[[T], int],
+        on_progress: OnProgress,
+    ) -> list[T]:
+        results: list[T] = []
+        total, written = len(tasks), 0
+        few = max(1, self._engine.cores // CORES_PER_TASK)
+        on_progress(0, total, 0)
+        for start in range(0, total, few):
+            if self._stopped.is_set():
+                raise CheckpointError(
+                    f"the savepoint of {manifest.name} was given up because the job ends"
+                )
+            what = f"{manifest.job}: savepoint, part {start + 1} of {total}"
+            done = self._engine.run_tasks(what, tasks[start : start + few])
+            results += done
+            written += sum(map(size_of, done))
+            on_progress(len(results), total, written)
+        return results
+
+
+def _saved_states(manifest: Manifest, results: list[Written]) -> list[SavedState]:
+    parts: dict[StateId, list[StatePart]] = defaultdict(list)
+    for result in results:
+        for schema, written in result:
+            parts[schema.id] += written
+    return [
+        SavedState(schema, sum(p.rows for p in parts[schema.id]), tuple(parts[schema.id]))
+        for schema in manifest.schemas
+    ]
+
+
+def _size_of_parts(written: Written) -> int:
+    return sum(part.length for _, parts in written for part in parts)
+
+
+def _size_of_copies(files: list[StateFile]) -> int:
+    return sum(file.length for file in files)
+
+
+class JobSavepoints:
+    """Takes savepoints of one job, records them, and deletes scheduled ones that are too old.
+
+    Args:
+        context: The job.
+        requests: Where progress is shown.
+    """
+
+    def __init__(self, context: JobContext, requests: Requests) -> None:
+        self._name = context.directory.name
+        self._storage = context.storage
+        self._settings = context.spec.savepoints
+        self._clock = context.clock
         self._requests = requests
-        self._clock = clock
-        self._catalog = SavepointCatalog(directory.storage)
-        self._exporter = Exporter(spark, storage)
+        self._catalog = SavepointCatalog(context.directory.storage)
+        self._exporter = Exporter(context.engine, self._storage)
 
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write a checkpoint out as the savepoint that was asked for.
@@ -234,7 +246,7 @@ class Savepoints:
     def take_before_upgrade(self, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write out the checkpoint that a changed program starts from, unless that was done before.
 
-        Its id follows from the checkpoint, so that whoever starts the same upgrade again finds it.
+        Its id follows from the checkpoint, so that another start of the same upgrade finds it.
 
         Args:
             manifest: The checkpoint, whose sinks are settled.
@@ -267,11 +279,11 @@ class Savepoints:
         origin: Origin | None,
         show: Callable[[Progress], None],
     ) -> tuple[SavepointMetadata, str]:
-        """Write a savepoint, or find it complete; returns what it says of itself, and where."""
+        """Write a savepoint unless it is complete; returns its metadata and its URI."""
         target = StorageRef(self._target(request), self._storage.options)
         directory = SavepointDirectory(storage_of(target))
         metadata = directory.begin(request.id)
-        if metadata is None:  # else a driver has written it, and died before it could say so
+        if metadata is None:  # else a driver has written it and died before it recorded it
             started = self._clock.now_ms()
             order = ExportOrder(
                 id=request.id,
@@ -282,7 +294,6 @@ class Savepoints:
                 label=request.label,
                 note=request.note,
                 origin=origin,
-                version=version("turnback"),
                 drained=request.drain,
             )
             try:

@@ -13,102 +13,35 @@ import re
 import secrets
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
-from turnback.core.errors import CheckpointError
+from turnback.spark.internals import CheckpointLogs
 from turnback.storage.base import Storage
 from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.storage.envelope import check, digest
 
 _LOG = logging.getLogger(__name__)
-_BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
-_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
-_SEEDED = (0, 1)
-"""Spark asks sources for the last batch once more when it starts. It is to be an empty one: a file
-source would look at every file it has ever seen, and refuse those that are elsewhere now."""
-_NOTHING = "-"
-_FIRST_ENTRY = '{"logOffset":0}'  # exactly as Spark writes it, or it takes it for another offset
 _PREFIX = "turnback-spark-"
 
 
-class Scratch:
-    """One attempt's Spark checkpoint directory."""
+class Scratch(CheckpointLogs):
+    """One attempt's Spark checkpoint directory, locked until the attempt ends.
 
-    def __init__(self, leaves: Sequence[str]) -> None:
-        self.leaves = tuple(leaves)
+    Args:
+        leaves: The streams of the query, see `CheckpointLogs`.
+    """
+
+    def __init__(self, leaves: Mapping[str, str]) -> None:
         _sweep()
         self._lock = _lock_new()
-        self.path = self._lock.directory
-
-    def seed(self, offsets: Mapping[str, str | None], logs: Mapping[str, Sequence[str]]) -> None:
-        """Make Spark go on from positions.
-
-        Args:
-            offsets: Spark's offset of each leaf; a leaf without one starts at its beginning.
-            logs: For leaves that keep a list of files seen, the entries of that list.
-        """
-        if all(offsets.get(leaf) is None for leaf in self.leaves):
-            return  # a fresh start
-        (self.path / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-        lines = ["v1", _BATCH]
-        for i, leaf in enumerate(self.leaves):
-            offset = offsets.get(leaf)
-            if offset is not None and leaf in logs:
-                self._seed_log(i, logs[leaf])
-                offset = _FIRST_ENTRY
-            lines.append(_NOTHING if offset is None else offset)
-        for batch in _SEEDED:
-            self._write(f"offsets/{batch}", "\n".join(lines))
-            self._write(f"commits/{batch}", _COMMIT)
-
-    def offsets(self, batch: int) -> dict[str, str | None]:
-        """The position of every leaf after a batch, as Spark wrote it before running the batch."""
-        lines = (self.path / "offsets" / str(batch)).read_text().split("\n")
-        found = lines[2:]
-        if lines[0] != "v1" or len(found) != len(self.leaves):
-            raise CheckpointError(
-                f"Spark's offset log for batch {batch} has {len(found)} positions in format "
-                f"{lines[0]!r}, expected {len(self.leaves)} in 'v1'"
-            )
-        return {
-            leaf: None if line == _NOTHING else line
-            for leaf, line in zip(self.leaves, found, strict=True)
-        }
-
-    def log_entries(self, leaf: str, after: int, upto: int) -> list[str] | None:
-        """Entries of a leaf's list of files seen; None when it keeps no such list."""
-        directory = self.path / "sources" / str(self.leaves.index(leaf))
-        if not directory.is_dir():
-            return None
-        entries: list[str] = []
-        for number in range(after + 1, upto + 1):
-            entries += self._entries_of(directory, number)
-        return entries
+        super().__init__(self._lock.directory, leaves)
 
     def remove(self) -> None:
         """Throw the directory away."""
         self._lock.remove()
         self._lock.release()
-
-    def _entries_of(self, directory: Path, number: int) -> list[str]:
-        plain, compact = directory / str(number), directory / f"{number}.compact"
-        if plain.is_file():
-            return plain.read_text().split("\n")[1:]
-        if not compact.is_file():
-            return []  # Spark writes no entry for a batch in which this source had nothing
-        lines = compact.read_text().split("\n")[1:]
-        return [line for line in lines if json.loads(line)["batchId"] == number]
-
-    def _seed_log(self, index: int, entries: Sequence[str]) -> None:
-        rewritten = [json.dumps({**json.loads(entry), "batchId": 0}) for entry in entries]
-        self._write(f"sources/{index}/0", "\n".join(["v1", *rewritten]))
-
-    def _write(self, name: str, text: str) -> None:
-        target = self.path / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
 
 
 def _lock_new() -> DirectoryLock:

@@ -1,3 +1,5 @@
+"""What users ask of a running job: savepoints, to stop, to cancel."""
+
 from __future__ import annotations
 
 import logging
@@ -5,12 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from pyspark.sql import SparkSession
-
 from turnback.checkpoint.manifest import Manifest
 from turnback.checkpoint.retention import PinnedCheckpoint
-from turnback.config.savepoints import SavepointSettings
-from turnback.core.clock import Clock
 from turnback.core.errors import (
     CheckpointError,
     FencedError,
@@ -19,7 +17,6 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.job.catalog import SavepointCatalog
-from turnback.job.directory import JobDirectory
 from turnback.job.request import (
     Request,
     RequestKind,
@@ -32,22 +29,21 @@ from turnback.job.requests import Requests
 from turnback.job.status import JobState
 from turnback.snapshot.metadata import Origin
 from turnback.spark.attempt import Attempt
-from turnback.spark.driver import Tenure
-from turnback.spark.ending import AttemptOverError, Ending
-from turnback.spark.savepoints import Savepoints
-from turnback.spark.session import lost_jvm
-from turnback.state.files import StorageRef
+from turnback.spark.driver import JobContext, Tenure
+from turnback.spark.failures import describe_error
+from turnback.spark.savepoints import JobSavepoints
+from turnback.spark.shutdown import AttemptOverError, Shutdown
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
 _WAIT_S = 0.1
 _KEPT_REQUESTS = 100
-_PRUNED_AFTER = 20
+_PRUNE_AFTER = 20
 """After so many answers, requests that ended long ago are forgotten."""
 
 
-class ServedJob(Protocol):
-    """What the service needs of the job it serves."""
+class JobControl(Protocol):
+    """What requests can do with the running job."""
 
     @property
     def attempt(self) -> Attempt | None:
@@ -61,42 +57,31 @@ class ServedJob(Protocol):
         """End the job."""
 
 
-class Service:
-    """Serves what users ask of a running job: savepoints, to stop, to cancel.
+class RequestService:
+    """Serves requests to a running job.
 
-    Requests come as files in the job directory, so anybody who can write there can ask. It lives
-    as long as the driver, over all its attempts. One savepoint is written at a time; a plain
+    Requests come as files in the job directory, so anybody who can write there can ask. The service
+    lives as long as the driver, over all its attempts. One savepoint is written at a time; a plain
     cancel waits for none. A stop or cancel is answered after the job has ended.
 
     Args:
-        spark: The session.
-        directory: The job directory.
-        storage: The same, for tasks.
-        settings: Where savepoints go, and when they are taken by themselves.
-        job: The job.
-        clock: Where time comes from.
+        context: The job.
+        job: Controls its attempts.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        directory: JobDirectory,
-        storage: StorageRef,
-        settings: SavepointSettings,
-        job: ServedJob,
-        clock: Clock,
-    ) -> None:
-        self._spark = spark
+    def __init__(self, context: JobContext, job: JobControl) -> None:
+        directory = context.directory
+        self._engine = context.engine
         self._directory = directory
-        self._settings = settings
+        self._settings = context.spec.savepoints
+        self._clock = context.clock
         self._job = job
-        self._clock = clock
         self._name = directory.name
         self._tenure = Tenure(directory)
         self._catalog = SavepointCatalog(directory.storage)
-        self._requests = Requests(directory.storage, clock, self._tenure.check)
-        self._ending = Ending(directory, self._requests, job.cancel, self._tenure.check)
-        self._savepoints = Savepoints(spark, directory, storage, settings, self._requests, clock)
+        self._requests = Requests(directory.storage, context.clock, self._tenure.check)
+        self._shutdown = Shutdown(directory, self._requests, job.cancel, self._tenure.check)
+        self._savepoints = JobSavepoints(context, self._requests)
         self._own: set[str] = set()
         self._answers = 0
         self._before: JobState | None = None
@@ -104,14 +89,14 @@ class Service:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._poked = threading.Event()
-        self._busy: tuple[Request, threading.Thread] | None = None
+        self._serving: tuple[Request, threading.Thread] | None = None
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
 
     # -- for the runner
 
     def start(self, created_ms: int, *, resumed: bool = False, supervised: bool = False) -> None:
-        """Begin to serve, as soon as there is an attempt; before the job says anything of itself.
+        """Begin to serve requests; to be called before the driver writes a status.
 
         Args:
             created_ms: When the job was created; a schedule counts from then.
@@ -127,7 +112,7 @@ class Service:
         self._thread.start()
 
     def took_over(self, attempt: int) -> None:
-        """A fence was taken: from now on requests are answered here, and nowhere else."""
+        """A fence was taken: from now on requests are answered here and nowhere else."""
         with self._lock:
             first = not self._tenure.is_taken
             self._tenure.take(attempt)
@@ -139,18 +124,18 @@ class Service:
                     self._requests.prune(_KEPT_REQUESTS)
             except StorageError as e:
                 _LOG.warning("job %r: old requests are left alone: %s", self._name, e)
-        self._ending.look()
+        self._shutdown.find_decided()
         self._poked.set()
 
-    def begins(self, attempt: Attempt) -> None:
-        """An attempt is about to run. It is held back if the job ends with what it starts from."""
-        self._ending.begins(attempt)
+    def attempt_begins(self, attempt: Attempt) -> None:
+        """An attempt is about to run; it runs no epoch if the job ends with what it starts from."""
+        self._shutdown.attempt_begins(attempt)
 
     def save_before_upgrade(self, manifest: Manifest) -> None:
-        """Keep what a changed program is about to start from, unless the user declines.
+        """Write a savepoint of what a changed program is about to start from, if configured.
 
-        That is no request: nobody could serve it later, from another state. For one checkpoint
-        there is one savepoint, however often the upgrade is tried.
+        This is no request, as it cannot be served later from another state. There is one savepoint
+        for one checkpoint, however often the upgrade is tried.
 
         Args:
             manifest: The job's own checkpoint; its sinks are settled, and nothing deletes its
@@ -158,7 +143,7 @@ class Service:
         """
         if self._settings.directory is None or not self._settings.on_stop:
             return
-        if self._ending.request is None:
+        if self._shutdown.request is None:
             self._savepoints.take_before_upgrade(manifest, self._job.origin)
 
     def close(self, *, give_up: bool) -> None:
@@ -172,8 +157,8 @@ class Service:
         if give_up:
             self._savepoints.give_up()
         self._thread.join()
-        if self._busy is not None:
-            self._busy[1].join()
+        if self._serving is not None:
+            self._serving[1].join()
         if not self._tenure.is_taken:
             return
         try:
@@ -195,7 +180,7 @@ class Service:
         self._poked.set()
         return request
 
-    def answer(self, request: Request, is_over: Callable[[], bool]) -> str | None:
+    def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request.
 
         Args:
@@ -239,27 +224,27 @@ class Service:
     def _poll(self) -> None:
         if not self._tenure.is_taken:
             return
-        if self._busy is not None and not self._busy[1].is_alive():
-            self._busy = None
+        if self._serving is not None and not self._serving[1].is_alive():
+            self._serving = None
         for request in self._requests.open():
             if request.kind is RequestKind.CANCEL and not request.savepoint:
                 self._tenure.check()
                 self._job.cancel()  # answered when that is done
-            elif self._busy is None and self._is_next(request):
+            elif self._serving is None and self._is_next(request):
                 self._tenure.check()
                 thread = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
                 )
-                self._busy = (request, thread)
+                self._serving = (request, thread)
                 thread.start()
-        if self._answers >= _PRUNED_AFTER:
+        if self._answers >= _PRUNE_AFTER:
             self._answers = 0
             self._requests.prune(_KEPT_REQUESTS)
 
     def _is_next(self, request: Request) -> bool:
         """Whether a request may be served now: what ends the job comes before all others."""
-        ending = self._ending.request
-        return not self._ending.is_due and (ending is None or ending.id == request.id)
+        ending = self._shutdown.request
+        return not self._shutdown.is_due and (ending is None or ending.id == request.id)
 
     def _submit_scheduled(self) -> None:
         schedule, last = self._settings.schedule, self._last_scheduled
@@ -273,11 +258,11 @@ class Service:
         self._requests.submit(spec)
 
     def _end_state(self) -> JobState | None:
-        """How the job has ended, `None` if it has not said so."""
+        """How the job has ended, `None` if it has not."""
         try:
             status = self._directory.status()
         except StorageError as e:
-            _LOG.warning("job %r: how it is cannot be read: %s", self._name, e)
+            _LOG.warning("job %r: its status cannot be read: %s", self._name, e)
             return None
         return status.state if status is not None and status.state.is_terminal else None
 
@@ -293,79 +278,79 @@ class Service:
         except FencedError as e:  # whoever has taken over answers
             _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
             if ends:
-                self._ending.resume()
+                self._shutdown.resume()
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
-            lost = lost_jvm(self._spark) if self._supervised else None
+            lost = self._engine.lost() if self._supervised else None
             if lost is not None:  # this driver ends, and the next one answers
                 kind = request.kind.value
                 _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
             # Unless that is durable, the job still ends where it was decided, and does not go on.
-            elif self._fail(request, _told(e)) or self._ending.request is None:
-                self._ending.resume()
+            elif self._fail(request, describe_error(e)) or self._shutdown.request is None:
+                self._shutdown.resume()
         self._poked.set()  # the next one may be waiting
 
     def _save(self, request: Request) -> None:
         while True:
             try:
-                held = self._hold(self._attempt())
+                pinned = self._checkpoint(self._attempt())
                 break
             except AttemptOverError:
                 continue
-        with held:
-            entry = self._savepoints.take(request, held.manifest, self._job.origin)
+        with pinned:
+            entry = self._savepoints.take(request, pinned.manifest, self._job.origin)
         done = RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint)
         self._answer(request, done)
 
     def _end_with(self, request: Request) -> None:
         """End the job with a checkpoint that is decided first; `close` answers."""
-        manifest, held = self._ending.decided(request), None
+        manifest, pinned = self._shutdown.decided_checkpoint(request), None
         if manifest is None:
-            held = self._decide(request)
-            manifest = held.manifest
+            pinned = self._decide(request)
+            manifest = pinned.manifest
         try:
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
         finally:
-            if held is not None:
-                held.release()
+            if pinned is not None:
+                pinned.release()
         if self._requests.result(request.id) is not None:
-            self._ending.resume()  # a driver before this one had failed it already
+            self._shutdown.resume()  # a driver before this one had failed it already
         else:
-            self._ending.finish(request)
+            self._shutdown.finish(request)
 
     def _decide(self, request: Request) -> PinnedCheckpoint:
         """Pause the stream, and decide that the job ends with the checkpoint of its last epoch."""
         while True:
             attempt = self._attempt()
-            self._ending.pause(attempt)
+            self._shutdown.pause(attempt)
             try:
-                held = self._hold(attempt)
+                pinned = self._checkpoint(attempt)
                 try:
-                    self._ending.decide(request, attempt, held.manifest)
+                    self._shutdown.decide(request, attempt, pinned.manifest)
                 except BaseException:
-                    held.release()
+                    pinned.release()
                     raise
             except AttemptOverError:
-                self._ending.resume()
+                self._shutdown.resume()
             else:
-                return held
+                return pinned
 
     def _attempt(self) -> Attempt:
         """The attempt that runs; waits while the job restarts."""
         while not self._ended.is_set():
             attempt = self._job.attempt
-            if attempt is not None and _is_well(attempt):
+            if attempt is not None and _can_checkpoint(attempt):
                 return attempt
             self._ended.wait(_WAIT_S)
         raise CheckpointError(f"job {self._name!r} has ended")
 
-    def _hold(self, attempt: Attempt) -> PinnedCheckpoint:
+    def _checkpoint(self, attempt: Attempt) -> PinnedCheckpoint:
         try:
             return attempt.hold("savepoint").result()
         except FencedError:
             raise
         except TurnbackError as e:
-            if _is_well(attempt):
+            if _can_checkpoint(attempt):
                 raise
             raise AttemptOverError from e
 
@@ -386,10 +371,6 @@ class Service:
         return True
 
 
-def _is_well(attempt: Attempt) -> bool:
+def _can_checkpoint(attempt: Attempt) -> bool:
     """Whether checkpoints of an attempt can be taken, and it is not about to fail."""
     return attempt.is_running and attempt.coordinator.failure is None
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, TurnbackError) else f"{type(error).__name__}: {error}"

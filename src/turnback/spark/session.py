@@ -1,15 +1,12 @@
-"""The JVM that Spark runs in: can it be started, and is it still there?"""
+"""Java, and the Spark session that runs on it."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
@@ -17,14 +14,10 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
+from turnback.spark.internals import describe_exit
+from turnback.spark.selftest import refuse_remote
 
-_LOG = logging.getLogger(__name__)
 MINIMUM = 17
-_DYING_S = 5.0
-_LIKELY = (
-    "The usual reason is memory: the system ran short of it (dmesg shows what the kernel has "
-    "killed), or the JVM needs more than spark.driver.memory"
-)
 _HINT = (
     f"Install Java {MINIMUM} or newer (for example Debian's openjdk-17-jre-headless, or Temurin "
     f"{MINIMUM}) and put it on PATH or name it in JAVA_HOME."
@@ -35,7 +28,7 @@ def check_java() -> int:
     """Find Java and return its major version.
 
     Raises:
-        ConfigurationError: It is missing or too old; the message says what to install.
+        ConfigurationError: It is missing or too old.
         SparkUnavailableError: It does not start, which may be for want of memory.
     """
     home = os.environ.get("JAVA_HOME")
@@ -46,7 +39,7 @@ def check_java() -> int:
     done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SparkUnavailableError(
-            f"Spark needs Java, and {program} -version {ending(done.returncode)}: "
+            f"Spark needs Java, and {program} -version {describe_exit(done.returncode)}: "
             f"{(done.stderr + done.stdout).strip() or 'it printed nothing'}"
         )
     found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
@@ -56,88 +49,6 @@ def check_java() -> int:
     if major < MINIMUM:
         raise ConfigurationError(f"{program} is Java {major}, too old for Spark. {_HINT}")
     return major
-
-
-def lost_jvm(spark: SparkSession) -> str | None:
-    """Say what has become of Spark's JVM, if nothing can be run on it any more.
-
-    It is asked something: a process that is being killed still exists for a while, and keeps its
-    connections open, but does not answer.
-
-    Returns:
-        What happened to it; None if it is fine.
-    """
-    context = spark.sparkContext
-    try:
-        java_context = context._jsc
-        if java_context is not None and not java_context.sc().isStopped():
-            return None
-    except (Py4JNetworkError, OSError):
-        return _fate(vars(context._gateway).get("proc"))
-    return "the Spark context was stopped, by the program or by the cluster"
-
-
-@contextmanager
-def unless_jvm_lost(what: str) -> Iterator[None]:
-    """Leave out what only tidies up in a JVM, if that is gone: it must not hide what went wrong.
-
-    Args:
-        what: What is done, for the log.
-    """
-    try:
-        yield
-    except (Py4JNetworkError, OSError) as error:
-        _LOG.info("left out, as Spark's JVM does not answer: %s: %s", what, error)
-
-
-def ending(code: int) -> str:
-    """Say how a process ended that has this return code, as `subprocess` tells it."""
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
-
-
-def _fate(process: subprocess.Popen[bytes] | None) -> str:
-    """Say what happened to a JVM that does not answer any more.
-
-    Args:
-        process: The JVM; None if this process is its child, as with spark-submit.
-    """
-    how = "does not answer any more"
-    if process is not None:
-        with suppress(subprocess.TimeoutExpired):
-            how = ending(process.wait(_DYING_S))
-    return f"its JVM {how}. {_LIKELY}"
-
-
-_CHEAP = {
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing."
-        "FileSystemBasedCheckpointFileManager"
-    ),
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
-
-
-@contextmanager
-def cheap_local_files(spark: SparkSession) -> Iterator[None]:
-    """Let Spark write its scratch directory without a child process and a checksum per file.
-
-    For every file it creates in a local directory Spark starts a process that sets the file's
-    mode, and writes a second file with checksums: three times an epoch, 50 ms each. The scratch
-    directory needs neither: nothing is ever restored from it.
-    """
-    before = {key: spark.conf.get(key, None) for key in _CHEAP}
-    for key, value in _CHEAP.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        with unless_jvm_lost("settings of the session"):
-            for key, old in before.items():
-                if old is None:
-                    spark.conf.unset(key)
-                else:
-                    spark.conf.set(key, old)
 
 
 _JVM_ENDED = "JAVA_GATEWAY_EXITED"
@@ -153,9 +64,10 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         **options: Further Spark settings; dots may be written as double underscores.
 
     Raises:
-        ConfigurationError: There is no Java that Spark could run on.
+        ConfigurationError: There is no Java that Spark could run on, or SPARK_REMOTE is set.
         SparkUnavailableError: Spark's JVM ended while it was started.
     """
+    refuse_remote()
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -176,7 +88,7 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:
             raise
         raise SparkUnavailableError(
-            f"Spark's JVM ended while it was started: {error} What it printed before says more; "
+            f"Spark's JVM ended while it was started: {error} See what it printed before; "
             f"the usual reason is memory."
         ) from error
 

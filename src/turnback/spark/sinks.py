@@ -1,10 +1,9 @@
-"""What a job's sinks are, written down for when the program is gone."""
+"""The sinks of a job on the driver: claiming targets, committing, and what is recorded of them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,79 +13,23 @@ from turnback.core.errors import CorruptFileError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator, Plan
-from turnback.sinks.base import CommitterContext
+from turnback.sinks.base import CommitterContext, Sink
 from turnback.storage.envelope import decode_document, encode_document
 
-if TYPE_CHECKING:
-    from turnback.sinks.base import Sink
-
-
+_LOG = logging.getLogger(__name__)
 FORMAT = 1
 _KIND = "sink"
 _FILE = "sink.json"
 
 
-class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A sink of the newest attempt that came so far as to settle older transactions.
-
-    Attributes:
-        uid: Of the operator.
-        attempt: The attempt.
-        description: What the sink says of itself, see `Sink.describe`.
-    """
-
-    uid: str
-    attempt: int
-    description: dict[str, str]
-
-
-def record_sinks(directory: JobDirectory, attempt: int, sinks: Mapping[str, Sink]) -> None:
-    """Write down the sinks of an attempt.
-
-    To be called after the transactions of earlier attempts are settled: until then, what is
-    needed to settle them by hand is what those attempts have written down.
-
-    Args:
-        directory: The job.
-        attempt: The attempt.
-        sinks: By operator uid.
-    """
-    for uid, sink in sinks.items():
-        record = SinkRecord(uid=uid, attempt=attempt, description=sink.describe())
-        directory.storage.put(_path(directory, uid), encode_document(_KIND, FORMAT, record))
-
-
-def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:
-    """Return what is written down of all sinks that a job has or had, by uid.
-
-    Raises:
-        CorruptFileError: A record is damaged.
-        FormatVersionError: A record was written by a newer version.
-    """
-    found: dict[str, SinkRecord] = {}
-    for path in directory.storage.list("sinks"):
-        if not path.endswith(f"/{_FILE}"):
-            continue
-        name = f"{directory.storage.uri}/{path}"
-        data = directory.storage.get(path)
-        record = decode_document(_KIND, FORMAT, data, name, SinkRecord)
-        if path != _path(directory, record.uid):
-            raise CorruptFileError(f"{name} is of sink {record.uid!r}: it was copied or renamed")
-        found[record.uid] = record
-    return found
-
-
-def _path(directory: JobDirectory, uid: str) -> str:
-    return f"{directory.sink_path(uid)}/{_FILE}"
-
-
-_LOG = logging.getLogger(__name__)
+def _sink_operators(plan: Plan) -> list[Operator]:
+    return [op for op in plan.operators() if op.kind is NodeKind.SINK]
 
 
 def claim_targets(
     plan: Plan, directory: JobDirectory, job_id: str, attempt: int = 0, *, take_over: bool = False
 ) -> dict[str, CommitterContext]:
-    """Make the targets of all sinks this job's; returns who commits, by the sink's uid.
+    """Make the targets of all sinks this job's.
 
     Args:
         plan: The program.
@@ -95,10 +38,13 @@ def claim_targets(
         attempt: The attempt; 0 before there is one.
         take_over: Whether targets that belong to other jobs become this job's.
 
+    Returns:
+        The context of each sink's committer, by uid.
+
     Raises:
         ConfigurationError: A target belongs to another job.
     """
-    sinks = sink_operators(plan)
+    sinks = _sink_operators(plan)
     contexts = {
         op.uid: CommitterContext(
             job=directory.name,
@@ -119,11 +65,6 @@ def claim_targets(
     return contexts
 
 
-def sink_operators(plan: Plan) -> list[Operator]:
-    """The sinks of a program."""
-    return [op for op in plan.operators() if op.kind is NodeKind.SINK]
-
-
 class JobSinks:
     """Commits and rolls back what the tasks of a job have prepared.
 
@@ -139,18 +80,14 @@ class JobSinks:
     def __init__(self, plan: Plan, fence: Fence, directory: JobDirectory) -> None:
         self._attempt = fence.attempt
         self._directory = directory
-        self._sinks = {op.uid: op.function for op in sink_operators(plan)}
+        self._sinks = {op.uid: op.function for op in _sink_operators(plan)}
         contexts = claim_targets(plan, directory, fence.job_id, fence.attempt)
         self.committers: dict[str, EpochCommitter] = {
             uid: sink.committer(contexts[uid]) for uid, sink in self._sinks.items()
         }
 
     def record(self) -> None:
-        """Write down what the sinks are, so that what they prepare can be settled by hand.
-
-        To be called when all have recovered: what older attempts left is settled by what those
-        have written down.
-        """
+        """Record what the sinks are; see `record_sinks`."""
         record_sinks(self._directory, self._attempt, self._sinks)
 
     def roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
@@ -160,3 +97,52 @@ class JobSinks:
                 self.committers[uid].abort(transactions)
             except TurnbackError as e:
                 _LOG.warning("sink %r could not roll back: %s", uid, e)
+
+
+class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A sink as the newest attempt that has recovered its sinks has recorded it.
+
+    Attributes:
+        uid: Of the operator.
+        attempt: The attempt.
+        description: See `Sink.describe`.
+    """
+
+    uid: str
+    attempt: int
+    description: dict[str, str]
+
+
+def record_sinks(directory: JobDirectory, attempt: int, sinks: Mapping[str, Sink]) -> None:
+    """Record the sinks of an attempt, so that transactions can be settled without the program.
+
+    To be called when all sinks have recovered: until then, transactions of earlier attempts have
+    to be settled by what those attempts have recorded.
+    """
+    for uid, sink in sinks.items():
+        record = SinkRecord(uid=uid, attempt=attempt, description=sink.describe())
+        directory.storage.put(_path(directory, uid), encode_document(_KIND, FORMAT, record))
+
+
+def recorded_sinks(directory: JobDirectory) -> dict[str, SinkRecord]:
+    """Return the records of all sinks that a job has or had, by uid.
+
+    Raises:
+        CorruptFileError: A record is damaged.
+        FormatVersionError: A record was written by a newer version.
+    """
+    records: dict[str, SinkRecord] = {}
+    for path in directory.storage.list("sinks"):
+        if not path.endswith(f"/{_FILE}"):
+            continue
+        name = f"{directory.storage.uri}/{path}"
+        data = directory.storage.get(path)
+        record = decode_document(_KIND, FORMAT, data, name, SinkRecord)
+        if path != _path(directory, record.uid):
+            raise CorruptFileError(f"{name} is of sink {record.uid!r}: it was copied or renamed")
+        records[record.uid] = record
+    return records
+
+
+def _path(directory: JobDirectory, uid: str) -> str:
+    return f"{directory.sink_path(uid)}/{_FILE}"

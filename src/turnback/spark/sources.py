@@ -3,42 +3,33 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Plan, SourcePlan
+from turnback.spark.internals import source_directories, streaming_nodes
 from turnback.types.columns import stream_columns
-from turnback.worker.program import source_hop
-from turnback.worker.routing import CONTROL, TO, WIRE, Hop
-
-_STATEFUL = (
-    "Aggregate",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "FlatMapGroupsWithState",
-    "FlatMapGroupsInPandasWithState",
-    "TransformWithState",
-    "TransformWithStateInPySpark",
-)
+from turnback.worker.program import CONTROL, TO, WIRE, RowLayout, source_layout
 
 
 def united(plan: Plan) -> DataFrame:
-    """The union of all sources, in the plan's order, with the columns of the source hop."""
-    hop = source_hop(plan)
-    wire_of = {w.producer: w.id for w in hop.wires}
-    frames = [_tagged(s, wire_of[s.id], hop) for s in plan.sources]
+    """The union of all sources, in the plan's order, with the columns of `source_layout`."""
+    layout = source_layout(plan)
+    wire_of = {w.producer: w.id for w in layout.wires}
+    frames = [_tagged(s, wire_of[s.id], layout) for s in plan.sources]
     return reduce(DataFrame.union, frames)
 
 
-def nulls(hop: Hop) -> list[Column]:
-    """The data columns of a hop, all null."""
-    return [F.lit(None).cast(type.ddl()).alias(name) for name, type in hop.fields]
+def nulls(layout: RowLayout) -> list[Column]:
+    """The data columns of a layout, all null."""
+    return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
 
 
 def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Column]:
-    """The control columns of a hop."""
+    """The control columns of a layout."""
     return [
         (F.lit(None) if to is None else to).cast("int").alias(TO),
         F.lit(wire).cast("int").alias(WIRE),
@@ -47,38 +38,41 @@ def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Col
 
 
 def stream_counts(plan: Plan) -> dict[str, int]:
-    """How many streams each source reads."""
-    return {source.uid: _streaming_leaves(source) for source in plan.sources}
+    """How many streams each source reads; one, if it is no DataFrame but of another engine."""
+    return {
+        s.uid: len(_streams(s)) if isinstance(s.dataframe, DataFrame) else 1 for s in plan.sources
+    }
 
 
 def leaf_names(plan: Plan) -> list[str]:
-    """A name for every streaming relation below the union, in Spark's order."""
+    """A name for every stream below the union, in Spark's order."""
     names: list[str] = []
-    for uid, leaves in stream_counts(plan).items():
-        names += [uid] if leaves == 1 else [f"{uid}#{i}" for i in range(leaves)]
+    for uid, count in stream_counts(plan).items():
+        names += [uid] if count == 1 else [f"{uid}#{i}" for i in range(count)]
     return names
 
 
-def _tagged(source: SourcePlan, wire: int, hop: Hop) -> DataFrame:
-    columns, span = nulls(hop), hop.spans[wire]
+def leaf_directories(plan: Plan) -> dict[str, str]:
+    """The directory of every stream in Spark's checkpoint, by name, in Spark's order."""
+    streams = [stream for source in plan.sources for stream in _streams(source)]
+    return dict(zip(leaf_names(plan), source_directories(streams), strict=True))
+
+
+def _tagged(source: SourcePlan, wire: int, layout: RowLayout) -> DataFrame:
+    columns, span = nulls(layout), layout.spans[wire]
     for i, (name, _) in enumerate(stream_columns(source.type)):
         quoted = f"`{name.replace('`', '``')}`"
-        columns[span.start + i] = F.col(quoted).alias(hop.fields[span.start + i][0])
+        columns[span.start + i] = F.col(quoted).alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
     return frame.select(*control(None, wire, None), *columns)
 
 
-def _streaming_leaves(source: SourcePlan) -> int:
-    found, stack = 0, [source.dataframe._jdf.queryExecution().analyzed()]
-    while stack:
-        node = stack.pop()
-        name, children = node.nodeName(), node.children()
-        if name in _STATEFUL and node.isStreaming():
-            raise PlanError(
-                f"source {source.uid!r}: its DataFrame holds state of Spark's own ({name}), which "
-                f"cannot be part of a checkpoint; do that step with key_by and process"
-            )
-        if children.size() == 0 and node.isStreaming():
-            found += 1
-        stack += [children.apply(i) for i in range(children.size())]
-    return found
+def _streams(source: SourcePlan) -> tuple[Any, ...]:
+    found = streaming_nodes(source.dataframe)
+    if found.stateful:
+        raise PlanError(
+            f"source {source.uid!r}: its DataFrame holds state of Spark's own "
+            f"({', '.join(found.stateful)}), which cannot be part of a checkpoint; do that step "
+            "with key_by and process"
+        )
+    return found.leaves

@@ -1,3 +1,5 @@
+"""What an attempt starts from: finding it, matching it with the program, and taking it in."""
+
 from __future__ import annotations
 
 import logging
@@ -5,22 +7,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from pyspark.sql import SparkSession
-
+from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
-from turnback.core.clock import Clock
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
-from turnback.program.plan import Plan
+from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import Match, known_names, known_states, match_program, program_of
 from turnback.snapshot.preflight import refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, source_uid
 from turnback.snapshot.writer import copy_source_log
+from turnback.spark.driver import JobContext
+from turnback.spark.failures import FINAL
 from turnback.spark.frames import pickled
-from turnback.spark.job import ClaimMode, JobSpec
+from turnback.spark.job import ClaimMode
+from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
-from turnback.spark.worker import run_tasks
-from turnback.state.files import StorageRef
-from turnback.worker.intake import Asked, IntakeTask, ProbeTask, asked
+from turnback.worker.intake import IntakeTask, ProbeTask, RequestedState, requested_state
 from turnback.worker.program import level_programs
 
 _LOG = logging.getLogger(__name__)
@@ -52,22 +53,79 @@ class Matched:
 
 
 class Starter:
-    """Makes of a snapshot the manifest that an attempt starts from.
+    """Finds what an attempt starts from, and makes of it the manifest that the attempt restores.
 
     The job's own checkpoint is taken as it is if its state fits the program as it is. Everything
     else is taken in first, see `turnback.worker.intake`.
     """
 
-    def __init__(
-        self, spark: SparkSession, plan: Plan, spec: JobSpec, storage: StorageRef, clock: Clock
-    ) -> None:
-        self._spark = spark
-        self._plan = plan
-        self._spec = spec
-        self._storage = storage
-        self._clock = clock
-        self._programs = level_programs(plan)
+    def __init__(self, job: JobContext) -> None:
+        self._engine = job.engine
+        self._plan = job.plan
+        self._spec = job.spec
+        self._directory = job.directory
+        self._storage = job.storage
+        self._clock = job.clock
+        self._programs = level_programs(job.plan)
         self._blobs = [pickled(program) for program in self._programs]
+        self._checked: Matched | None = None
+
+    def check(self) -> None:
+        """Find what the job starts from, and refuse what does not fit.
+
+        Nothing has been written yet: a start that is refused leaves no trace, neither a new job
+        nor another status of one that was stopped. Targets of sinks are claimed last.
+        """
+        info = self._directory.check_owner()
+        job_id = info.job_id if info else ""
+        try:
+            if not self._spec.fresh:
+                log = CheckpointLog(self._directory.storage)
+                self._checked = self.find(log, job_id, first=True)
+            take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
+            claim_targets(self._plan, self._directory, job_id, take_over=take_over)
+        except FINAL:
+            raise
+        except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
+            _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
+
+    def find(
+        self,
+        log: CheckpointLog,
+        job_id: str,
+        own_attempts: Collection[int] = (),
+        *,
+        first: bool,
+    ) -> Matched | None:
+        """Match what an attempt starts from with the program; `None` to start empty.
+
+        Args:
+            log: The job's checkpoints.
+            job_id: Identity of the job that starts.
+            own_attempts: Attempts of this driver, which has this program.
+            first: Whether no attempt has begun yet, so that it starts from what the user chose.
+        """
+        snapshot = self._snapshot(log, first=first)
+        if snapshot is None:
+            return None
+        if self._checked is not None and self._checked.snapshot == snapshot:
+            return self._checked
+        # A restart is a start like any other, unless this very program has taken the checkpoint.
+        known = snapshot.manifest is not None and snapshot.manifest.attempt in own_attempts
+        return self.match(snapshot, job_id, known=known)
+
+    def _snapshot(self, log: CheckpointLog, *, first: bool) -> Snapshot | None:
+        """What the user chose to start from, the first time; then the newest there is."""
+        if self._spec.start_from is not None and first:
+            return locate(self._spec.start_from, self._storage)
+        point = resume_point(log, self._directory)
+        if point is None:
+            return None
+        if point.manifest is not None:
+            promised = log.uncommitted(point.manifest)
+            return Snapshot(point.manifest, self._storage, promised)
+        assert point.snapshot is not None
+        return locate(point.snapshot, self._storage)
 
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
         """Check that a snapshot fits the program; nothing is written.
@@ -114,7 +172,7 @@ class Starter:
         if chosen and snapshot.job != self._spec.name and not self._spec.fork:
             raise ConfigurationError(
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, with a life of its own, "
+                f"{self._spec.name!r}: to start another job from it, "
                 "pass fork=True"
             )
 
@@ -169,19 +227,19 @@ class Starter:
             raise IncompatibleStateError("; ".join(problems))
         return claims, {each.id: each.migration for each in asked if each.migration}
 
-    def _ask(self, claims: Match, open: Collection[str]) -> list[Asked]:
+    def _ask(self, claims: Match, open: Collection[str]) -> list[RequestedState]:
         """Which states operators ask for; those that do so in `open` have to be opened for it."""
         stored = {id: state.schema for id, state in claims.states.items()}
-        found: list[Asked] = []
+        found: list[RequestedState] = []
         tasks: list[ProbeTask] = []
         for program, blob in zip(self._programs, self._blobs, strict=True):
             if any(op.uid in open for op in program.level.keyed):
                 tasks.append(ProbeTask(blob, stored))
             else:
                 for op in program.level.keyed:
-                    found += [asked(op, d, stored) for d in known_states(op).values()]
+                    found += [requested_state(op, d, stored) for d in known_states(op).values()]
         what = f"{self._spec.name}: ask operators for their state"
-        for answers in run_tasks(self._spark, what, tasks):
+        for answers in self._engine.run_tasks(what, tasks):
             found += answers
         return found
 
@@ -204,7 +262,7 @@ class Starter:
             for partition in range(program.level.parallelism or 0)
         ]
         what = f"{self._spec.name}: take in {snapshot.name}"
-        results = run_tasks(self._spark, what, tasks)
+        results = self._engine.run_tasks(what, tasks)
         schemas = {schema.id: schema for _, found in results for schema in found}
         return Manifest(
             job=fence.job,

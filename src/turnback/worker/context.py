@@ -1,11 +1,11 @@
+"""What functions and sinks are given by their task."""
+
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-import pyarrow as pa
-
-from turnback.core.errors import ElementTypeError, StateError, TurnbackError, UnsupportedTypeError
+from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
 from turnback.program.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -17,84 +17,10 @@ from turnback.program.descriptors import (
 from turnback.program.plan import Level, Operator
 from turnback.sinks.base import SinkWriter, WriterContext
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch, transpose
-from turnback.types.frozen import is_mutable
-from turnback.types.row import build_rows, row_class
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.columns import Batch
 from turnback.worker.message import Order, TaskName, user_error
 
-
-class Produced(Batch):
-    """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
-
-    Whoever reads them one by one gets them as declared, whether or not there is a shuffle in
-    between; a reader of columns does not pay for that.
-    """
-
-    __slots__ = ("_formed", "_operator")
-
-    def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
-        super().__init__(type, rows)
-        self._operator = operator
-        self._formed: list[Any] | None = None
-
-    @property
-    def rows(self) -> list[Any]:
-        """The elements, each of the declared class."""
-        if self._formed is None:
-            try:
-                self._formed = self._in_form()
-            except ElementTypeError as e:
-                raise self._misfit(e) from None
-        return self._formed
-
-    @property
-    def arrow(self) -> pa.RecordBatch:
-        """The columns."""
-        try:
-            return super().arrow
-        except ElementTypeError as e:
-            raise self._misfit(e) from None
-
-    def _in_form(self) -> list[Any]:
-        kind, rows = self.type, self._rows or []
-        parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
-        if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
-        if not isinstance(kind, RowTypeInfo):
-            return rows
-        wanted = kind.python_class or row_class(kind.names)
-        if set(map(type, rows)) == {wanted}:
-            return rows
-        return build_rows(kind, transpose(rows, kind))
-
-    def _misfit(self, error: ElementTypeError) -> ElementTypeError:
-        return ElementTypeError(
-            f"{self._operator} gave an element that does not fit its output type: {error}"
-        )
-
-
-class PlainContext:
-    """The context of an element without a key."""
-
-    __slots__ = ()
-
-    def timestamp(self) -> int | None:
-        """The element's event time in milliseconds, if it has one."""
-        return None
-
-
-class KeyedContext(PlainContext):
-    """The context of an element under its key."""
-
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: KeyedStateBackend) -> None:
-        self._backend = backend
-
-    def get_current_key(self) -> Any:
-        """The key of the element."""
-        return self._backend.declared_key()
+_LOG = logging.getLogger(__name__)
 
 
 class TaskContext:
@@ -118,11 +44,9 @@ class TaskContext:
         self._open = False
 
     def get_task_name(self) -> str:
-        """The operator's name."""
         return self._operator.name
 
     def get_operator_uid(self) -> str:
-        """The operator's uid."""
         return self._operator.uid
 
     def get_index_of_this_subtask(self) -> int:
@@ -130,31 +54,24 @@ class TaskContext:
         return self._partition
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """How many instances the operator has."""
         return self._operator.parallelism
 
     def get_max_number_of_parallel_subtasks(self) -> int:
-        """The number of key groups."""
         return self._max_parallelism
 
     def get_state(self, descriptor: ValueStateDescriptor[Any]) -> Any:
-        """The handle of a value state."""
         return self._register(descriptor, ValueStateDescriptor, "get_state")
 
     def get_list_state(self, descriptor: ListStateDescriptor[Any]) -> Any:
-        """The handle of a list state."""
         return self._register(descriptor, ListStateDescriptor, "get_list_state")
 
     def get_map_state(self, descriptor: MapStateDescriptor[Any, Any]) -> Any:
-        """The handle of a map state."""
         return self._register(descriptor, MapStateDescriptor, "get_map_state")
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor[Any]) -> Any:
-        """The handle of a reducing state."""
         return self._register(descriptor, ReducingStateDescriptor, "get_reducing_state")
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[Any, Any, Any]) -> Any:
-        """The handle of an aggregating state."""
         return self._register(descriptor, AggregatingStateDescriptor, "get_aggregating_state")
 
     def _register(
@@ -188,9 +105,6 @@ class TaskContext:
         return self._backend.register(descriptor)
 
 
-_LOG = logging.getLogger(__name__)
-
-
 class SinkWriters:
     """The sink transactions of one task in one epoch, each begun with its first element."""
 
@@ -202,7 +116,6 @@ class SinkWriters:
         self.counts: dict[str, int] = {}
 
     def write(self, operator: Operator, batch: Batch) -> None:
-        """Write elements to a sink."""
         uid = operator.uid
         try:
             if uid not in self._writers:

@@ -37,7 +37,7 @@ FILE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedState:
     """A state that an operator has asked for, and what becomes of the stored one.
 
     Attributes:
@@ -51,18 +51,18 @@ class Asked:
     problem: str | None = None
 
 
-def asked(
+def requested_state(
     operator: Operator, descriptor: StateDescriptor, stored: Mapping[StateId, StateSchema]
-) -> Asked:
+) -> RequestedState:
     """What becomes of the stored state that an operator asks for."""
     id = (operator.uid, descriptor.name)
     if id not in stored:
-        return Asked(id)
+        return RequestedState(id)
     assert operator.key is not None
     outcome = evolve_state(stored[id], descriptor, KeySchema.of(operator.key.codec()))
     if isinstance(outcome, Incompatible):
-        return Asked(id, problem=str(_refused(id, outcome.reason)))
-    return Asked(id, migration=outcome.why if isinstance(outcome, Migration) else None)
+        return RequestedState(id, problem=str(_refused(id, outcome.reason)))
+    return RequestedState(id, migration=outcome.why if isinstance(outcome, Migration) else None)
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,12 @@ class ProbeTask:
     blob: bytes
     stored: Mapping[StateId, StateSchema]
 
-    def run(self) -> list[Asked]:
-        """Open, ask, close."""
+    def run(self) -> list[RequestedState]:
         program = load_program(self.blob)
         instance = LevelInstance(program, 0)
         try:
             return [
-                asked(operator, descriptor, self.stored)
+                requested_state(operator, descriptor, self.stored)
                 for operator, backend in _keyed(program, instance)
                 for descriptor in backend.descriptors()
             ]

@@ -1,3 +1,5 @@
+"""One partition of a level in a worker: it opens the operators, and runs epoch after epoch."""
+
 from __future__ import annotations
 
 import contextlib
@@ -64,7 +66,6 @@ class LevelInstance:
         }
 
     def close(self) -> None:
-        """Close the user's functions."""
         while self.opened:
             self.opened.pop().close()
 
@@ -238,7 +239,7 @@ class _Epoch:
             self.state.schemas(),
             transactions,
             self._records(),
-            self.state.found,
+            self.state.opened,
             self.seconds,
             self.row_bytes,
         )
@@ -257,9 +258,9 @@ class _Epoch:
             total = self.name.partition + 1 if self.injected else None
         acks = (*(a for b in self.barriers for a in b.acks), ack)
         targets = range(self.program.next_parallelism or 1)
-        courier = self.name.partition % len(targets)
+        carrier = self.name.partition % len(targets)
         controls = [
-            encode_barrier(Barrier(level.index, self.name, total, acks if t == courier else ()))
+            encode_barrier(Barrier(level.index, self.name, total, acks if t == carrier else ()))
             for t in targets
         ]
         return self.program.output.barriers(targets, controls)

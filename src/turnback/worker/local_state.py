@@ -188,9 +188,9 @@ def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> Non
     """
     current = LocalStores.of(owner, backend, local_dir)
     for stores in all_stores([local_dir] if local_dir is not None else []):
-        found = stores.owner()
-        if found is not None and found.directory == owner.directory and stores != current:
-            stores.discard(f"job {found.job!r} does not use them any more")
+        other = stores.owner()
+        if other is not None and other.directory == owner.directory and stores != current:
+            stores.discard(f"job {other.job!r} does not use them any more")
 
 
 def sweep_unused(current: LocalStores) -> None:
@@ -257,12 +257,12 @@ class LocalState:
         self._order = order
         self._name = name
         self._backends = backends
-        self._home: Replica | None = None
+        self._replica: Replica | None = None
 
     @property
-    def found(self) -> str:
-        """Whether the state was at home, caught up or rebuilt; empty without state."""
-        return self._home.opening if self._home else ""
+    def opened(self) -> str:
+        """How the local store was opened, see `Replica.opening`; empty without state."""
+        return self._replica.opening if self._replica else ""
 
     def schemas(self) -> tuple[StateSchema, ...]:
         """The states the operators have registered."""
@@ -276,7 +276,7 @@ class LocalState:
         order, partition = self._order, self._name.partition
         owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
         stores = LocalStores.of(owner, order.backend, order.local_dir)
-        self._home = open_replica(
+        self._replica = open_replica(
             order.backend,
             stores.store(self._program.level.index, partition),
             order.files.get(partition, ()),
@@ -287,11 +287,11 @@ class LocalState:
         )
         _mark(stores, owner)
         for backend in self._backends:
-            backend.begin(self._home.store, order.epoch)
+            backend.begin(self._replica.store, order.epoch)
 
     def snapshot(self) -> StateFile | None:
         """Write what changed; durable when this returns."""
-        if self._home is None:
+        if self._replica is None:
             return None
         order = self._order
         builder = DeltaBuilder(order.epoch)
@@ -312,9 +312,8 @@ class LocalState:
         return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
 
     def close(self) -> None:
-        """Give the local store back."""
-        if self._home is not None:
-            self._home.close()
+        if self._replica is not None:
+            self._replica.close()
 
 
 def _mark(stores: LocalStores, owner: StoreOwner) -> None:

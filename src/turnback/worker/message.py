@@ -44,7 +44,7 @@ class TaskAck(msgspec.Struct, frozen=True):
         schemas: The states its operators have registered.
         transactions: Prepared sink transactions by sink uid.
         records: Elements read and written by operator uid.
-        found: Whether the state was at home, caught up or rebuilt; empty without state.
+        opened: How its local store was opened, see `Replica.found`; empty without state.
         seconds: Where the time went.
         row_bytes: Size of its rows in memory, as the mean of the batch where it was greatest; 0
             if no batch had enough of them to tell.
@@ -57,7 +57,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     schemas: tuple[StateSchema, ...] = ()
     transactions: dict[str, tuple[bytes, ...]] = {}
     records: dict[str, tuple[int, int]] = {}
-    found: str = ""
+    opened: str = ""
     seconds: dict[str, float] = {}
     row_bytes: int = 0
 
@@ -153,8 +153,8 @@ def user_error(error: BaseException, uid: str, name: str, **about: Any) -> UserF
     """Describe an exception of the user's code by its line, its operator and its key."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not f.filename.startswith(_PACKAGE)] or list(frames)[-1:]
-    told = _cut(str(error), 2_000)
-    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {told}"]
+    text = _cut(str(error), 2_000)
+    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {text}"]
     for label, value in about.items():
         lines.append(f"  {label}: {_cut(repr(value), 200)}")
     for frame in own[-5:]:
@@ -183,10 +183,10 @@ def marked(error: TurnbackError) -> MarkedError:
 
 def unmarked(error: BaseException) -> BaseException:
     """The error that a task raised, found again in what Spark made of it."""
-    found = _MARK.search(str(error))
-    if found is None:
+    match = _MARK.search(str(error))
+    if match is None:
         return error
-    failure = msgspec.msgpack.decode(base64.b64decode(found["body"]), type=TaskFailure)
+    failure = msgspec.msgpack.decode(base64.b64decode(match["body"]), type=TaskFailure)
     kind = getattr(errors, failure.kind, UserFunctionError)
     rebuilt: TurnbackError = kind(failure.message)
     return rebuilt

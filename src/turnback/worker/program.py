@@ -1,16 +1,131 @@
+"""What a task knows of its level: the columns it reads and writes, and its state files."""
+
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Channel, Level, Plan
 from turnback.state.files import StateFile, in_order, share
+from turnback.types.columns import stream_columns
 from turnback.types.keys import group_range
-from turnback.worker.routing import Hop
+from turnback.types.typeinfo import TypeInfo
 
-ReplicaPlace = tuple[int, int]
+TO = "_to"
+
+
+WIRE = "_wire"
+
+
+CONTROL = "_ctl"
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """The columns of the rows that go from one level to the next.
+
+    `_to` is the partition a row is sent to (null where Spark computes it from the key columns),
+    `_wire` the wire it belongs to, `_ctl` a barrier; then the typed columns of every wire, null in
+    the rows of the others.
+    """
+
+    wires: tuple[Channel, ...]
+
+    @cached_property
+    def fields(self) -> list[tuple[str, TypeInfo]]:
+        """The data columns of all wires, in order."""
+        return [
+            # Unique where Spark takes "n" and "N" for one, and without a need for quotes.
+            (f"w{wire.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
+            for wire in self.wires
+            for i, (name, type) in enumerate(stream_columns(wire.type))
+        ]
+
+    @cached_property
+    def spans(self) -> dict[int, slice]:
+        """Which of the data columns belong to each wire."""
+        spans, at = {}, 0
+        for wire in self.wires:
+            width = len(stream_columns(wire.type))
+            spans[wire.id] = slice(at, at + width)
+            at += width
+        return spans
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the rows."""
+        control = [(TO, pa.int32()), (WIRE, pa.int32()), (CONTROL, pa.binary())]
+        return pa.schema(control + [(name, type.arrow()) for name, type in self.fields])
+
+    def ddl(self) -> str:
+        columns = [f"{TO} int", f"{WIRE} int", f"{CONTROL} binary"]
+        columns += [f"{name} {type.ddl()}" for name, type in self.fields]
+        return ", ".join(columns)
+
+    def pack(self, wire: Channel, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
+        """Rows of one wire as rows of the shuffle."""
+        n = data.num_rows
+        arrays: list[pa.Array] = [
+            pa.nulls(n, pa.int32()) if to is None else to,
+            pa.repeat(pa.scalar(wire.id, pa.int32()), n),
+            pa.nulls(n, pa.binary()),
+        ]
+        span = self.spans[wire.id]
+        for i, (_, type) in enumerate(self.fields):
+            mine = span.start <= i < span.stop
+            arrays.append(data.column(i - span.start) if mine else pa.nulls(n, type.arrow()))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def barriers(self, targets: Sequence[int], controls: Sequence[bytes]) -> pa.RecordBatch:
+        """One barrier row per downstream partition."""
+        n = len(targets)
+        arrays: list[pa.Array] = [
+            pa.array(targets, pa.int32()),
+            pa.nulls(n, pa.int32()),
+            pa.array(controls, pa.binary()),
+        ]
+        arrays += [pa.nulls(n, type.arrow()) for _, type in self.fields]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def unpack(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, pa.RecordBatch]], list[bytes]]:
+        """Split what arrived into the rows of each wire and the barriers among them."""
+        wire, control = batch.column(1), batch.column(2)
+        barriers: list[bytes] = []
+        if control.null_count != len(control):
+            barriers = control.drop_null().to_pylist()
+            keep = pc.is_null(control)
+            batch, wire = batch.filter(keep), wire.filter(keep)
+        if not batch.num_rows:
+            return [], barriers
+        if len(self.wires) == 1:
+            return [(self.wires[0].id, self._project(batch, self.wires[0]))], barriers
+        parts = []
+        for each in self.wires:
+            mask = pc.equal(wire, each.id)
+            part = batch.filter(mask)
+            if part.num_rows:
+                parts.append((each.id, self._project(part, each)))
+        return parts, barriers
+
+    def _project(self, batch: pa.RecordBatch, wire: Channel) -> pa.RecordBatch:
+        span = self.spans[wire.id]
+        columns = stream_columns(wire.type)
+        arrays = []
+        for i, (_, type) in enumerate(columns):
+            array, wanted = batch.column(3 + span.start + i), type.arrow()
+            # Spark labels timestamps with the session's zone and knows only nullable children.
+            arrays.append(array if array.type == wanted else array.cast(wanted))
+        return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+
+
+PartitionId = tuple[int, int]
 """Level and partition."""
 
 
@@ -20,7 +135,7 @@ class Chains:
     def __init__(self, programs: Sequence[LevelProgram], max_parallelism: int) -> None:
         self._programs = programs
         self._max_parallelism = max_parallelism
-        self._chains: dict[ReplicaPlace, tuple[StateFile, ...]] = {}
+        self._chains: dict[PartitionId, tuple[StateFile, ...]] = {}
         self._whole: dict[str, StateFile] = {}
 
     def restore(self, files: Iterable[StateFile]) -> None:
@@ -47,16 +162,16 @@ class Chains:
         self._whole[file.path] = file
         self._chains[level, partition] = (*self._chains.get((level, partition), ()), file)
 
-    def replace(self, home: ReplicaPlace, merged: Sequence[StateFile], by: StateFile) -> list[str]:
+    def replace(self, place: PartitionId, merged: Sequence[StateFile], by: StateFile) -> list[str]:
         """Put a merged file in the place of those it was made of.
 
         Returns:
             Paths that no chain needs any more.
         """
         gone = {file.path for file in merged}
-        chain = [file for file in self._chains[home] if file.path not in gone]
+        chain = [file for file in self._chains[place] if file.path not in gone]
         self._whole[by.path] = by
-        self._chains[home] = tuple(in_order([*chain, by]))
+        self._chains[place] = tuple(in_order([*chain, by]))
         used = {file.path for files in self._chains.values() for file in files}
         unused = sorted(gone - used)
         for path in unused:
@@ -67,8 +182,7 @@ class Chains:
         """The chain of every partition of a level."""
         return {p: files for (at, p), files in self._chains.items() if at == level}
 
-    def items(self) -> list[tuple[ReplicaPlace, tuple[StateFile, ...]]]:
-        """All chains."""
+    def items(self) -> list[tuple[PartitionId, tuple[StateFile, ...]]]:
         return list(self._chains.items())
 
     def live(self) -> tuple[StateFile, ...]:
@@ -91,8 +205,8 @@ class LevelProgram:
     """
 
     level: Level
-    input: Hop
-    output: Hop
+    input: RowLayout
+    output: RowLayout
     reads_sources: bool
     next_parallelism: int | None
     max_parallelism: int
@@ -111,11 +225,11 @@ class LevelProgram:
         return " ".join(f"{op.uid!r}:{op.parallelism}" for op in self.level.keyed)
 
 
-def source_hop(plan: Plan) -> Hop:
+def source_layout(plan: Plan) -> RowLayout:
     """The columns in which all sources arrive: one wire per source."""
     if plan.native:
-        return Hop(tuple(w for w in plan.wires if w.first_level == -1))
-    return Hop(
+        return RowLayout(tuple(w for w in plan.wires if w.first_level == -1))
+    return RowLayout(
         tuple(Channel(i, s.id, (s.id,), s.type, None, 1, -1, 0) for i, s in enumerate(plan.sources))
     )
 
@@ -123,8 +237,8 @@ def source_hop(plan: Plan) -> Hop:
 def level_programs(plan: Plan) -> list[LevelProgram]:
     """The program of every level."""
     by_id = {w.id: w for w in plan.wires}
-    hops = [source_hop(plan)]
-    hops += [Hop(tuple(by_id[i] for i in level.outputs)) for level in plan.levels]
+    hops = [source_layout(plan)]
+    hops += [RowLayout(tuple(by_id[i] for i in level.outputs)) for level in plan.levels]
     programs = []
     for i, level in enumerate(plan.levels):
         following = plan.levels[i + 1] if i + 1 < len(plan.levels) else None

@@ -13,12 +13,83 @@ from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch, stream_schema
+from turnback.types.columns import Batch, stream_schema, transpose
 from turnback.types.frozen import Freezer, is_mutable
-from turnback.types.row import row_converter
-from turnback.worker.context import KeyedContext, PlainContext, Produced
+from turnback.types.row import build_rows, row_class, row_converter
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import user_error
 from turnback.worker.routing import key_reader
+
+
+class FunctionOutput(Batch):
+    """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
+
+    Whoever reads them one by one gets them as declared, whether or not there is a shuffle in
+    between; a reader of columns does not pay for that.
+    """
+
+    __slots__ = ("_formed", "_operator")
+
+    def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
+        super().__init__(type, rows)
+        self._operator = operator
+        self._formed: list[Any] | None = None
+
+    @property
+    def rows(self) -> list[Any]:
+        """The elements, each of the declared class."""
+        if self._formed is None:
+            try:
+                self._formed = self._in_form()
+            except ElementTypeError as e:
+                raise self._misfit(e) from None
+        return self._formed
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        try:
+            return super().arrow
+        except ElementTypeError as e:
+            raise self._misfit(e) from None
+
+    def _in_form(self) -> list[Any]:
+        kind, rows = self.type, self._rows or []
+        parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
+        if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
+            return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
+        if not isinstance(kind, RowTypeInfo):
+            return rows
+        wanted = kind.python_class or row_class(kind.names)
+        if set(map(type, rows)) == {wanted}:
+            return rows
+        return build_rows(kind, transpose(rows, kind))
+
+    def _misfit(self, error: ElementTypeError) -> ElementTypeError:
+        return ElementTypeError(
+            f"{self._operator} gave an element that does not fit its output type: {error}"
+        )
+
+
+class PlainContext:
+    """The context of an element without a key."""
+
+    __slots__ = ()
+
+    def timestamp(self) -> int | None:
+        """The element's event time in milliseconds, if it has one."""
+        return None
+
+
+class KeyedContext(PlainContext):
+    """The context of an element under its key."""
+
+    __slots__ = ("_backend",)
+
+    def __init__(self, backend: KeyedStateBackend) -> None:
+        self._backend = backend
+
+    def get_current_key(self) -> Any:
+        return self._backend.declared_key()
 
 
 class Runner(ABC):
@@ -51,7 +122,7 @@ class Runner(ABC):
         op = self.operator
         if not rows or op.type is None:
             return None
-        return Produced(op.type, rows, f"operator {op.uid!r} ({op.name})")
+        return FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})")
 
     def failed(self, error: Exception, element: Any, **about: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
@@ -63,7 +134,6 @@ class SourceRunner(Runner):
     """Passes elements on as they come from Spark."""
 
     def process(self, batch: Batch) -> Batch | None:
-        """Pass on."""
         return batch
 
 
@@ -71,7 +141,6 @@ class MapRunner(Runner):
     """One element in, one out."""
 
     def process(self, batch: Batch) -> Batch | None:
-        """Map all elements."""
         function, rows, row = self.operator.function.map, batch.rows, None
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
@@ -91,7 +160,6 @@ class FlatMapRunner(Runner):
     """One element in, any number out."""
 
     def process(self, batch: Batch) -> Batch | None:
-        """Map all elements."""
         function, rows, row = self.operator.function.flat_map, batch.rows, None
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
@@ -117,7 +185,6 @@ class FilterRunner(Runner):
         self.by_columns = is_mutable(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
-        """Filter all elements."""
         function, rows, row = self.operator.function.filter, batch.rows, None
         out: list[Any] = []
         append = out.append
@@ -141,7 +208,6 @@ class MapBatchesRunner(Runner):
     """Arrow in, Arrow out, without a Python object per element."""
 
     def process(self, batch: Batch) -> Batch | None:
-        """Map the whole batch."""
         data, kind = batch.arrow, self.operator.type
         assert kind is not None
         schema = stream_schema(kind)
@@ -187,7 +253,6 @@ class ProcessRunner(FlatMapRunner):
     """Any number out, with a context."""
 
     def process(self, batch: Batch) -> Batch | None:
-        """Process all elements."""
         function, ctx = self.operator.function.process_element, PlainContext()
         rows, row = batch.rows, None
         admit, usual = self.freezer.admit, None
@@ -221,7 +286,6 @@ class KeyedProcessRunner(KeyedRunner):
     """A `KeyedProcessFunction`."""
 
     def process(self, batch: Batch) -> Batch | None:
-        """Process all elements, each under its key."""
         backend, row = self.backend, None
         function, ctx = self.operator.function.process_element, KeyedContext(backend)
         admit, usual = self.freezer.admit, None
@@ -251,7 +315,6 @@ class ReduceRunner(KeyedRunner):
         self.form = row_converter(operator.type)
 
     def process(self, batch: Batch) -> Batch | None:
-        """Reduce all elements, each under its key."""
         backend, state, form, row = self.backend, self.state, self.form, None
         function, freeze = self.operator.function.reduce, self.freezer.freeze
         out: list[Any] = []

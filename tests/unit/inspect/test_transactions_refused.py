@@ -60,9 +60,8 @@ def test_a_driver_that_died_and_one_that_ended(place):
 
 def test_a_supervisor_may_start_it_again(place):
     place.die()
-    place.directory.say(
-        JobState.RUNNING, place.job.info.job_id, attempt=1, supervisor=ProcessId.current()
-    )
+    running = StatusUpdate(attempt=1, supervisor=ProcessId.current())
+    place.directory.write_status(JobState.RUNNING, place.job.info.job_id, running)
     say(place, JobState.RUNNING, started="long ago")
     with pytest.raises(JobInUseError, match="its supervisor is about to start it again"):
         settle(place.job, Action.COMMIT)

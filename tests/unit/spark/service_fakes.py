@@ -11,11 +11,12 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
+from turnback import RestartStrategies
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
+from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
-from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec, RequestState
@@ -24,8 +25,9 @@ from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
 from turnback.spark import service as service_module
-from turnback.spark.service import Service
-from turnback.state.files import StorageRef
+from turnback.spark.driver import JobContext
+from turnback.spark.job import JobSpec
+from turnback.spark.service import RequestService
 from turnback.storage.open import MemoryStorage
 
 _NAMES = itertools.count()
@@ -121,20 +123,21 @@ class Driver:
         self._resumed, self._restarts = resumed, restarts
         self._stop_at, self._kill_at = stop_at, kill_at
         self.on_attempt: Callable[[FakeAttempt], None] = lambda attempt: None
-        settings = SavepointSettings(directory=world.saved)
-        self.service = Service(
-            None,  # type: ignore[arg-type]
-            self.directory,
-            StorageRef(world.storage.uri),
-            settings,
-            self,
-            SystemClock(),
+        spec = JobSpec(
+            "job",
+            "memory://",
+            CheckpointSettings(),
+            RestartStrategies.no_restart(),
+            savepoints=SavepointSettings(directory=world.saved),
         )
+        engine: Any = SimpleNamespace(lost=lambda: None)
+        plan: Any = None
+        self.service = RequestService(JobContext(engine, plan, spec, self.directory), self)
         self.export = FakeExporter(self)
         savepoints: Any = self.service._savepoints
         savepoints._exporter = self.export
         steps = self.step
-        requests: Any = self.service._ending._requests
+        requests: Any = self.service._shutdown._requests
         self._wrap(requests, "record_stop_point", "before-decision", "after-decision")
         self._wrap(savepoints._catalog, "add", "after-savepoint", "after-record")
         self.export.before = lambda: steps("during-export")
@@ -210,7 +213,7 @@ class Driver:
             self.attempts.append(attempt)
             self.attempt = attempt
             self.on_attempt(attempt)
-            self.service.begins(attempt)
+            self.service.attempt_begins(attempt)
             if self.cancelled.is_set():
                 attempt.stop()
             self.directory.write_status(
@@ -365,4 +368,3 @@ def hurry(monkeypatch: Any) -> None:
     """Let services look for requests all the time."""
     monkeypatch.setattr(service_module, "_POLL_S", 0.01)
     monkeypatch.setattr(service_module, "_WAIT_S", 0.005)
-    monkeypatch.setattr(service_module, "lost_jvm", lambda spark: None)

@@ -5,7 +5,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
-from turnback.spark.session import check_java, lost_jvm, unless_jvm_lost
+from turnback.spark.internals import lost_jvm, unless_jvm_lost
+from turnback.spark.session import check_java
 
 
 @pytest.fixture

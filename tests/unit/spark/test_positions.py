@@ -19,7 +19,7 @@ def storage(request):
 
 @pytest.fixture
 def scratch():
-    made = Scratch(["files", "rate", "new"])
+    made = Scratch({"files": "0", "rate": "1", "new": "2"})
     yield made
     made.remove()
     assert not made.path.exists()

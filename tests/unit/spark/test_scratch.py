@@ -28,7 +28,7 @@ def names(directory: Path) -> set[str]:
 
 
 def test_nothing_is_left_of_one_that_is_removed(temporary: Path) -> None:
-    scratch = Scratch([])
+    scratch = Scratch({})
     assert scratch.path.stat().st_mode & 0o777 == 0o700
     scratch.remove()
     assert names(temporary) == set()
@@ -41,7 +41,7 @@ def test_a_driver_in_another_container_keeps_its_directory_until_it_dies(tempora
         from turnback.spark.scratch import Scratch
         tempfile.tempdir = {str(temporary)!r}
         os.getpid = lambda: {NOWHERE}
-        scratch = Scratch([])
+        scratch = Scratch(dict())
         print(scratch.path, flush=True)
         sys.stdin.readline()
     """
@@ -55,21 +55,21 @@ def test_a_driver_in_another_container_keeps_its_directory_until_it_dies(tempora
         assert other.stdout is not None
         theirs = Path(other.stdout.readline().strip())
         assert theirs.name.startswith(f"turnback-spark-{NOWHERE}-")
-        Scratch([]).remove()
+        Scratch({}).remove()
         assert theirs.is_dir()
         other.kill()
     assert theirs.is_dir()
-    Scratch([]).remove()
+    Scratch({}).remove()
     assert names(temporary) == set()
 
 
 def test_one_that_is_just_being_made_is_left_alone(temporary: Path) -> None:
     lock = DirectoryLock.take(temporary / f"turnback-spark-{NOWHERE}-new")
     assert lock is not None
-    Scratch([]).remove()
+    Scratch({}).remove()
     assert names(temporary) == {f"turnback-spark-{NOWHERE}-new.lock"}
     lock.release()
-    Scratch([]).remove()
+    Scratch({}).remove()
     assert names(temporary) == set()
 
 
@@ -81,7 +81,7 @@ def test_of_older_versions_only_those_go_that_surely_have_no_driver(temporary: P
         (directory / "offsets" / "0").write_text("v1")
     for path in (old, *old.rglob("*")):
         os.utime(path, (1, 1))  # before this machine was started
-    Scratch([]).remove()
+    Scratch({}).remove()
     assert names(temporary) == {recent.name}
 
 
@@ -92,9 +92,9 @@ def test_those_of_other_users_are_not_touched(
     left.mkdir()
     left.with_name(f"{left.name}.lock").touch()
     monkeypatch.setattr(os, "getuid", lambda: 4711)
-    Scratch([]).remove()
+    Scratch({}).remove()
     assert left.is_dir()
     monkeypatch.undo()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    Scratch([]).remove()
+    Scratch({}).remove()
     assert names(temporary) == set()

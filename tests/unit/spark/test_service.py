@@ -84,13 +84,13 @@ def test_an_attempt_that_fails_before_it_is_decided(world: World, kind: RequestK
     running(world)
 
     def fails_in_between(attempt: FakeAttempt, *rest: object) -> None:
-        driver.service._ending.decide = decide  # type: ignore[method-assign]
+        driver.service._shutdown.decide = decide  # type: ignore[method-assign]
         driver.attempts[0].fail(StorageError("before the decision"))
         eventually(lambda: len(driver.attempts) == 2 and driver.attempts[1].is_running)
         decide(attempt, *rest)  # type: ignore[arg-type]
 
-    decide = driver.service._ending.decide
-    driver.service._ending.decide = fails_in_between  # type: ignore[method-assign, assignment]
+    decide = driver.service._shutdown.decide
+    driver.service._shutdown.decide = fails_in_between  # type: ignore[method-assign, assignment]
     id = world.ask(kind, savepoint=True)
     world.assert_ended_at(id)
     assert world.newest().attempt == 2
@@ -335,7 +335,7 @@ def test_requests_that_ended_long_ago_are_forgotten_while_the_job_runs(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("turnback.spark.service._KEPT_REQUESTS", 5)
-    monkeypatch.setattr("turnback.spark.service._PRUNED_AFTER", 3)
+    monkeypatch.setattr("turnback.spark.service._PRUNE_AFTER", 3)
     driver = world.driver()
     running(world)
     for _ in range(20):

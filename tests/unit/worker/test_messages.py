@@ -9,7 +9,7 @@ from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import EpochConflictError
 from turnback.program.plan import Channel, Level
-from turnback.spark.epochs import run_epoch
+from turnback.spark.epochs import check_barriers
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.worker.message import (
@@ -20,8 +20,8 @@ from turnback.worker.message import (
     decode_barrier,
     encode_barrier,
 )
-from turnback.worker.program import level_programs
-from turnback.worker.routing import Hop, Router
+from turnback.worker.program import RowLayout, level_programs
+from turnback.worker.routing import Router
 
 ROW = as_type("n bigint, N string, `a.b` date")
 WIRE = Channel(3, 0, (1,), ROW, None, 2, 0, 1)
@@ -65,9 +65,7 @@ class TestTheDriversCheck:
         return [Level(i, 2, (), (), ()) for i in range(n)]
 
     def run(self, barriers, levels):
-        rows = [{"_ctl": encode_barrier(b)} for b in barriers]
-        frame = type("Frame", (), {"collect": lambda self: rows})()
-        return run_epoch(frame, self.levels(levels))
+        return check_barriers(barriers, self.levels(levels))
 
     def ack(self, level, partition, attempt=1, upstream=()):
         return TaskAck(level, TaskName(partition, attempt), upstream)
@@ -102,21 +100,21 @@ class TestTheDriversCheck:
             self.run([barrier(0, total=2, acks=acks), barrier(1, total=2)], 2)
 
 
-class TestRowsOfAHop:
-    hop = Hop((WIRE, SCALAR))
+class TestRowsOfAShuffle:
+    layout = RowLayout((WIRE, SCALAR))
 
     def test_every_wire_finds_its_own_rows_again(self):
         rows = Batch(ROW, [(1, "x", None), (2, None, None)]).arrow
         values = Batch(SCALAR.type, ["a", None]).arrow
         packed = pa.Table.from_batches(
             [
-                self.hop.pack(SCALAR, values, pa.array([0, 1], pa.int32())),
-                self.hop.barriers([0, 1], [b"zero", b"one"]),
-                self.hop.pack(WIRE, rows, None),
+                self.layout.pack(SCALAR, values, pa.array([0, 1], pa.int32())),
+                self.layout.barriers([0, 1], [b"zero", b"one"]),
+                self.layout.pack(WIRE, rows, None),
             ]
         )
         (whole,) = packed.combine_chunks().to_batches()
-        parts, barriers = self.hop.unpack(whole)
+        parts, barriers = self.layout.unpack(whole)
         assert barriers == [b"zero", b"one"]
         found = {wire: Batch(self.type(wire), data).rows for wire, data in parts}
         assert found == {3: [(1, "x", None), (2, None, None)], 4: ["a", None]}
@@ -126,13 +124,13 @@ class TestRowsOfAHop:
         return ROW if wire == 3 else SCALAR.type
 
     def test_only_barriers(self):
-        assert self.hop.unpack(self.hop.barriers([0], [b"x"])) == ([], [b"x"])
+        assert self.layout.unpack(self.layout.barriers([0], [b"x"])) == ([], [b"x"])
 
     def test_names_are_unique_for_spark_and_need_no_quotes(self):
-        names = [name for name, _ in self.hop.fields]
+        names = [name for name, _ in self.layout.fields]
         assert len({name.lower() for name in names}) == len(names) == 4
         assert all(name.isidentifier() for name in names)
-        assert self.hop.ddl().split(", ")[3:5] == [f"{names[0]} bigint", f"{names[1]} string"]
+        assert self.layout.ddl().split(", ")[3:5] == [f"{names[0]} bigint", f"{names[1]} string"]
 
 
 class Pass(KeyedProcessFunction):

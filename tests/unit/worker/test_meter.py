@@ -10,10 +10,10 @@ from turnback import DiscardSink
 from turnback.program.functions import KeyedProcessFunction
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
 from turnback.program.plan import Plan, plan
+from turnback.spark.epochs import Meter
 from turnback.spark.job import describe
 from turnback.state.files import StateFile
 from turnback.types.hints import as_type
-from turnback.worker.meter import Meter
 
 ROW = as_type("key string, n bigint")
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from turnback.program.graph import NodeKind
-from turnback.spark.epochs import EpochAcks, Retries
+from turnback.spark.engine import TaskReruns
 from turnback.worker.message import TaskAck, TaskName
 
 PLAN = SimpleNamespace(
@@ -30,8 +30,8 @@ def stage(attempt=0, failed=0):
     return SimpleNamespace(currentAttemptId=attempt, numFailedTasks=failed)
 
 
-def acks(*names: tuple[int, TaskName]) -> EpochAcks:
-    return EpochAcks(tuple(TaskAck(level, name, ()) for level, name in names))
+def acks(*names: tuple[int, TaskName]) -> list[TaskAck]:
+    return [TaskAck(level, name, ()) for level, name in names]
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def acks(*names: tuple[int, TaskName]) -> EpochAcks:
 )
 def test_a_task_that_writes_to_a_sink(tries, session, expected):
     found = acks((0, TaskName(0, 11, 7)), (1, TaskName(0, 12, 8, tries)))
-    assert Retries(session, PLAN).happened(found) is expected
+    assert TaskReruns(session, PLAN).happened(found) is expected
 
 
 def test_tasks_without_sinks_do_not_matter():
     session = spark(stage_7=stage(1, 1), stage_8=stage())
     found = acks((0, TaskName(0, 11, 7, 3)), (1, TaskName(0, 12, 8)))
-    assert not Retries(session, PLAN).happened(found)
+    assert not TaskReruns(session, PLAN).happened(found)
     without = SimpleNamespace(levels=PLAN.levels[:1])
-    assert not Retries(spark("true"), without).happened(found)
+    assert not TaskReruns(spark("true"), without).happened(found)

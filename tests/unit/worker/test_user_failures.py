@@ -181,18 +181,12 @@ NULL_KEYS = {
 
 
 @pytest.mark.parametrize("where", NULL_KEYS)
-def test_null_keys(tmp_path, where, monkeypatch):
+def test_null_keys(tmp_path, where):
     key, message = NULL_KEYS[where]
-    # Spark hashes nulls without complaint; so does the test's shuffle.
-    monkeypatch.setattr(LocalEngine, "_key", lambda self, hop, wire, row: spark_key(wire))
     error = failure(tmp_path, lambda s: key(s).process(Pass(), "k string"), [(None, 1), ("a", 2)])
     assert type(error) is NullKeyError
     with pytest.raises(NullKeyError, match=message):
         raise error
-
-
-def spark_key(wire):
-    return "x" if len(wire.key.columns) == 1 else (1, "x")
 
 
 class Pass(KeyedProcessFunction):

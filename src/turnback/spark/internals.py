@@ -1,0 +1,380 @@
+"""What Turnback relies on inside Spark although Spark does not document it.
+
+It is all in this module, but for the marker that carries errors of tasks through the texts of
+Spark's exceptions, which workers write (`turnback.worker.message.marked`). Each part says why it is
+needed and what breaks without it. `turnback.spark.selftest` checks at the start of a job that this
+Spark behaves as described, and `make compat` runs jobs on the oldest and the newest Spark.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JNetworkError
+from pyspark import cloudpickle
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from turnback.core.errors import CheckpointError
+
+_LOG = logging.getLogger(__name__)
+
+OLDEST, NEWEST = (4, 1), (4, 3)
+"""The versions of Spark that all this holds for, as in pyproject.toml."""
+
+OUTPUT_LOST = "Spark cannot rollback"
+"""In the message of the error with which Spark gives a job up because output was lost with an
+executor after other tasks had read it. Without it the attempt fails; with it the epoch is replayed.
+"""
+
+
+def pickle_by_value(value: object) -> bytes:
+    """Pickle with the cloudpickle that is part of Spark.
+
+    It pickles functions and classes of the user's script by value, and Spark's workers, which read
+    the result, have it too. With plain pickle, what a script defines could not be sent to them.
+    """
+    return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
+
+
+# -- settings of the query
+
+CHECKPOINT_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing."
+        "FileSystemBasedCheckpointFileManager"
+    ),
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""For every file in a local checkpoint directory Spark starts a process that sets the file's mode,
+and writes a second file with checksums: three times an epoch, 50 ms each. The scratch directory
+needs neither, as nothing is ever restored from it. Without these settings epochs are slower."""
+
+LOG_FORMATS = {
+    "spark.sql.streaming.offsetLog.formatVersion": "1",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
+    "spark.sql.streaming.queryEvolution.enableSinkEvolution": "false",
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+}
+"""The formats of the offset and commit logs that `CheckpointLogs` reads and writes. The user may
+have chosen others for queries of their own; with those no position could be read or restored."""
+
+_session_settings = threading.Lock()
+"""Held while sessions of users have settings of ours."""
+
+
+@contextmanager
+def streaming_query(
+    frame: DataFrame,
+    on_batch: Callable[[DataFrame, int], None],
+    scratch: Path,
+    *,
+    bounded: bool,
+    interval_ms: int,
+) -> Iterator[StreamingQuery]:
+    """Run a streaming query until the end of the block.
+
+    Args:
+        frame: The sources.
+        on_batch: Called with every micro-batch and its number.
+        scratch: Spark's checkpoint directory.
+        bounded: Whether the query ends when all that is there now has been read.
+        interval_ms: Time between the starts of two batches; 0 for as fast as possible.
+    """
+    writer = _in_own_session(frame).writeStream.foreachBatch(on_batch)
+    writer = writer.option("checkpointLocation", scratch.as_uri())
+    if bounded:
+        writer = writer.trigger(availableNow=True)
+    elif interval_ms:
+        writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
+    with _settings_for_file_sources(frame):
+        query = writer.start()
+        with suppress(StreamingQueryException):  # raised again by whoever waits for the query
+            query._jsq.streamingQuery().awaitInitialization(60_000)
+    try:
+        yield query
+    finally:
+        with unless_jvm_lost("stopping the query"):
+            query.stop()
+
+
+def _in_own_session(frame: DataFrame) -> DataFrame:
+    own = own_session(frame.sparkSession)
+    datasets = own.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
+    return DataFrame(datasets.ofRows(own._jsparkSession, _plan(frame)), own)
+
+
+def own_session(user: SparkSession) -> SparkSession:
+    """A copy of the user's session with the settings that our queries need.
+
+    A query takes its settings from the session of its frame, some of them anew in every batch. The
+    user's own session must keep what the user has set, and a new session would lack it. Listeners
+    for streaming queries are the one thing that Spark does not copy.
+    """
+    java_session = user._jsparkSession.cloneSession()
+    for listener in user._jsparkSession.streams().listListeners():
+        java_session.streams().addListener(listener)
+    own = SparkSession(user.sparkContext, java_session)
+    for key, value in (CHECKPOINT_FILES | LOG_FORMATS).items():
+        own.conf.set(key, value)
+    return own
+
+
+@contextmanager
+def _settings_for_file_sources(frame: DataFrame) -> Iterator[None]:
+    """Let file sources that are created meanwhile write their logs as `CHECKPOINT_FILES` says.
+
+    They take it from the session in which the user made them, and only when they are created.
+    """
+    sources = [n for n in streaming_nodes(frame).leaves if n.nodeName() == "StreamingRelation"]
+    if not sources:
+        yield
+        return
+    with _session_settings, ExitStack() as undo:
+        for source in sources:
+            settings = source.dataSource().sparkSession().conf()
+            for key, value in CHECKPOINT_FILES.items():
+                before = settings.getAll().get(key)
+                if before.isDefined():
+                    undo.callback(settings.set, key, before.get())
+                else:
+                    undo.callback(settings.unset, key)
+                settings.set(key, value)
+        yield
+
+
+# -- the plan of a DataFrame
+
+_STATEFUL = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsWithState",
+        "FlatMapGroupsInPandasWithState",
+        "GlobalLimit",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
+
+
+@dataclass(frozen=True)
+class StreamingNodes:
+    """What matters in the plan of a streaming DataFrame.
+
+    Attributes:
+        leaves: Its streams, as nodes of Spark's, in the order of Spark's offset log.
+        stateful: Names of the operators in it that keep state in Spark.
+    """
+
+    leaves: tuple[Any, ...]
+    stateful: tuple[str, ...]
+
+
+def streaming_nodes(frame: DataFrame) -> StreamingNodes:
+    """Look through the analyzed plan of a DataFrame.
+
+    The offset log has one position for each stream in the plan, without a name. Without knowing the
+    order, no position could be told from another. State that Spark keeps is in no checkpoint of
+    ours, so it has to be found before a job relies on it.
+    """
+    leaves: list[Any] = []
+    stateful: list[str] = []
+    stack = [_plan(frame)]
+    while stack:
+        node = stack.pop()
+        if not node.isStreaming():
+            continue
+        children = [node.children().apply(i) for i in range(node.children().size())]
+        name = node.nodeName()
+        streams = sum(child.isStreaming() for child in children)
+        if name in _STATEFUL or (name == "Join" and streams > 1):
+            stateful.append(name)
+        if not children:
+            leaves.append(node)
+        stack += reversed(children)
+    return StreamingNodes(tuple(leaves), tuple(stateful))
+
+
+def source_directories(leaves: Sequence[Any]) -> list[str]:
+    """The directory below ``sources`` that Spark gives to each stream of a query.
+
+    It is the user's name for the stream, else a running number; a stream that the plan has twice
+    has one directory. Without it, a file source's list of files would be looked for in vain, or
+    taken from another source.
+    """
+    directories: list[str] = []
+    unnamed = 0
+    for i, leaf in enumerate(leaves):
+        same = next((j for j in range(i) if leaves[j].equals(leaf)), None)
+        if same is not None:
+            directories.append(directories[same])
+            continue
+        # Streams have names since Spark 4.2.
+        named = "sourceIdentifyingName" in dir(leaf)
+        name = leaf.sourceIdentifyingName().nameOpt() if named else None
+        if name is not None and name.isDefined():
+            directories.append(name.get())
+        else:
+            directories.append(str(unnamed))
+            unnamed += 1
+    return directories
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+# -- the files of a streaming checkpoint
+
+_BATCH = '{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}'
+_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+SEEDED_BATCHES = (0, 1)
+"""Spark asks sources for the last batch once more when it starts. It is to be an empty one: a file
+source would look at every file it has ever seen, and refuse those that are elsewhere now."""
+_NOTHING = "-"
+_FIRST_ENTRY = '{"logOffset":0}'  # exactly as Spark writes it, or it takes it for another offset
+
+
+class CheckpointLogs:
+    """The offset log, the commit log and the logs of file sources in Spark's checkpoint directory.
+
+    Positions are read from there after every batch, and written there to make a query go on from a
+    snapshot. There is no other way to ask Spark for either.
+
+    Args:
+        path: The directory.
+        leaves: The streams of the query in Spark's order, by name, each with its directory.
+    """
+
+    def __init__(self, path: Path, leaves: Mapping[str, str]) -> None:
+        self.path = path
+        self.leaves = leaves
+
+    def seed(self, offsets: Mapping[str, str | None], logs: Mapping[str, Sequence[str]]) -> None:
+        """Make Spark go on from positions.
+
+        Args:
+            offsets: Spark's offset of each leaf; a leaf without one starts at its beginning.
+            logs: For leaves that keep a list of files seen, the entries of that list.
+        """
+        if all(offsets.get(leaf) is None for leaf in self.leaves):
+            return  # a fresh start
+        self._write("metadata", json.dumps({"id": str(uuid.uuid4())}))
+        lines = ["v1", _BATCH]
+        for leaf, directory in self.leaves.items():
+            offset = offsets.get(leaf)
+            if offset is not None and leaf in logs:
+                entries = [json.dumps({**json.loads(e), "batchId": 0}) for e in logs[leaf]]
+                self._write(f"sources/{directory}/0", "\n".join(["v1", *entries]))
+                offset = _FIRST_ENTRY
+            lines.append(_NOTHING if offset is None else offset)
+        for batch in SEEDED_BATCHES:
+            self._write(f"offsets/{batch}", "\n".join(lines))
+            self._write(f"commits/{batch}", _COMMIT)
+
+    def offsets(self, batch: int) -> dict[str, str | None]:
+        """The position of every leaf after a batch, as Spark wrote it before running the batch.
+
+        Raises:
+            CheckpointError: The log is not as expected.
+        """
+        lines = (self.path / "offsets" / str(batch)).read_text().split("\n")
+        found = lines[2:]
+        if lines[0] != "v1" or len(found) != len(self.leaves):
+            raise CheckpointError(
+                f"Spark's offset log for batch {batch} has {len(found)} positions in format "
+                f"{lines[0]!r}, expected {len(self.leaves)} in 'v1'"
+            )
+        return {
+            leaf: None if line == _NOTHING else line
+            for leaf, line in zip(self.leaves, found, strict=True)
+        }
+
+    def log_entries(self, leaf: str, after: int, upto: int) -> list[str] | None:
+        """Entries of a leaf's list of files seen; None when it keeps no such list."""
+        directory = self.path / "sources" / self.leaves[leaf]
+        if not directory.is_dir():
+            return None
+        entries: list[str] = []
+        for number in range(after + 1, upto + 1):
+            entries += self._entries_of(directory, number)
+        return entries
+
+    def _entries_of(self, directory: Path, number: int) -> list[str]:
+        plain, compact = directory / str(number), directory / f"{number}.compact"
+        if plain.is_file():
+            return plain.read_text().split("\n")[1:]
+        if not compact.is_file():
+            return []  # Spark writes no entry for a batch in which this source had nothing
+        lines = compact.read_text().split("\n")[1:]
+        return [line for line in lines if json.loads(line)["batchId"] == number]
+
+    def _write(self, name: str, text: str) -> None:
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+
+# -- the JVM
+
+_DYING_S = 5.0
+_LIKELY = (
+    "The usual reason is memory: the system ran short of it (dmesg shows what the kernel has "
+    "killed), or the JVM needs more than spark.driver.memory"
+)
+
+
+def lost_jvm(spark: SparkSession) -> str | None:
+    """Return what happened to Spark's JVM, if nothing can be run on it any more.
+
+    It is asked something: a process that is being killed still exists for a while, and keeps its
+    connections open, but does not answer.
+
+    Returns:
+        A description; None if the JVM is fine.
+    """
+    context = spark.sparkContext
+    try:
+        java_context = context._jsc
+        if java_context is not None and not java_context.sc().isStopped():
+            return None
+    except (Py4JNetworkError, OSError):
+        how = "does not answer any more"
+        process = vars(context._gateway).get("proc")  # None if this process is the JVM's child
+        if process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                how = describe_exit(process.wait(_DYING_S))
+        return f"its JVM {how}. {_LIKELY}"
+    return "the Spark context was stopped, by the program or by the cluster"
+
+
+@contextmanager
+def unless_jvm_lost(what: str) -> Iterator[None]:
+    """Leave out what only tidies up in a JVM, if that is gone: it must not hide what went wrong.
+
+    Args:
+        what: What is done, for the log.
+    """
+    try:
+        yield
+    except (Py4JNetworkError, OSError) as error:
+        _LOG.info("left out, as Spark's JVM does not answer: %s: %s", what, error)
+
+
+def describe_exit(code: int) -> str:
+    """Describe the return code of a process, as `subprocess` gives it."""
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -1,0 +1,243 @@
+"""Runs jobs in one process, without Spark and without a JVM."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from turnback.checkpoint.manifest import SourcePosition
+from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
+from turnback.program.plan import Plan
+from turnback.sources.frames import check_files, encode_collection
+from turnback.spark.engine import EpochInput, Sources
+from turnback.spark.internals import pickle_by_value
+from turnback.spark.job import JobSpec
+from turnback.spark.scratch import Positions
+from turnback.spark.worker import Task
+from turnback.storage.base import Storage
+from turnback.testing.levels import Levels
+from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes, SourceReader
+from turnback.types.typeinfo import TypeInfo
+from turnback.worker.message import Barrier, Order, TaskAck, marked, unmarked, user_error
+from turnback.worker.program import LevelProgram
+
+T = TypeVar("T")
+_POLL_S = 0.02
+
+
+class LocalEngine:
+    """Runs epochs and tasks one after the other in threads of this process.
+
+    Everything else is what a job on Spark has: planner, tasks, state files, checkpoints, restarts,
+    savepoints. Pass it to `StreamExecutionEnvironment(engine=...)`; sources are `from_files`,
+    `from_collection`, and with a `JobHarness` `source`.
+
+    Attributes:
+        pushes: The sources that elements are pushed to.
+        is_killed: Whether its driver was killed, see `LocalDriver`.
+        read_upto: The offset of each source after the newest epoch that all tasks have confirmed.
+    """
+
+    def __init__(self, pushes: Pushes | None = None) -> None:
+        self.pushes = pushes
+        self.is_killed = False
+        self.read_upto: Mapping[str, str | None] = {}
+        self._failures: dict[str, Exception] = {}
+
+    @property
+    def cores(self) -> int:
+        return 2
+
+    def file_source(
+        self,
+        path: str,
+        format: str,
+        type: TypeInfo,
+        max_files: int | None,
+        options: Mapping[str, Any],
+    ) -> FileSource:
+        check_files(path, format, type)
+        return FileSource(Path(path), format, type, max_files, options)
+
+    def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[ListSource, TypeInfo]:
+        data, kind = encode_collection(elements, type)
+        return ListSource(kind, data), kind
+
+    def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
+        return [_run_task(task) for task in tasks]
+
+    def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> LocalQuery:
+        return LocalQuery(self, plan, spec, Positions(storage, attempt))
+
+    def lost(self) -> str | None:
+        return "the driver was killed by its test" if self.is_killed else None
+
+    def check_alive(self) -> None:
+        """Let whatever a driver does that was killed fail, as if its storage were gone.
+
+        Raises:
+            StorageError: It was.
+        """
+        if self.is_killed:
+            raise StorageError("the driver was killed by its test")
+
+    def pushes_read(self, uid: str) -> int:
+        """How many of the pushes to a source are in the newest epoch, or before it."""
+        offset = self.read_upto.get(uid)
+        return json.loads(offset)["pushes"] if offset is not None else 0
+
+    def fail_next_task(self, uid: str, error: Exception) -> None:
+        """Let the next task with an operator fail as if its function had raised an error."""
+        self._failures[uid] = error
+
+    def before_task(self, program: LevelProgram, partition: int) -> None:
+        """Fail, if that was asked for."""
+        self.check_alive()
+        for operator in program.level.operators:
+            error = self._failures.pop(operator.uid, None)
+            if error is not None:
+                raise user_error(error, operator.uid, operator.name, where="the test") from error
+
+
+class LocalQuery:
+    """Reads all sources of an attempt; whenever there is something new, that is an epoch."""
+
+    def __init__(
+        self, engine: LocalEngine, plan: Plan, spec: JobSpec, positions: Positions
+    ) -> None:
+        self._engine = engine
+        self._spec = spec
+        self._positions = positions
+        self.levels = Levels(plan, self._before_task)
+        self.readers = {s.uid: _reader(s.uid, s.dataframe) for s in plan.sources}
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def restore(self, sources: Sources) -> None:
+        known = {uid: position for uid, position in sources.items() if uid in self.readers}
+        entries = self._positions.restore(known)
+        self._engine.read_upto = {uid: position.offset for uid, position in known.items()}
+        for uid, position in known.items():
+            if position.offset is not None:
+                self.readers[uid].restore(position.offset, entries.get(uid, []))
+
+    def start(self, on_input: Callable[[EpochInput], None]) -> None:
+        self._thread = threading.Thread(
+            target=self._run, args=(on_input,), name="turnback-query", daemon=True
+        )
+        self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        assert self._thread is not None
+        self._thread.join(seconds)
+        self._engine.check_alive()
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        self.levels.close()
+
+    def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
+        return False
+
+    def positions(self, offsets: Mapping[str, str | None]) -> dict[str, SourcePosition]:
+        """The positions at these offsets; new entries of lists of files are durable then."""
+
+        def entries(uid: str, after: int, upto: int) -> list[str] | None:
+            return self.readers[uid].entries(after, upto)
+
+        return self._positions.advance(offsets, entries)
+
+    def _run(self, on_input: Callable[[EpochInput], None]) -> None:
+        try:
+            if self._spec.bounded:
+                for reader in self.readers.values():
+                    reader.end_here()
+            while not self._stopped.is_set():
+                batches = self._read()
+                if any(batches.values()):
+                    offsets = {uid: reader.offset for uid, reader in self.readers.items()}
+                    input = LocalEpochInput(self, batches, offsets)
+                    on_input(input)
+                    if input.is_confirmed:
+                        self._engine.read_upto = offsets
+                    self._stopped.wait(self._spec.epoch_interval_ms / 1000)
+                elif self._spec.bounded:
+                    return
+                else:
+                    self._wait_for_news()
+        except BaseException as error:  # noqa: BLE001 - raised again by `wait`
+            self._error = error
+
+    def _read(self) -> dict[str, list[pa.RecordBatch]]:
+        try:
+            return {uid: reader.read() for uid, reader in self.readers.items()}
+        except TurnbackError as error:
+            # Spark does not tell what kind of error a source has raised, so restarts go on.
+            raise RuntimeError(str(error)) from error
+
+    def _wait_for_news(self) -> None:
+        pushes = self._engine.pushes
+        if pushes is None:
+            self._stopped.wait(_POLL_S)
+        elif pushes.arrived.wait(_POLL_S):
+            pushes.arrived.clear()
+
+    def _before_task(self, program: LevelProgram, partition: int) -> None:
+        if self._stopped.is_set():
+            raise ConfigurationError("the epoch ends here: its job was stopped")
+        self._engine.before_task(program, partition)
+
+
+class LocalEpochInput:
+    """The elements of one epoch."""
+
+    def __init__(
+        self,
+        query: LocalQuery,
+        batches: Mapping[str, Sequence[pa.RecordBatch]],
+        offsets: Mapping[str, str | None],
+    ) -> None:
+        self._query = query
+        self._batches = batches
+        self._offsets = offsets
+        self.is_confirmed = False
+
+    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+        return self._query.levels.run(self._batches, orders)
+
+    def positions(self) -> Sources:
+        self.is_confirmed = True
+        return self._query.positions(self._offsets)
+
+
+def _reader(uid: str, source: object) -> SourceReader:
+    if not isinstance(source, LocalSource):
+        raise PlanError(
+            f"source {uid!r} is a DataFrame of Spark, which cannot be read without Spark; give it "
+            "as from_files, from_collection or source(...)"
+        )
+    return source.reader()
+
+
+def _run_task(task: Task[T]) -> T:
+    """Run a task as a worker would: on a copy, which gives a copy of its result."""
+    own: Task[T] = pickle.loads(pickle_by_value(task))
+    try:
+        result: T = pickle.loads(pickle.dumps(own.run()))
+    except TurnbackError as error:
+        raise unmarked(marked(error)) from None
+    return result

@@ -1,0 +1,169 @@
+"""Runs the levels of a program in this process: the real tasks and barriers, without Spark.
+
+Only Spark's part is done here: splitting the sources into tasks, and the shuffle.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import pyarrow as pa
+
+from turnback.core.errors import TurnbackError
+from turnback.program.plan import Channel, Plan, Routing
+from turnback.spark.frames import pickled
+from turnback.types.columns import stream_columns
+from turnback.types.keys import partition_of
+from turnback.worker.level import LevelInstance
+from turnback.worker.message import (
+    INJECTED,
+    Barrier,
+    Order,
+    TaskName,
+    decode_barrier,
+    encode_barrier,
+    marked,
+    unmarked,
+)
+from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
+
+Partitions = dict[int, list[pa.RecordBatch]]
+BeforeTask = Callable[[LevelProgram, int], None]
+
+
+class Levels:
+    """The levels of one attempt, run one task after the other.
+
+    Args:
+        plan: The program.
+        before_task: Called before each task with its level and partition; may raise.
+    """
+
+    def __init__(self, plan: Plan, before_task: BeforeTask = lambda program, partition: None):
+        self.programs = level_programs(plan)
+        self._plan = plan
+        self._before_task = before_task
+        self._blobs = [pickled(program) for program in self.programs]
+        self._instances: dict[tuple[int, int], LevelInstance] = {}
+        self._tasks = 0
+
+    def run(
+        self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
+    ) -> list[Barrier]:
+        """Run one epoch.
+
+        Args:
+            inputs: By source uid, the batches of its elements; each is a task of its own.
+            orders: What each level is to do.
+        """
+        parts = self._source_tasks(inputs)
+        for program, order in zip(self.programs, orders, strict=True):
+            parts = self._run_level(program, order, parts)
+        batches = [batch for batches in parts.values() for batch in batches]
+        controls = [c for batch in batches for c in self.programs[-1].output.unpack(batch)[1]]
+        return [decode_barrier(control) for control in controls]
+
+    def close(self) -> None:
+        """Close the user's functions."""
+        while self._instances:
+            self._instances.popitem()[1].close()
+
+    def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
+        """What the first level's tasks read: a task per batch, and the coordinator's barriers."""
+        layout = source_layout(self._plan)
+        wires = {wire.producer: wire for wire in layout.wires}
+        tasks: Partitions = {}
+        for source in self._plan.sources:
+            for batch in inputs.get(source.uid, ()):
+                tasks[len(tasks)] = [layout.pack(wires[source.id], batch, None)]
+        barrier = encode_barrier(INJECTED)
+        if not self._plan.native:
+            tasks[len(tasks)] = [layout.barriers([0], [barrier])]
+            return tasks
+        shuffled = self._shuffle(self.programs[0], tasks)
+        for partition in range(self.programs[0].level.parallelism or 0):
+            shuffled[partition].append(layout.barriers([partition], [barrier]))
+        return shuffled
+
+    def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:
+        level = program.level
+        if level.parallelism is not None and not (level.index == 0 and self._plan.native):
+            parts = self._shuffle(program, parts)
+        count = len(parts) if level.parallelism is None else level.parallelism
+        return {
+            partition: self._run_task(program, order, partition, parts.get(partition, []))
+            for partition in range(count)
+        }
+
+    def _run_task(
+        self, program: LevelProgram, order: Order, partition: int, batches: list[pa.RecordBatch]
+    ) -> list[pa.RecordBatch]:
+        key = (program.level.index, -1 if program.reads_sources else partition)
+        self._tasks += 1
+        try:
+            self._before_task(program, partition)
+            if key not in self._instances:
+                # As in a worker: the functions are its own.
+                own = load_program(self._blobs[program.level.index])
+                self._instances[key] = LevelInstance(own, partition)
+            name = TaskName(partition, order.attempt * 1_000_000 + self._tasks)
+            return list(self._instances[key].run(order, name, batches))
+        except TurnbackError as error:
+            self._discard(key)
+            # As it would come back from a worker: its class and its text, nothing else.
+            raise unmarked(marked(error)) from None
+        except BaseException:
+            self._discard(key)
+            raise
+
+    def _discard(self, key: tuple[int, int]) -> None:
+        """Give an instance up: what its functions hold may be half done."""
+        if key in self._instances:
+            with suppress(Exception):
+                self._instances.pop(key).close()
+
+    def _shuffle(self, program: LevelProgram, parts: Partitions) -> Partitions:
+        shuffled: Partitions = defaultdict(list)
+        for batches in parts.values():
+            for batch in batches:
+                targets = self._targets(program, batch)
+                for partition in sorted(set(targets)):
+                    mine = pa.array([target == partition for target in targets])
+                    shuffled[partition].append(batch.filter(mine))
+        return shuffled
+
+    def _targets(self, program: LevelProgram, batch: pa.RecordBatch) -> list[int]:
+        """The partition of each row: given, or computed from its key columns."""
+        targets: list[int] = batch.column(0).to_pylist()
+        wire_ids: list[int | None] = batch.column(1).to_pylist()
+        for wire in program.input.wires:
+            if wire.routing(program.level.index) is not Routing.KEY_COLUMNS:
+                continue
+            rows = [
+                i
+                for i, (target, id) in enumerate(zip(targets, wire_ids, strict=True))
+                if target is None and id == wire.id
+            ]
+            if rows:
+                ((_, data),) = program.input.unpack(batch.take(pa.array(rows)))[0]
+                partitions = _key_partitions(wire, data, program.max_parallelism)
+                for row, partition in zip(rows, partitions, strict=True):
+                    targets[row] = partition
+        return targets
+
+
+def _key_partitions(wire: Channel, data: pa.RecordBatch, max_parallelism: int) -> list[int]:
+    assert wire.key is not None
+    group = wire.key.codec().group
+    names = [name for name, _ in stream_columns(wire.type)]
+    columns = [data.column(names.index(name)).to_pylist() for name in wire.key.columns]
+    keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+    partitions = []
+    for key in keys:
+        # Null keys have to go somewhere: the operator refuses them, and names itself.
+        is_null = key is None or (len(columns) > 1 and None in key)
+        number = 0 if is_null else group(key, max_parallelism)
+        partitions.append(partition_of(number, wire.parallelism, max_parallelism))
+    return partitions

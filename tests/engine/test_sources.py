@@ -1,0 +1,105 @@
+"""Where elements come from: files, lists and any streaming DataFrame; read once, whatever ends."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from job_support import COUNTED, Count, Jobs, counted, eventually
+from turnback import Row
+from turnback.core.errors import JobFailedError
+
+
+class Event(NamedTuple):
+    k: str
+    n: int | None
+
+
+def count_files(jobs: Jobs, **how: Any) -> Any:
+    env = jobs.env()
+    events = jobs.files(env, "events", Event)
+    events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    return env.execute("job", bounded=True, **how)
+
+
+def test_a_bounded_job_goes_on_with_new_files_only(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"}, {"k": "b"})
+    jobs.feed("events", {"k": "a"})
+    first = count_files(jobs)
+    assert [e.records for e in first.epochs] == [2, 1]
+    assert first.restored_from is None
+    jobs.feed("events", {"k": "b"})
+    second = count_files(jobs)
+    assert [e.records for e in second.epochs] == [1]
+    assert second.restored_from == f"chk-{first.last_checkpoint}"
+    assert second.job_id == first.job_id
+    third = count_files(jobs)
+    assert not third.epochs
+    assert third.restored_from == f"chk-{second.last_checkpoint}"
+    jobs.feed("events", {"k": "a"}, {"k": "c"})
+    assert [e.number for e in count_files(jobs).epochs] == [4]
+    assert jobs.out() == counted("abab" + "ac")
+
+
+def test_starting_afresh_reads_everything_again(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    first = count_files(jobs)
+    again = count_files(jobs, fresh=True)
+    assert [e.records for e in again.epochs] == [1]
+    assert again.restored_from is None
+    assert again.job_id != first.job_id
+    assert jobs.out() == [("a", 1), ("a", 1)]
+    jobs.feed("events", {"k": "a"})
+    count_files(jobs)
+    assert jobs.out() == [("a", 1), ("a", 1), ("a", 2)]
+
+
+def test_many_files_over_many_epochs_and_two_runs(jobs: Jobs) -> None:
+    """More epochs than Spark keeps entries for in one file of its list."""
+    for half in range(2):
+        for _ in range(13):
+            jobs.feed("events", {"k": "a"})
+        assert len(count_files(jobs).epochs) == 13, f"run {half}"
+    assert jobs.out() == counted("a" * 26)
+    assert not count_files(jobs).epochs
+
+
+def test_an_unbounded_job_takes_files_as_they_come(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    env = jobs.env()
+    events = jobs.files(env, "events", Event)
+    events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    client = jobs.start(env, epoch_interval=20)
+    eventually(lambda: jobs.out() == [("a", 1)])
+    assert not client.done()
+    with pytest.raises(TimeoutError):
+        client.result(0.01)
+    jobs.feed("events", {"k": "a"}, {"k": "b"})
+    eventually(lambda: len(jobs.out()) == 3)
+    assert jobs.checkpoints()[-1].trigger == "periodic"
+    client.cancel()
+    report = client.result(60)
+    assert client.done()
+    assert report.epochs[-1].records == 2
+    jobs.feed("events", {"k": "b"})
+    count_files(jobs)
+    assert jobs.out() == counted("aabb")
+
+
+def test_a_list_is_read_once_and_goes_on_where_it_was(jobs: Jobs) -> None:
+    rows = [Row(k="a", n=1), Row(k="b", n=None), Row(k="a", n=3)]
+
+    def run(rows: list[Any]) -> list[int]:
+        env = jobs.env()
+        listed = env.from_collection(rows, Event, uid="list")
+        listed.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+        return [e.records for e in env.execute("job", bounded=True).epochs]
+
+    assert run(rows) == [3]
+    assert run(rows) == []  # nothing is read twice
+    assert run([*rows, ("b", 4)]) == [1]
+    assert jobs.out() == counted("abab")
+    with pytest.raises(JobFailedError, match=r"4 elements were read before, .*shorter: it has 2"):
+        run(rows[:2])
+    assert jobs.out() == counted("abab")

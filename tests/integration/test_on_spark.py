@@ -1,0 +1,223 @@
+"""What only Spark does: its sources, its jobs, its workers and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.test_restarts import ALL, FIXED, count, fed
+from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
+from locking_sink import LockingSink
+from turnback import CollectSink
+from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
+from turnback.job.history import JobEnded
+from turnback.spark.attempt import Attempt
+
+__all__ = ["fed"]
+
+SCHEMA = "k string"
+
+
+def test_any_streaming_dataframe(jobs: Jobs) -> None:
+    """With stateless steps of Spark's own, a literal column and a filter."""
+    directory = jobs.input("events")
+    jobs.feed("events", {"k": "a", "n": 1}, {"k": "b", "n": 2})
+
+    def run() -> None:
+        frame = jobs.spark.readStream.schema("k string, n bigint").json(str(directory))
+        frame = frame.where("n is not null").selectExpr("upper(k) as k", "n * 10 as `n.ten`")
+        env = jobs.env()
+        stream = env.from_dataframe(frame, uid="frame")
+        stream.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+        stream.map(lambda row: row["n.ten"], int).sink_to(jobs.sink("tens")).uid("tens")
+        env.execute("job", bounded=True)
+
+    run()
+    jobs.feed("events", {"k": "a", "n": 3}, {"k": "x"})
+    run()
+    assert jobs.out() == counted("ABA")
+    assert jobs.out("tens") == [10, 20, 30]
+
+
+def test_a_source_that_makes_its_own_data(jobs: Jobs) -> None:
+    frame = jobs.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    env = jobs.env(parallelism=1)
+    numbers = env.from_dataframe(frame.select("value"), uid="rate")
+    numbers.map(lambda row: row.value, int).sink_to(jobs.sink()).uid("out")
+    client = jobs.start(env, epoch_interval=20)
+    eventually(lambda: len(jobs.out()) >= 15)
+    client.cancel()
+    client.result(60)
+    before = len(jobs.out())
+    client = jobs.start(env, epoch_interval=20)
+    eventually(lambda: len(jobs.out()) >= before + 10)
+    client.cancel()
+    client.result(60)
+    assert sorted(jobs.out()) == list(range(len(jobs.out())))
+
+
+def test_frames_that_cannot_be_sources(jobs: Jobs) -> None:
+    spark = jobs.spark
+    env = jobs.env()
+    with pytest.raises(PlanError, match=r"static; use spark.readStream instead of spark.read"):
+        env.from_dataframe(spark.range(3))
+    rate = spark.readStream.format("rate").load()
+    with pytest.raises(PlanError, match="more than one column named value"):
+        env.from_dataframe(rate.selectExpr("value", "value as VALUE"))
+    env.from_dataframe(rate.dropDuplicates(["value"]), uid="rate").sink_to(CollectSink())
+    with pytest.raises(PlanError, match=r"source 'rate'.*state of Spark's own .*key_by"):
+        env.execute("job", bounded=True)
+
+
+def union(jobs: Jobs, *sources: str, **how: Any) -> list[Any]:
+    env = jobs.env(interval=3_600_000)
+    frames = [jobs.spark.readStream.schema(SCHEMA).json(str(jobs.input(s))) for s in sources]
+    frame = frames[0]
+    for other in frames[1:]:
+        frame = frame.union(other)
+    sink = CollectSink()
+    stream = env.from_dataframe(frame, "events")
+    stream.key_by("k").process(Count(), COUNTED).uid("count").sink_to(sink).uid("out")
+    env.execute("job", bounded=True, **how)
+    return sorted(tuple(row) for row in sink.results)
+
+
+def test_a_source_with_another_number_of_streams_is_refused(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"}, {"k": "a"})
+    jobs.feed("more", {"k": "b"})
+    assert union(jobs, "events") == counted("aa")
+    with pytest.raises(IncompatibleStateError, match="reads 2 streams now, and 1 in chk-"):
+        union(jobs, "events", "more")
+    assert union(jobs, "events") == []
+    again = union(jobs, "events", "more", allow_non_restored_state=["events"])
+    assert again == [("a", 3), ("a", 4), ("b", 1)]
+
+
+def spark_jobs(jobs: Jobs) -> int:
+    """How many jobs this Spark application has run so far."""
+    return int(jobs.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+class Dies(Count):
+    """Takes its whole worker process with it, once."""
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        if value.k == "b" and self.marks.first("died"):
+            os._exit(1)
+        yield from super().process_element(value, ctx)
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_worker_that_dies(fed: Jobs, attempts: int) -> None:
+    """Spark's own failures count as failures too, and their stack traces stay out."""
+    env = fed.env(**FIXED, **{"restart-strategy.fixed-delay.attempts": attempts})
+    events = fed.files(env, "events", "k string")
+    events.key_by("k").process(Dies(fed.marks), COUNTED).uid("count").sink_to(fed.sink()).uid("out")
+    if attempts:
+        assert env.execute("job", bounded=True).attempts == 2
+        assert fed.out() == ALL
+        return
+    with pytest.raises(JobFailedError, match="Python worker exited unexpectedly") as failure:
+        env.execute("job", bounded=True)
+    text = str(failure.value)
+    assert "\tat " not in text
+    assert len(text.splitlines()) <= 12
+    assert fed.out() == []
+
+
+def test_cancelled_in_the_middle_of_an_epoch(fed: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends at once and quietly: Spark prints a thousand lines if the stopped batch raises."""
+    marks, on_input = fed.marks, Attempt._on_input
+    raised: list[Exception] = []
+
+    def watched(self: Attempt, input: Any) -> None:
+        try:
+            on_input(self, input)
+        except Exception as e:
+            raised.append(e)
+            raise
+
+    def slow(row: Any) -> Any:
+        marks.add("slow")
+        time.sleep(600)
+
+    monkeypatch.setattr(Attempt, "_on_input", watched)
+    env = fed.env()
+    fed.files(env, "events", "k string").map(slow, "k string").sink_to(fed.sink()).uid("out")
+    client = fed.start(env)
+    eventually(lambda: marks.lines("slow"))
+    client.cancel()
+    assert not client.result(60).epochs
+    assert fed.events()[-1] == JobEnded("CANCELED")
+    assert raised == []
+    count(fed, fed.env())
+    assert fed.out() == ALL
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from pyspark import cloudpickle
+import job_support, locking_sink
+from turnback.spark.session import spark_session
+for module in (job_support, locking_sink):
+    cloudpickle.register_pickle_by_value(module)
+here = Path(sys.argv[1])
+spark = spark_session("local[2,3]", spark__sql__shuffle__partitions="2")
+jobs = job_support.Jobs(here, spark)
+sink = locking_sink.LockingSink(here / "db", patience_s=0, killed=here / "kill")
+env = jobs.env(interval=600_000)
+stream = jobs.files(env, "events", "k string")
+counts = stream.key_by("k").process(job_support.Count(), job_support.COUNTED).uid("count")
+counts.sink_to(sink).uid("db")
+env.execute("job")
+"""
+
+
+def test_what_a_task_prepared_before_its_worker_died_goes_while_the_job_runs(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    sink = LockingSink(tmp_path / "db")
+    (tmp_path / "kill").touch()
+    jobs.feed("events", {"k": "a"})
+    log = tmp_path / "log"
+    with log.open("wb") as out:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(tmp_path), str(Path(__file__).parents[1])],
+            stdout=out,
+            stderr=out,
+        )
+    try:
+        deadline = time.monotonic() + 120
+        epoch = None
+        while epoch != 1:
+            assert driver.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+            epoch = _epoch(tmp_path / "jobs" / "job" / "status.json")
+        # The epoch waits for its checkpoint, in the second try of its task; the first is gone.
+        assert not (tmp_path / "kill").exists()
+        (left,) = sink.prepared()
+        assert left.startswith("1-1-")
+        assert json.loads((tmp_path / "db" / "prepared" / left).read_text()) == [["a", 1]]
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+def _epoch(status: Path) -> int | None:
+    if not status.exists():
+        return None
+    text = status.read_text()
+    return json.loads(text[text.index("{") :]).get("epoch")

@@ -1,0 +1,87 @@
+"""A Spark that jobs cannot run on is refused by name, before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from turnback import StreamExecutionEnvironment
+from turnback.core.errors import ConfigurationError, SparkUnavailableError
+from turnback.spark import selftest
+from turnback.spark.selftest import check_spark
+from turnback.spark.session import spark_session
+
+
+class Context:
+    """Spark's context, as far as it is asked."""
+
+    _jsc: Any = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+
+
+def session(version: str) -> Any:
+    return SimpleNamespace(version=version, sparkContext=Context())
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The sessions on which a query was tried."""
+    tried: list[Any] = []
+    monkeypatch.setattr(selftest, "_try_restore", lambda spark: tried.append(spark))
+    return tried
+
+
+@pytest.mark.parametrize("version", ["3.5.9", "4.0.5", "4.4.0", "5.0.0", "unknown"])
+def test_another_version_is_refused(version: str, tried: list[Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"this is Spark {version}, .* 4.1 to 4.3"):
+        check_spark(session(version))
+    assert tried == []
+
+
+@pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.3.0", "4.3.0-vendor-7"])
+def test_a_known_version_is_tried_once(version: str, tried: list[Any]) -> None:
+    spark = session(version)
+    for _ in range(3):
+        check_spark(spark)
+    assert tried == [spark]
+
+
+def test_a_spark_that_behaves_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    spark = session("4.3.9")
+    monkeypatch.setattr(selftest, "_try_restore", lambda _: "it has read too much")
+    for _ in range(2):
+        with pytest.raises(
+            ConfigurationError, match=r"this Spark 4\.3\.9 .*: it has read too much"
+        ):
+            check_spark(spark)
+
+
+def test_a_spark_without_the_insides_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Any) -> None:
+        raise TypeError("no such method: cloneSession")
+
+    monkeypatch.setattr(selftest, "_try_restore", fail)
+    with pytest.raises(ConfigurationError, match="no such method: cloneSession"):
+        check_spark(session("4.3.9"))
+    lost = session("4.3.9")
+    lost.sparkContext._jsc = None
+    with pytest.raises(SparkUnavailableError, match="context was stopped"):
+        check_spark(lost)
+
+
+def test_spark_connect_is_refused_wherever_it_comes_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote: Any = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
+    frame: Any = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    env = StreamExecutionEnvironment(remote, root=tmp_path / "jobs")
+    with pytest.raises(ConfigurationError, match="cannot run on Spark Connect"):
+        env.from_collection(["a"])
+    with pytest.raises(ConfigurationError, match="cannot run on Spark Connect"):
+        env.from_dataframe(frame)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://localhost")
+    with pytest.raises(ConfigurationError, match="SPARK_REMOTE is 'sc://localhost'"):
+        spark_session()
+    assert not (tmp_path / "jobs").exists()
