@@ -135,7 +135,7 @@ def _program() -> JobProgram:
         operators=(
             operator("events", "source", parallelism=None, level=-1),
             operator("count", "keyed process", "events", key="user", name=f"Count {EVIL}"),
-            operator("out", "sink", "count", "events"),
+            operator("out", "sink", "count"),
         ),
         settings=(
             ProgramSetting(key="state.backend.type", value="rocksdb", origin="code"),

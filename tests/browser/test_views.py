@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import combinations
 
 import pytest
 from page_support import BIG, EVIL, LONG, TABS
@@ -128,15 +128,42 @@ def test_charts_are_drawn_in_the_colours_of_their_legends(look):
         page.get_by_role("button", name="Colours").click()
 
 
-def test_no_line_of_the_graph_is_cut_off_and_no_operator_covers_another(look):
-    page = look().job("likes")
-    page.wait_for_selector(".edge", state="attached")
-    lines = page.locator(".graph-lines > g").bounding_box()
-    picture = page.locator(".graph-lines").bounding_box()
-    assert lines["y"] >= picture["y"] and lines["x"] >= picture["x"]
-    assert lines["y"] + lines["height"] <= picture["y"] + picture["height"]
-    boxes = [node.bounding_box() for node in page.locator(".node").all()]
-    assert all(a["x"] + a["width"] < b["x"] for a, b in pairwise(boxes))
+# Draws a graph with edges past several operators, an unknown input and an odd uid.
+GRAPH = """async () => {
+  const inputs = {
+    clicks: [], users: ["gone"], clean: ["clicks"], fraud: ["clean"], sessions: ["clean"],
+    enrich: ["sessions", "users"], totals: ["enrich"], alerts: ["fraud"], constructor: ["clicks"],
+    warehouse: ["totals", "clean"],
+  };
+  const operators = Object.entries(inputs).map(([uid, from]) => (
+    { uid, inputs: from, name: uid, kind: "map", key: null, states: [], level: 0,
+      parallelism: 1, records_in: 1, records_out: 1, state_bytes: null, watermark_ms: null }));
+  const { graph } = await import("/static/graph.js");
+  const drawn = graph();
+  document.querySelector("main").replaceChildren(drawn.node);
+  drawn.show(operators);
+  const box = node => { const { x, y, right, bottom } = node.getBoundingClientRect();
+    return { x, y, right, bottom }; };
+  return {
+    nodes: [...drawn.node.querySelectorAll(".node")].map(box),
+    edges: [...drawn.node.querySelectorAll(".edge")].map(box),
+    picture: box(drawn.node.querySelector(".graph-lines")),
+  };
+}"""
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_graph_is_laid_out_without_overlaps_and_nothing_is_cut_off(look, width):
+    page = look(viewport={"width": width, "height": 800}).open()
+    drawn = page.evaluate(GRAPH)
+    nodes, picture = drawn["nodes"], drawn["picture"]
+    assert (len(nodes), len(drawn["edges"])) == (10, 10)
+    for box in [*nodes, *drawn["edges"]]:
+        assert box["x"] >= picture["x"] and box["right"] <= picture["right"]
+        assert box["y"] >= picture["y"] and box["bottom"] <= picture["bottom"]
+    for a, b in combinations(nodes, 2):
+        beside = a["right"] < b["x"] or b["right"] < a["x"]
+        assert beside or a["bottom"] < b["y"] or b["bottom"] < a["y"]
 
 
 def test_state_is_paged_filtered_and_exact(look):

@@ -40,6 +40,7 @@ def without_packages(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_ui_says_in_one_sentence_what_to_install(without_packages):
     done = without_packages("ui", "--port", "0")
     assert done.returncode == 2, done.stderr
@@ -47,6 +48,7 @@ def test_ui_says_in_one_sentence_what_to_install(without_packages):
     assert "pip install 'turnback[ui]'" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["list"], ["status", "orders"], ["run", "--help"]])
 def test_other_commands_work_without_the_packages(without_packages, words):
     done = without_packages(*words)

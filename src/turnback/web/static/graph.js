@@ -46,7 +46,8 @@ export function graph() {
     stage.style.zoom = scale < SMALLEST ? 1 : scale;
     stage.style.width = `${width}px`;
     stage.style.height = `${height}px`;
-    box.scrollLeft = down ? (width - box.clientWidth) / 2 : 0;
+    // Begins with the first source.
+    box.scrollLeft = down ? spots[0].x - left - box.clientWidth / 2 : 0;
     attributes(picture, { width, height, viewBox: `${left} ${top} ${width} ${height}` });
     [...nodes.children].forEach((node, at) => {
       node.style.left = `${spots[at].x - NODE.width / 2 - left}px`;

@@ -130,8 +130,9 @@ function tabBar(address) {
     requestAnimationFrame(() => {
       const link = node.querySelector('[aria-selected="true"]');
       const left = link.offsetLeft - node.offsetLeft;
+      const right = left + link.offsetWidth - node.clientWidth;
       if (left < node.scrollLeft) node.scrollLeft = left - 24;
-      else if (left + link.offsetWidth > node.scrollLeft + node.clientWidth) node.scrollLeft = left + link.offsetWidth - node.clientWidth + 24;
+      else if (right > node.scrollLeft) node.scrollLeft = right + 24;
     });
   }
 

@@ -76,6 +76,7 @@ function showAgain(node, { summary, script }) {
 }
 
 function programPairs({ summary, versions, script }) {
+  const when = (ms) => (ms === null ? NOTHING : `${time(ms)}, ${ago(ms)}`);
   return [
     ...(script.length > 0 ? [["Script", script.join(" ")]] : []),
     ["Driver", processText(summary.driver)],
@@ -85,10 +86,6 @@ function programPairs({ summary, versions, script }) {
     ["Last sign of the driver", when(summary.updated_ms)],
     ...Object.entries(versions),
   ];
-}
-
-function when(ms) {
-  return ms === null ? NOTHING : `${time(ms)}, ${ago(ms)}`;
 }
 
 function processText(process) {

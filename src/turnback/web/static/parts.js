@@ -147,6 +147,7 @@ export function empty(title, hint, command) {
 
 /** Shows `content` if there is something to show, else `nothing`. */
 export function contentOr(content, nothing) {
+  content.hidden = nothing.hidden = true;
   return {
     node: h("div", null, content, nothing),
     /** Returns whether the content is shown. */
