@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 _MEMORY = "/dev/shm"
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
     os.environ["TMPDIR"] = f"{_MEMORY}/turnback-tests-{os.getuid()}"
-    os.makedirs(os.environ["TMPDIR"], mode=0o700, exist_ok=True)  # noqa: PTH103
+    Path(os.environ["TMPDIR"]).mkdir(exist_ok=True)
+    Path(os.environ["TMPDIR"]).chmod(0o711)  # some tests become another user on the way
     tempfile.tempdir = None
 
 # `nohup make test &` and many CI runners start the tests with Ctrl-C ignored. Child processes

@@ -243,13 +243,16 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
+        from turnback.sources.frames import check_files
+
         type = as_type(schema)
         if max_files_per_epoch is not None:
             positive("max_files_per_epoch", max_files_per_epoch)
         where = path_text("from_files: path", path)
-        frame = self.engine.file_source(where, format, type, max_files_per_epoch, options)
+        row = check_files(where, format, type)
+        frame = self.engine.file_source(where, format, row, max_files_per_epoch, options)
         stream = self.from_dataframe(frame, uid)
-        stream._node.type = type
+        stream._node.type = row
         return stream
 
     def from_collection(

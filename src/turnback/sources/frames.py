@@ -24,15 +24,12 @@ def file_frame(
     spark: SparkSession,
     path: str,
     format: str,
-    type: TypeInfo,
+    type: RowTypeInfo,
     max_files: int | None,
     options: Mapping[str, Any],
 ) -> DataFrame:
     """A streaming DataFrame over the files of a directory."""
-    row = check_files(path, format, type)
-    columns = zip(row.names, row.types, strict=True)
-    ddl = ", ".join(f"`{name.replace('`', '``')}` {t.ddl()}" for name, t in columns)
-    reader = spark.readStream.format(format).schema(ddl).options(**dict(options))
+    reader = spark.readStream.format(format).schema(stream_ddl(type)).options(**dict(options))
     if max_files is not None:
         reader = reader.option("maxFilesPerTrigger", max_files)
     return reader.load(path)

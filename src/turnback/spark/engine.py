@@ -27,7 +27,7 @@ from turnback.spark.selftest import check_spark
 from turnback.spark.sources import leaf_directories, united
 from turnback.spark.worker import Task, run_tasks
 from turnback.storage.base import Storage
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, unmarked
 from turnback.worker.program import CONTROL
 
@@ -91,7 +91,7 @@ class Engine(Protocol):
         self,
         path: str,
         format: str,
-        type: TypeInfo,
+        type: RowTypeInfo,
         max_files: int | None,
         options: Mapping[str, Any],
     ) -> Any:
@@ -133,7 +133,7 @@ class SparkEngine:
         self,
         path: str,
         format: str,
-        type: TypeInfo,
+        type: RowTypeInfo,
         max_files: int | None,
         options: Mapping[str, Any],
     ) -> DataFrame:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.program.plan import Plan
-from turnback.sources.frames import check_files, encode_collection
+from turnback.sources.frames import encode_collection
 from turnback.spark.engine import EpochInput, Sources
 from turnback.spark.internals import pickle_by_value
 from turnback.spark.job import JobSpec
@@ -23,7 +23,7 @@ from turnback.spark.worker import Task
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
 from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes, SourceReader
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, marked, unmarked, user_error
 from turnback.worker.program import LevelProgram
 
@@ -58,11 +58,10 @@ class LocalEngine:
         self,
         path: str,
         format: str,
-        type: TypeInfo,
+        type: RowTypeInfo,
         max_files: int | None,
         options: Mapping[str, Any],
     ) -> FileSource:
-        check_files(path, format, type)
         return FileSource(Path(path), format, type, max_files, options)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[ListSource, TypeInfo]:

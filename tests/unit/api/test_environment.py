@@ -200,7 +200,7 @@ def test_wrong_ways_to_run(case):
 def test_a_root_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     for root in (tmp_path / "file", (tmp_path / "file" / "below").as_uri()):
-        env = StreamExecutionEnvironment(spark=SimpleNamespace(), root=root).set_parallelism(1)
+        env = StreamExecutionEnvironment(root=root, engine=SimpleNamespace()).set_parallelism(1)
         collected(source(env, "s", "a string"), "out")
         with pytest.raises(ConfigurationError, match="file"):
             env.execute_async("job")

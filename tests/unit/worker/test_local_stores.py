@@ -121,7 +121,7 @@ def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path: Path) -
     script = f"""
         import fcntl, os, sys
         from pathlib import Path
-        from turnback.storage.lock import DirectoryLock
+        from turnback.storage.directory import DirectoryLock
         real = fcntl.flock
         def late(descriptor, how):
             fcntl.flock = real
