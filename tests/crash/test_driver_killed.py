@@ -157,7 +157,8 @@ def test_a_replay_with_other_batches_writes_the_same(
     """What a function does with an element does not depend on which others come with it."""
     files = 12
     job = place(files, apart=3)
-    slow = ("--interval", "160")  # so that several epochs are replayed
+    # So that several epochs are replayed.
+    slow = ("--interval", "300", "--epoch-interval", "200")
     successor = job.start(*slow, "--files", str(after), ahead=True)
     kill(job, "before-manifest:2", *slow, "--files", str(before))
     left = files - job.latest().epoch * before

@@ -8,7 +8,7 @@ from crash.conftest import MakePlace
 from crash.driver import Driver
 from crash.place import Place
 from faults import POINTS
-from turnback.job.request import RequestKind
+from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 
@@ -39,7 +39,8 @@ def test_killed_once(place: MakePlace, point: str) -> None:
     if point in (*SAVEPOINT, *STOP, "during-intake"):
         kill(job, "before-manifest:4")
         kind = RequestKind.STOP if point in STOP else RequestKind.SAVEPOINT
-        Requests(job.storage).submit(kind, savepoint=point in STOP, target=str(target))
+        spec = RequestSpec(kind, savepoint=point in STOP, target=str(target))
+        Requests(job.storage).submit(spec)
     if point == "during-intake":
         kill(job, "after-savepoint")
         epoch = SavepointDirectory.locate(target).load().epoch
