@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 from playwright.sync_api import Page, expect
 
-from driver_support import Driver, dead
-from snapshot_support import FakeJob, schema
+from fake_job import Driver, FakeJob, dead, schema
 from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.history import (

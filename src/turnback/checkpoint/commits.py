@@ -63,7 +63,6 @@ class OpenTransactions:
         self._open: dict[str, deque[tuple[int, bytes]]] = {}
 
     def add(self, epoch: int, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Take over what sinks prepared in an epoch."""
         for uid, transactions in prepared.items():
             queue = self._open.setdefault(uid, deque())
             queue.extend((epoch, transaction) for transaction in transactions)
@@ -94,12 +93,7 @@ class OpenTransactions:
 
 
 class Committers:
-    """The committers of all sinks of an attempt.
-
-    Args:
-        job: Name of the job, for messages.
-        by_uid: By sink uid.
-    """
+    """The committers of all sinks of an attempt, by sink uid."""
 
     def __init__(self, job: str, by_uid: Mapping[str, EpochCommitter]) -> None:
         self._job = job
@@ -107,7 +101,6 @@ class Committers:
 
     @property
     def uids(self) -> set[str]:
-        """The sinks there are."""
         return set(self._by_uid)
 
     def commit(
@@ -198,10 +191,6 @@ class CommitRecords:
 
     Every attempt writes a file of its own, and what is known is the highest of all files. So a
     driver that was replaced without knowing it can never turn the record of its successor back.
-
-    Args:
-        storage: The job directory.
-        directory: Where in it the records are.
     """
 
     def __init__(self, storage: Storage, directory: str) -> None:
@@ -212,11 +201,7 @@ class CommitRecords:
         self._own: Committed | None = None
 
     def read(self) -> Committed:
-        """Return what is known.
-
-        Raises:
-            CorruptFileError: A record is damaged.
-        """
+        """Return what all records know together."""
         while True:
             try:
                 found = Committed()

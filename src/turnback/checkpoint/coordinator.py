@@ -167,15 +167,7 @@ class CheckpointCoordinator:
                 ) from None
 
     def discard_others(self) -> bool:
-        """Roll back what tasks have prepared and nobody will commit; only between two epochs.
-
-        Returns:
-            Whether it was done; False if it has to be tried again after the next epoch.
-
-        Raises:
-            FencedError: A newer attempt has taken over.
-            SinkError: A sink took too long.
-        """
+        """Between two epochs, roll back what nobody will commit; see `CommitProtocol`."""
         return self._protocol.discard_others(self._settings.timeout_ms / 1000)
 
     def offer(self, cut: EpochCut) -> None:

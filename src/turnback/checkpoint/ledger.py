@@ -67,7 +67,6 @@ class PendingCheckpoint:
 
     @property
     def epoch(self) -> int:
-        """The epoch it is a cut of."""
         return self.cut.epoch
 
     @property
@@ -98,7 +97,6 @@ class PendingCheckpoint:
         )
 
     def failed(self, error: BaseException, now: int) -> CheckpointFailed:
-        """Return the history event of its failure."""
         return CheckpointFailed(
             epoch=self.epoch,
             trigger=self.trigger,

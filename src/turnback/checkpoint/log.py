@@ -74,7 +74,6 @@ class CheckpointLog:
 
     @property
     def uri(self) -> str:
-        """Where the job directory is."""
         return self.storage.uri
 
     @property

@@ -154,15 +154,10 @@ def encode(slot: Slot) -> bytes:
 
 
 def decode(data: bytes, name: str) -> Slot:
-    """Read the bytes of a slot file.
-
-    Args:
-        data: The whole file.
-        name: The file, for messages.
+    """Read the bytes of a slot file; `name` is the file, for messages.
 
     Raises:
-        CorruptFileError: It is damaged or is no checkpoint.
-        FormatVersionError: It was written by a newer version.
+        CorruptFileError: It is damaged or no checkpoint; or `FormatVersionError`, if it is newer.
     """
     _, body = unseal(KIND, FORMAT, data, name)
     try:

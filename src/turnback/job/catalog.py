@@ -26,15 +26,12 @@ class SavepointEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A savepoint that was completed.
 
     Attributes:
-        id: Of the savepoint.
         path: Its directory.
         created_ms: When, by the driver's clock.
         checkpoint: Number of the checkpoint it was written from.
         epoch: The epoch of that checkpoint.
-        label: A short name.
         note: Why it was taken.
         scheduled: Whether the schedule asked for it, not a user.
-        bytes: Its size.
     """
 
     id: str
@@ -52,11 +49,7 @@ class SavepointEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavepointCatalog:
-    """The savepoints of one job. It records where they are; it never touches them.
-
-    Args:
-        storage: The job directory.
-    """
+    """The savepoints of one job: it records where they are, and never touches them."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -74,8 +67,7 @@ class SavepointCatalog:
 
         Raises:
             NotFoundError: None is recorded under this id.
-            CorruptFileError: The record is damaged.
-            FormatVersionError: It was written by a newer version.
+            CorruptFileError: The record is damaged; or `FormatVersionError`, if it is newer.
         """
         path = _path(check_id(id_, "savepoint"))
         name = f"{self._storage.uri}/{path}"
@@ -86,7 +78,7 @@ class SavepointCatalog:
         return entry
 
     def list(self) -> builtins.list[SavepointEntry]:
-        """Return the savepoints, oldest first; a record that cannot be read is left out, loudly.
+        """Return the savepoints, oldest first; unreadable records are left out with a warning.
 
         Order follows the numbers of their checkpoints, never the clock.
         """

@@ -1,4 +1,4 @@
-"""The job directory: the interface between a driver and everything that looks at it.
+"""The job directory: the interface between a driver and everything that reads or controls a job.
 
 job.json     who the job is; written once
 attempts/    one record per attempt: what it started from
@@ -82,13 +82,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
 
 
 class JobDirectory:
-    """One job's directory; `storage` is that directory itself.
-
-    Args:
-        storage: The job directory.
-        name: The job.
-        clock: Where time comes from.
-    """
+    """One job's directory; `storage` is that directory itself."""
 
     def __init__(self, storage: Storage, name: str, clock: Clock | None = None) -> None:
         self.storage = storage
@@ -190,31 +184,19 @@ class JobDirectory:
         return sorted(int(match[1]) for match in found if match)
 
     def record_program(self, program: JobProgram) -> None:
-        """Record what the newest attempt runs."""
         self.storage.put(PROGRAM, _sealed("program", program))
 
     def program(self) -> JobProgram | None:
         """Return what the newest attempt runs, `None` if there was never one."""
         return self._read("program", PROGRAM, JobProgram)
 
-    # -- paths
-
-    def state_path(self, attempt: int, name: str) -> str:
-        """Return the path of a state file."""
-        return f"state/{attempt}/{name}"
-
-    def offsets_path(self, attempt: int, name: str) -> str:
-        """Return the path of a file of a source's log."""
-        return f"offsets/{attempt}/{name}"
-
     def sink_path(self, uid: str) -> str:
-        """Return the directory of a sink's own files."""
         return f"sinks/{path_segment(uid)}"
 
     # -- status
 
     def status(self) -> Status | None:
-        """Return what the driver last said, `None` if there was never one."""
+        """Return the status the driver last wrote, `None` if there was never one."""
         try:
             data = self.storage.get(STATUS)
         except NotFoundError:
@@ -328,16 +310,7 @@ class JobDirectory:
 
 
 def decode_info(data: bytes, name: str) -> JobInfo:
-    """Read the bytes of a `job.json`.
-
-    Args:
-        data: The whole file.
-        name: The file, for messages.
-
-    Raises:
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
-    """
+    """Read the bytes of a `job.json`; `name` is the file, for messages."""
     return decode_document("job", _FORMAT, data, name, JobInfo)
 
 

@@ -149,13 +149,7 @@ class _Probe(msgspec.Struct):
 
 
 class History:
-    """The event log of one attempt. Losing an event never fails the job. Thread-safe.
-
-    Args:
-        storage: The job directory.
-        attempt: Whose events these are.
-        clock: Stamps the events.
-    """
+    """The event log of one attempt. Losing an event never fails the job. Thread-safe."""
 
     def __init__(self, storage: Storage, attempt: int, clock: Clock) -> None:
         self._storage = storage
@@ -171,7 +165,6 @@ class History:
         self._flushed: float | None = None
 
     def record(self, event: Event) -> None:
-        """Add an event and write it."""
         self.add(event)
         self.flush()
 
@@ -190,7 +183,6 @@ class History:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added."""
         with self._writing:
             self._flushed = self._clock.monotonic()
             with self._adding:

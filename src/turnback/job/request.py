@@ -80,7 +80,6 @@ class RequestSpec(msgspec.Struct, frozen=True):
 
     @property
     def takes_savepoint(self) -> bool:
-        """Whether a savepoint is taken."""
         return self.savepoint or self.kind is RequestKind.SAVEPOINT
 
 
@@ -117,7 +116,6 @@ class RequestOutcome(msgspec.Struct, frozen=True):
 
     @classmethod
     def failed(cls, error: str) -> RequestOutcome:
-        """Return that it failed, and why."""
         return cls(RequestState.FAILED, error=error)
 
 
@@ -192,7 +190,7 @@ def outcome_of_ended_job(
         catalog: The savepoints that the job took.
 
     Raises:
-        StorageError: It cannot be told, because the storage does not answer or a file is damaged.
+        StorageError: The storage does not answer, or a record is damaged.
     """
     if request.takes_savepoint:
         entry = recorded_savepoint(request, catalog)

@@ -104,8 +104,7 @@ class Requests:
         """Return a request, `None` if there is none of this id.
 
         Raises:
-            CorruptFileError: It is damaged.
-            FormatVersionError: It was written by a newer version.
+            CorruptFileError: It is damaged; or `FormatVersionError`, if it is newer.
         """
         return self._read(_REQUEST, _path(_REQUEST, id_), Request)
 
@@ -231,7 +230,7 @@ class Requests:
 
         Args:
             catalog: The savepoints that the job took.
-            job: How it has ended; `None` if it has not said so.
+            job: How it has ended; `None` if that is not known.
 
         Raises:
             StorageError: Not all could be answered.
@@ -283,8 +282,7 @@ class Requests:
             epoch: Its epoch.
 
         Raises:
-            CorruptFileError: It is damaged.
-            FormatVersionError: It was written by a newer version.
+            CorruptFileError: It is damaged; or `FormatVersionError`, if it is newer.
         """
         found = self._read(_STOP_POINT, _stop_point_path(id_, checkpoint), StopPoint)
         return found if found is not None and (found.id, found.epoch) == (id_, epoch) else None

@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class ProcessId(msgspec.Struct, frozen=True):
-    """A process, told apart from every other one that ever had its number.
+    """A process, distinct from every other one that ever had its number.
 
     Attributes:
         host: Name of the machine.
-        machine: This boot of the machine and the space its process numbers belong to; `None` where
-            the system does not tell.
+        machine: This boot of the machine and the namespace of its process numbers; `None` where
+            the system does not report them.
         pid: Its number.
-        started: When it started, in whatever form the system tells it; `None` where it does not.
+        started: When it started, in whatever form the system reports it; `None` if it does not.
     """
 
     host: str
@@ -42,7 +42,6 @@ class ProcessId(msgspec.Struct, frozen=True):
 
     @classmethod
     def current(cls) -> ProcessId:
-        """Return this process."""
         return cls.of(os.getpid())
 
     @classmethod
@@ -51,7 +50,7 @@ class ProcessId(msgspec.Struct, frozen=True):
         return cls(socket.gethostname(), _machine(), pid, _started(pid))
 
     def is_local(self) -> bool:
-        """Return whether its life can be judged from here."""
+        """Return whether this machine can tell if it is alive."""
         here = _machine()
         return here is not None and self.machine == here and self.host == socket.gethostname()
 
@@ -170,7 +169,6 @@ class RunError(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, error: BaseException) -> RunError:
-        """Return the record of an error."""
         kind = type(error)
         name = kind.__name__
         if hasattr(errors, name) and not issubclass(kind, TurnbackError):
@@ -198,11 +196,7 @@ class RunEnd(msgspec.Struct, frozen=True):
 
 
 class RunDirectory:
-    """One launch of a program, over all lives of its driver. Local, and readable by its user only.
-
-    Args:
-        path: The directory.
-    """
+    """The directory of one launch, over all lives of its driver; only its user can read it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -311,7 +305,6 @@ class RunDirectory:
     # -- files
 
     def write(self, name: str, document: Any) -> None:
-        """Write a document."""
         self._files.put(name, msgspec.json.encode(document))
 
     def read(self, name: str, type_: type[T]) -> T | None:

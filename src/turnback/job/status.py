@@ -69,7 +69,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """How a job is doing, as its driver last said.
+    """How a job is doing, as its driver last wrote.
 
     Attributes:
         format: Version of this document.
@@ -79,7 +79,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         process: The driver.
         owner: Tells two drivers in one process apart.
         heartbeat: Moves as long as the driver lives.
-        updated_ms: When the driver said so, by its own clock.
+        updated_ms: When it was written, by the driver's clock.
         attempt: The attempt.
         epoch: The newest confirmed epoch.
         checkpoint: The newest complete checkpoint.
@@ -165,7 +165,7 @@ class JobProgram(msgspec.Struct, frozen=True, kw_only=True):
         operators: In the order data flows.
         settings: Its configuration.
         max_parallelism: Number of key groups.
-        warnings: What the planner had to say.
+        warnings: Of the planner.
         versions: Of Turnback, Spark and Python.
         script: The program and its arguments, if it was started with `turnback run`.
     """

@@ -33,11 +33,9 @@ _TAIL = 30
 
 
 class ProgramTask(msgspec.Struct, frozen=True):
-    """What to do with a program once it is found: "check", or "commit" or "abort" its sinks' work.
+    """What to do with a program: "check" it, or "commit" or "abort" the work of its sinks.
 
-    Attributes:
-        kind: What to do.
-        force: Do it although the job might run.
+    `force`: also if the job might run.
     """
 
     kind: str
@@ -54,7 +52,7 @@ def preflight(
     settings: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> CheckReport:
-    """Tell what would happen if a job were started from a snapshot.
+    """Report what would happen if a job were started from a snapshot.
 
     Args:
         script: The program, which is run until it calls `execute`.

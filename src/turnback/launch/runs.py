@@ -47,8 +47,7 @@ class Over(NamedTuple):
 
     Attributes:
         paths: Those that belong to a root.
-        unclear: Those that may belong to any: they never came to a job, and do not say where
-            they would have looked for it.
+        unclear: Those that may belong to any: they never came to a job, and name no root.
     """
 
     paths: list[Path]
@@ -56,11 +55,7 @@ class Over(NamedTuple):
 
 
 class Runs:
-    """The launches of this machine: what was started here, and what it printed.
-
-    Args:
-        root: Where they are kept.
-    """
+    """The launches of this machine: what was started here, and what it printed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -131,7 +126,7 @@ class Runs:
 
 
 def _belongs(run: RunDirectory, root: str) -> bool | None:
-    """Return whether a launch belongs to a root, None if nobody can tell."""
+    """Return whether a launch belongs to a root, None if that is not known."""
     try:
         job, launch = run.job(), run.read(LAUNCH, Launch)
     except msgspec.MsgspecError:
@@ -149,12 +144,7 @@ def _belongs(run: RunDirectory, root: str) -> bool | None:
 
 
 def _is_gone(process: ProcessId, ended: bool) -> bool:
-    """Return whether a process is gone, as far as that can be told from here.
-
-    Args:
-        process: A process of a launch.
-        ended: The launch says that it is over.
-    """
+    """Return whether a process is gone; `ended`: its launch is recorded as over."""
     here = ProcessId.current()
     if process.is_local() or here.machine is None:
         return not process.is_alive()
@@ -261,7 +251,7 @@ def last_lines(run: RunDirectory, most: int) -> tuple[str, ...]:
 
 
 class _Watch:
-    """Tells when a launch is over, also when nobody is left to say so."""
+    """Finds out when a launch is over, also when no process of it is left to record that."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run

@@ -46,12 +46,7 @@ _RETRY_S = 600.0
 
 
 class Supervisor:
-    """Keeps one driver alive, as its job's restart strategy says.
-
-    Args:
-        run: The launch.
-        launch: What was asked for.
-    """
+    """Keeps the driver of one launch alive, as its job's restart strategy says."""
 
     def __init__(self, run: RunDirectory, launch: Launch) -> None:
         self._run = run

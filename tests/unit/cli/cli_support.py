@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from snapshot_support import FakeJob, schema
+from fake_job import FakeJob, schema
 from turnback.cli.main import main
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
 from turnback.job.request import Progress, Request, RequestOutcome, RequestState

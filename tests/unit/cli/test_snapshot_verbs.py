@@ -139,7 +139,7 @@ def test_dispose_refuses_checkpoints(shell, job):
 
 def leave(job):
     """A state file that no checkpoint references."""
-    path = job.directory.state_path(job.number, "unused.arrow")
+    path = f"state/{job.number}/unused.arrow"
     job.storage.put(path, b"x" * 100)
     return path
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import Driver
+from fake_job import Driver
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot_support import FakeJob, memory_root, schema
+from fake_job import FakeJob, memory_root, schema
 from turnback.core.errors import ConfigurationError, CorruptFileError, NotFoundError, StateError
 from turnback.inspect import browse
 from turnback.inspect import browse as staterows

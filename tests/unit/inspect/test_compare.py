@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from snapshot_support import FakeJob, schema
+from fake_job import FakeJob, schema
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,

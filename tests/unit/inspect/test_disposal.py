@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from snapshot_support import FakeJob, schema
+from fake_job import FakeJob, schema
 from turnback.core.errors import CheckpointNotFoundError, ConfigurationError, StorageError
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.savepoints import dispose

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from driver_support import Driver, dead, elsewhere, living
+from fake_job import Driver, dead, elsewhere, living
 from turnback.core.errors import ConfigurationError, StillNeededError
 from turnback.inspect.garbage import find_garbage, remove, scan
 from turnback.inspect.garbage_files import GarbageKind

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import Driver, dead, elsewhere
+from fake_job import Driver, dead, elsewhere
 from turnback.core.errors import StillNeededError
 from turnback.inspect.garbage import Findings, remove, scan
 from turnback.inspect.garbage_files import GarbageKind

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import START, Driver, dead, elsewhere, living, seen
+from fake_job import START, Driver, dead, elsewhere, living, seen
 from turnback.core.errors import CorruptFileError
 from turnback.inspect.model import Process
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import START, Driver, dead, done, elsewhere, failed, living, seen
+from fake_job import START, Driver, dead, done, elsewhere, failed, living, seen
 from turnback.inspect.checkpoints import distribution
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.model import CheckpointStatus

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import START, Driver, dead, elsewhere, living, seen
+from fake_job import START, Driver, dead, elsewhere, living, seen
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
     CheckpointNotFoundError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import Driver, elsewhere
+from fake_job import Driver, elsewhere
 from turnback.core.errors import (
     AmbiguousJobError,
     ConfigurationError,

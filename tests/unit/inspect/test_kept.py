@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot_support import FakeJob, schema
+from fake_job import FakeJob, schema
 from turnback.core.errors import CheckpointNotFoundError, NotFoundError
 from turnback.inspect import browse, compare
 from turnback.state.files import storage_of

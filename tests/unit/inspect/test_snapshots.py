@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from snapshot_support import FakeJob, memory_root, schema
+from fake_job import FakeJob, memory_root, schema
 from turnback.core.errors import (
     CheckpointNotFoundError,
     ConfigurationError,

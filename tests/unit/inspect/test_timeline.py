@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from driver_support import START, Driver, dead, elsewhere
+from fake_job import START, Driver, dead, elsewhere
 from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.timeline import Timeline, TimelineJob

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from snapshot_support import FakeJob, schema
+from fake_job import FakeJob, schema
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import msgspec
 import pytest
 
-from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import CorruptFileError, FencedError
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState, StopPoint
@@ -18,23 +16,8 @@ from turnback.storage.memory import MemoryStorage
 
 _NAMES = itertools.count()
 DONE, FAILED = RequestState.COMPLETED, RequestState.FAILED
-CHECKPOINT = Manifest(
-    job="job",
-    job_id="i",
-    number=7,
-    attempt=1,
-    epoch=5,
-    created_ms=0,
-    trigger="savepoint",
-    parent=None,
-    max_parallelism=128,
-    sources={},
-    state=(),
-    schemas=(),
-    operators=(),
-    transactions={},
-    watermarks={},
-)
+NEWEST = (7, 5)
+"""Number and epoch of the newest checkpoint."""
 
 
 @pytest.fixture
@@ -57,22 +40,21 @@ def decide(storage: MemoryStorage, id: str, checkpoint: int, epoch: int = 5) -> 
 
 def test_a_decision_holds_as_long_as_its_checkpoint_is_the_newest(storage, requests) -> None:
     id = requests.submit(RequestSpec(RequestKind.STOP)).id
-    assert requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch) is None
+    assert requests.stop_point(id, *NEWEST) is None
     decide(storage, id, 7)
-    found = requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch)
+    found = requests.stop_point(id, *NEWEST)
     assert found is not None
     assert (found.checkpoint, found.epoch) == (7, 5)
-    newer = msgspec.structs.replace(CHECKPOINT, number=8, epoch=6)
-    assert requests.stop_point(id, newer.number, newer.epoch) is None
-    assert requests.stop_point(id, CHECKPOINT.number, 6) is None
-    assert requests.stop_point("another", CHECKPOINT.number, CHECKPOINT.epoch) is None
+    assert requests.stop_point(id, 8, 6) is None
+    assert requests.stop_point(id, 7, 6) is None
+    assert requests.stop_point("another", *NEWEST) is None
 
 
 def test_a_decision_that_comes_late_replaces_none(storage, requests) -> None:
     id = requests.submit(RequestSpec(RequestKind.STOP)).id
     decide(storage, id, 7)
     decide(storage, id, 3, epoch=2)
-    assert requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch) is not None
+    assert requests.stop_point(id, *NEWEST) is not None
     assert [r.id for r in requests.open()] == [id]
 
 
@@ -82,7 +64,7 @@ def test_a_damaged_decision_is_named(storage, requests) -> None:
     path = f"ops/{id}.decision-7.json"
     storage.put(path, storage.get(path)[:-3])
     with pytest.raises(CorruptFileError, match=r"decision-7\.json is damaged"):
-        requests.stop_point(id, CHECKPOINT.number, CHECKPOINT.epoch)
+        requests.stop_point(id, *NEWEST)
 
 
 def test_decisions_go_with_their_requests(storage, requests, caplog) -> None:

@@ -1,6 +1,6 @@
 from prometheus_client.parser import text_string_to_metric_families
 
-from snapshot_support import schema
+from fake_job import schema
 from turnback.job.directory import JobDirectory
 from turnback.job.history import History, Restarting
 from turnback.job.status import JobState, Metrics, StatusUpdate

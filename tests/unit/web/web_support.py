@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from snapshot_support import FakeJob, schema
+from fake_job import FakeJob, schema
 from turnback.core.clock import ManualClock
 from turnback.inspect.jobs import Jobs
 from turnback.job.directory import JobDirectory

@@ -1,22 +1,31 @@
-"""A job that takes checkpoints and savepoints without Spark, into real directories."""
+"""Jobs without Spark, in real directories: what they leave there, and the processes of drivers."""
 
 from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Mapping, Sequence
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
+from turnback.checkpoint.manifest import Fence, Manifest, OperatorInfo, SourcePosition
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import ManualClock
+from turnback.inspect.job import Job
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JobDirectory
-from turnback.snapshot.directory import SavepointDirectory
+from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, Event, History
+from turnback.job.requests import Requests
+from turnback.job.run import ProcessId
+from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting, StatusUpdate
+from turnback.snapshot.directory import WRITING, SavepointDirectory
 from turnback.snapshot.metadata import Origin, SavedState, SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
 from turnback.snapshot.table import ROWS, StateTable, write_parts
@@ -24,6 +33,7 @@ from turnback.state.backend import sub_codec
 from turnback.state.delta import DeltaBuilder
 from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import StateSchema
+from turnback.storage.envelope import digest
 from turnback.storage.open import open_storage
 from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
@@ -31,6 +41,7 @@ from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo, type_from_descriptor
 
 _NAMES = itertools.count()
+START = 1_700_000_000_000
 
 
 def memory_root() -> str:
@@ -80,27 +91,37 @@ def entries(state: StateSchema, held: Mapping[Any, Any], groups: int, epoch: int
 class FakeJob:
     """Takes snapshots of whatever states it is given: pairs of schema and content."""
 
-    def __init__(self, root: str, name: str = "likes", groups: int = 16) -> None:
-        self.root, self.name, self.groups = root, name, groups
-        self.clock = ManualClock(1_700_000_000_000)
-        self.directory = JobDirectory.locate(root, name, clock=self.clock)
+    def __init__(
+        self,
+        root: object,
+        name: str = "likes",
+        groups: int = 16,
+        clock: ManualClock | None = None,
+        process: ProcessId | None = None,
+    ) -> None:
+        self.root, self.name, self.groups = str(root), name, groups
+        self.clock = clock or ManualClock(START)
+        self.directory = JobDirectory.locate(self.root, name, clock=self.clock)
         self.storage = self.directory.storage
+        if process is not None:
+            self.directory._process = process
         self.info = self.directory.open()
         self.log = CheckpointLog(self.storage)
         self.catalog = SavepointCatalog(self.storage)
+        self.fence: Fence | None = None
         self.epoch = 0
         self.files: list[StateFile] = []
         self.schemas: dict[tuple[str, str], StateSchema] = {}
         self.parent: int | None = None
 
     def attempt(self, **started: Any) -> int:
-        fence = self.log.fence(
+        self.fence = self.log.fence(
             job=self.name, job_id=self.info.job_id, created_ms=self.clock.now_ms(), host="h",
             pid=1, nonce=f"n{next(_NAMES)}",
         )  # fmt: skip
-        self.directory.record_attempt(fence.attempt, **started)
-        self.number = fence.attempt
-        return fence.attempt
+        self.number = self.fence.attempt
+        self.directory.record_attempt(self.number, **started)
+        return self.number
 
     def checkpoint(self, *states: tuple[StateSchema, Mapping[Any, Any]], inline=False, **more: Any):
         """A checkpoint of an epoch that has put these entries."""
@@ -111,23 +132,28 @@ class FakeJob:
             builder.add(state, *entries(state, held, self.groups, self.epoch))
         built = builder.build()
         if built is not None:
-            path = self.directory.state_path(self.number, f"{self.epoch}.arrow")
+            path = f"state/{self.number}/{self.epoch}.arrow"
             self.files.append(built.file(path, self.epoch, f"{self.number}-n", inline=inline))
             if not inline:
                 self.storage.put(path, built.data)
+        written = self._append(tuple(self.files), tuple(self.schemas.values()), **more)
+        self.clock.advance(60_000)
+        return Snapshot.of_manifest(written, StorageRef(self.storage.uri))
+
+    def _append(
+        self, files: tuple[StateFile, ...], schemas: tuple[StateSchema, ...], **more: Any
+    ) -> Manifest:
         manifest = Manifest(
             job=self.name, job_id=self.info.job_id, number=0, attempt=self.number,
             epoch=self.epoch, created_ms=self.clock.now_ms(), trigger="periodic",
             parent=self.parent, max_parallelism=self.groups,
-            sources={"events": SourcePosition(f'{{"at": {self.epoch}}}')},
-            state=tuple(self.files), schemas=tuple(self.schemas.values()),
-            operators=(OperatorInfo("count", "Count", "keyed_process", 2),),
+            sources={"events": SourcePosition(f'{{"at": {self.epoch}}}')}, state=files,
+            schemas=schemas, operators=(OperatorInfo("count", "Count", "keyed_process", 2),),
             transactions=more.pop("transactions", {}), watermarks={"count": 5},
         )  # fmt: skip
         (*_, written) = self.log.append(msgspec.structs.replace(manifest, **more))
         self.parent = written.number
-        self.clock.advance(60_000)
-        return Snapshot.of_manifest(written, StorageRef(self.storage.uri))
+        return written
 
     def savepoint(
         self,
@@ -194,3 +220,147 @@ class FakeJob:
         )  # fmt: skip
         SavepointDirectory(storage).write_metadata(metadata)
         return Snapshot.of_savepoint(metadata, StorageRef(storage.uri))
+
+
+class Driver(FakeJob):
+    """A fake job that also writes status, history and requests, as the driver of a job does."""
+
+    def __init__(
+        self,
+        root: object,
+        name: str = "wordcount",
+        clock: ManualClock | None = None,
+        process: ProcessId | None = None,
+    ) -> None:
+        super().__init__(root, name, 128, clock, process)
+        self.requests = Requests(self.storage, self.clock)
+        self.history: History | None = None
+
+    @property
+    def path(self) -> Path:
+        return Path(self.storage._root)  # type: ignore[attr-defined]
+
+    def say(self, state: JobState, **fields: Any) -> Driver:
+        attempt = {"attempt": self.fence.attempt} if self.fence is not None else {}
+        self.directory.write_status(state, self.info.job_id, StatusUpdate(**(attempt | fields)))
+        return self
+
+    def attempt(self, checkpoint: int | None = None, snapshot: str | None = None) -> Driver:
+        """Start an attempt, as the newest driver of the job."""
+        number = super().attempt(checkpoint=checkpoint, snapshot=snapshot)
+        self.history = History(self.storage, number, self.clock)
+        name = f"chk-{checkpoint}" if checkpoint is not None else snapshot
+        self.happens(AttemptStarted(name))
+        return self.say(JobState.RUNNING)
+
+    def happens(self, event: Event, after_ms: int = 1_000) -> Driver:
+        assert self.history is not None
+        self.clock.advance(after_ms)
+        self.history.record(event)
+        return self
+
+    def file(self, name: str, data: bytes = b"state") -> StateFile:
+        assert self.fence is not None
+        path = f"state/{self.fence.attempt}/{name}"
+        self.storage.put(path, data)
+        return StateFile(path, len(data), digest(data), 1, 1, 1, 0, 127, ("count",))
+
+    def checkpoint(
+        self, *files: StateFile, epoch: int = 1, recorded: bool = True, **numbers: Any
+    ) -> int:
+        self.epoch = epoch
+        number = self._append(files, (schema(),), parent=None, watermarks={}).number
+        if recorded:
+            self.happens(done(number, epoch, **numbers))
+        self.say(JobState.RUNNING, checkpoint=number, epoch=epoch)
+        return number
+
+    def savepoint(self, target: object, id: str, checkpoint: int = 2, **fields: Any) -> str:
+        """Take a savepoint; of its content only the fact that it is complete matters here."""
+        storage = open_storage(str(target))
+        storage.put("_metadata.json", b"{}")
+        entry = SavepointEntry(
+            id=id, path=storage.uri, created_ms=self.clock.now_ms(), checkpoint=checkpoint,
+            epoch=checkpoint, **fields,
+        )  # fmt: skip
+        self.catalog.add(entry)
+        return storage.uri
+
+    def partial(self, target: object, id: str) -> None:
+        """Begin a savepoint and die."""
+        storage = open_storage(str(target))
+        storage.put(WRITING, f"{id} nonce".encode())
+        storage.put("state/count/total/part-0.parquet", b"half")
+
+    def runs(self, *settings: tuple[str, str, str], script: tuple[str, ...] = ()) -> Driver:
+        program = JobProgram(
+            attempt=1,
+            operators=(
+                ProgramOperator(
+                    uid="events", name="Events", kind="source", parallelism=None, level=-1
+                ),
+                ProgramOperator(
+                    uid="count", name="Count", kind="keyed process", parallelism=2, level=0,
+                    key="word", inputs=("events",),
+                ),
+            ),
+            settings=tuple(ProgramSetting(key=k, value=v, origin=o) for k, v, o in settings),
+            warnings=("careful",),
+            versions={"turnback": "1"},
+            script=script,
+        )  # fmt: skip
+        self.directory.record_program(program)
+        return self
+
+
+def done(number: int, epoch: int = 1, **fields: Any) -> CheckpointStats:
+    numbers = {
+        "waited_ms": 10,
+        "manifest_ms": 20,
+        "commit_ms": 30,
+        "delta_bytes": 100,
+        "delta_files": 1,
+        "full_bytes": 1_000,
+        "files": 3,
+        "sync_ms": 5,
+        "tasks": 4,
+    }
+    return CheckpointStats(number=number, epoch=epoch, trigger="periodic", **(numbers | fields))
+
+
+def failed(epoch: int, **fields: Any) -> CheckpointFailed:
+    return CheckpointFailed(epoch=epoch, trigger="periodic", reason="no space", **fields)
+
+
+def seen(driver: Driver) -> Job:
+    """The job as those see it who look at its directory."""
+    return Job(driver.directory, clock=driver.clock)
+
+
+def elsewhere() -> ProcessId:
+    return ProcessId("another-host", "another-boot", 4711, "1")
+
+
+def dead() -> ProcessId:
+    """A process of this machine that is gone."""
+    with living() as process:
+        pass
+    assert process.is_local()
+    assert not process.is_alive()
+    return process
+
+
+@contextmanager
+def living() -> Iterator[ProcessId]:
+    """Another live process of this machine."""
+    code = "import sys; print('up', flush=True); sys.stdin.read()"
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert child.stdout is not None
+        child.stdout.readline()
+        yield ProcessId.of(child.pid)
+    finally:
+        child.kill()
+        child.communicate()
