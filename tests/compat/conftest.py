@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from integration import conftest as integration
 from turnback.spark.session import spark_session
