@@ -142,16 +142,12 @@ class Committers:
 
     @property
     def can_discard(self) -> bool:
-        """Whether `discard_others` does anything."""
         return any(isinstance(one, DiscardsOthers) for one in self._by_uid.values())
 
     def discard_others(self, known: Mapping[str, tuple[bytes, ...]]) -> None:
         """Roll back what tasks prepared and nobody will commit; only between two epochs.
 
         What fails is left to the next start.
-
-        Args:
-            known: What waits for its commit, by sink uid.
         """
         for uid, committer in self._by_uid.items():
             if isinstance(committer, DiscardsOthers):
@@ -180,7 +176,6 @@ class Committed(msgspec.Struct, frozen=True):
         return max(self.number, self.sinks.get(uid, 0))
 
     def joined(self, other: Committed) -> Committed:
-        """Return what the two know together."""
         number = max(self.number, other.number)
         further = {uid: max(self.by(uid), other.by(uid)) for uid in {**self.sinks, **other.sinks}}
         return Committed(number, {uid: n for uid, n in sorted(further.items()) if n > number})
@@ -201,7 +196,6 @@ class CommitRecords:
         self._own: Committed | None = None
 
     def read(self) -> Committed:
-        """Return what all records know together."""
         while True:
             try:
                 found = Committed()

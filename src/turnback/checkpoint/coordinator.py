@@ -100,7 +100,6 @@ class CheckpointCoordinator:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the job has to fail, if it has to."""
         return self._failure
 
     @property
@@ -117,7 +116,6 @@ class CheckpointCoordinator:
         return self._ledger.failed
 
     def under_way(self) -> tuple[UnderWay, ...]:
-        """Return the checkpoints that are being taken."""
         with self._condition:
             now, wall = self._now(), self._clock.now_ms()
             return tuple(

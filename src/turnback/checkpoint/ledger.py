@@ -71,7 +71,6 @@ class PendingCheckpoint:
 
     @property
     def is_discarded(self) -> bool:
-        """Whether nobody waits for it any more."""
         return self.phase is Phase.DISCARDED
 
     def manifest(
@@ -107,7 +106,6 @@ class PendingCheckpoint:
         )
 
     def progress(self) -> str:
-        """Say how far it has got."""
         if self.phase is Phase.QUEUED:
             return "it was still waiting for the one before"
         if self.phase is Phase.WRITING:

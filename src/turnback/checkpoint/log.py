@@ -61,9 +61,6 @@ class CheckpointLog:
 
     Reading needs no preparation. To append, take a fence first; one object belongs to one
     attempt, and appends come from one thread at a time.
-
-    Args:
-        storage: The job directory; nothing is read yet.
     """
 
     def __init__(self, storage: Storage) -> None:
@@ -86,7 +83,6 @@ class CheckpointLog:
     # -- reading
 
     def numbers(self) -> list[int]:
-        """Return the numbers of all slots, ascending."""
         found = (_SLOT.fullmatch(path) for path in self.storage.list(DIRECTORY))
         return sorted(int(match[1]) for match in found if match)
 
@@ -110,7 +106,6 @@ class CheckpointLog:
         return slot
 
     def entries(self) -> list[Slot]:
-        """Return all slots in order, fences included."""
         return [self.get(number) for number in self.numbers()]
 
     def newest(self) -> Slot | None:

@@ -74,7 +74,6 @@ class EpochCut:
 
     @cached_property
     def paths(self) -> frozenset[str]:
-        """The paths of all files the cut needs."""
         return frozenset(_files(self.state, self.sources))
 
 
@@ -100,7 +99,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
 
     @property
     def name(self) -> str:
-        """The name users know it by, ``chk-7``."""
         return f"chk-{self.number}"
 
     def files(self) -> dict[str, int]:

@@ -46,9 +46,6 @@ class SerialThread:
     """A serial executor with one thread, started when there is something to do.
 
     The thread is a daemon: storage that never answers must not keep a finished driver alive.
-
-    Args:
-        name: Of the thread.
     """
 
     def __init__(self, name: str) -> None:
@@ -221,13 +218,7 @@ class CommitProtocol:
     # -- beside checkpoints
 
     def commit_epoch(self, epoch: int, timeout_s: float, *, clean: bool) -> None:
-        """Commit everything up to an epoch, without a manifest, and wait for it.
-
-        Args:
-            epoch: The epoch.
-            timeout_s: How long to wait; then `TimeoutError`.
-            clean: Also delete what is not needed any more.
-        """
+        """Commit everything up to an epoch, without a manifest, and wait for it."""
         done: Future[None] = Future()
 
         def commit() -> None:

@@ -50,7 +50,6 @@ class PinnedFiles:
             on_unpin()
 
     def paths(self) -> frozenset[str]:
-        """Return all files that are pinned."""
         with self._lock:
             return frozenset[str]().union(*self._paths.values())
 
@@ -60,10 +59,6 @@ class PinnedCheckpoint:
 
     Its manifest may be dropped meanwhile as retention says. As a context manager it releases
     itself.
-
-    Args:
-        manifest: The checkpoint.
-        pins: What keeps its files.
     """
 
     def __init__(self, manifest: Manifest, pins: PinnedFiles) -> None:
@@ -94,11 +89,6 @@ class Retention:
     A checkpoint goes in two steps: its manifest, then the files nobody else references. A crash in
     between leaves files without a manifest, never a manifest without files; `sweep` finds them.
     Files that are pinned stay until they are released.
-
-    Args:
-        log: The checkpoints.
-        keep: How many checkpoints are kept.
-        pins: Files that something else still reads.
     """
 
     def __init__(self, log: CheckpointLog, keep: int, pins: PinnedFiles | None = None) -> None:
@@ -113,7 +103,6 @@ class Retention:
         self._ended: int | None = None
 
     def load(self) -> None:
-        """Learn which checkpoints there are."""
         scan = self._log.scan()
         with self._lock:
             self._retained = {m.number: frozenset(m.files()) for m in scan.manifests}
@@ -122,7 +111,6 @@ class Retention:
             _LOG.warning("a checkpoint cannot be read, so old files are left alone: %s", error)
 
     def add(self, manifest: Manifest) -> None:
-        """Take a new checkpoint into account."""
         with self._lock:
             self._retained[manifest.number] = frozenset(manifest.files())
 
@@ -132,7 +120,6 @@ class Retention:
             self._retired.update(paths)
 
     def numbers(self) -> list[int]:
-        """Return the checkpoints that are kept."""
         with self._lock:
             return sorted(self._retained)
 

@@ -67,14 +67,12 @@ class Command(click.Command):
         self.params += SHARED_OPTIONS
 
     def invoke(self, ctx: click.Context) -> ExitCode | None:
-        """Call the function."""
         assert self.callback is not None
         own = {name: ctx.params[name] for name in self._own_names}
         result: ExitCode | None = self.callback(make_cli(ctx), **own)
         return result
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write arguments and options."""
         write_section(
             formatter, "Arguments", [(str(a.metavar), a.description) for a in self.arguments]
         )
@@ -97,7 +95,6 @@ class Group(click.Group):
         super().__init__(*args, **{"no_args_is_help": False} | attributes)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the help if nothing follows."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help())
             ctx.exit(ExitCode.USAGE)
@@ -106,7 +103,6 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that is named."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing:
             nearest = get_close_matches(name, self.list_commands(ctx), 1)
@@ -125,7 +121,6 @@ class Group(click.Group):
         return name.ljust(_NAME_WIDTH), command.get_short_help_str(limit=200)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write what each command does."""
         rows = [self.summary(ctx, name) for name in self.list_commands(ctx)]
         write_section(formatter, "Commands", rows)
 

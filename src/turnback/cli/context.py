@@ -44,7 +44,6 @@ class Cli:
 
     @property
     def json(self) -> bool:
-        """Whether to print one JSON document."""
         return self.out.json
 
     @cached_property
@@ -66,26 +65,22 @@ class Cli:
 
     @cached_property
     def root(self) -> str:
-        """Where jobs are."""
         from turnback.config.configuration import job_root
 
         return job_root(self.configuration)
 
     @cached_property
     def runs_dir(self) -> Path:
-        """Where the launches of this machine are."""
         return Path(self.configuration.value("run.dir")).expanduser().absolute()
 
     @cached_property
     def storage_options(self) -> dict[str, str]:
-        """Credentials and endpoints of object stores."""
         from turnback.config.configuration import storage_options
 
         return storage_options(self.configuration)
 
     @cached_property
     def jobs(self) -> Jobs:
-        """All jobs below the root."""
         from turnback.inspect.jobs import Jobs
 
         return Jobs(self.root, self.storage_options)

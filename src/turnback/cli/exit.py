@@ -32,7 +32,6 @@ class ExitCode(IntEnum):
     meaning: str
 
     def __new__(cls, code: int, meaning: str) -> ExitCode:
-        """Make the code a number that has a meaning."""
         member = int.__new__(cls, code)
         member._value_ = code
         member.meaning = meaning

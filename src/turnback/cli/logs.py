@@ -70,13 +70,7 @@ def _log_path(summary: JobSummary) -> Path:
 
 
 class Tail:
-    """Shows what is added to a file.
-
-    Args:
-        path: The file; it need not exist yet.
-        out: Where to show it.
-        start: The first byte to show.
-    """
+    """Shows what is added to a file."""
 
     def __init__(self, path: Path, out: TextIO, start: int = 0) -> None:
         self._path = path
@@ -84,7 +78,6 @@ class Tail:
         self._at = start
 
     def show(self) -> None:
-        """Show what has been added since."""
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:

@@ -58,11 +58,9 @@ class Program(Group):
     """All commands; only the module of the one that is called is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the help."""
         return [name for group in COMMANDS.values() for name in group]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
         for group in COMMANDS.values():
             if cmd_name in group:
                 module, _, attribute = group[cmd_name].partition(":")
@@ -72,7 +70,6 @@ class Program(Group):
         return None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands, then the options."""
         for title, names in COMMANDS.items():
             write_section(formatter, title, [self.summary(ctx, name) for name in names])
         own = [p for p in self.get_params(ctx) if isinstance(p, click.Option)]
@@ -80,7 +77,6 @@ class Program(Group):
         write_options(formatter, ctx, SHARED_TITLE, SHARED_OPTIONS)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the exit codes."""
         rows = [(f"{code.value:>3}", code.meaning) for code in ExitCode]
         write_section(formatter, "Exit codes", rows)
 

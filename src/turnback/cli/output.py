@@ -82,7 +82,6 @@ class Output:
         print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
     def line(self, line: str, style: str = "") -> None:
-        """Print a line."""
         if self.terminal and style:
             self._console().print(printable(line), style=style, markup=False, highlight=False)
         else:
@@ -160,13 +159,11 @@ class Output:
         return f"{number:,}" if self.terminal else str(number)
 
     def state(self, state: str) -> Cell:
-        """Return a state or verdict in its colour."""
         return Cell(state, _STYLES.get(state, _IN_PROGRESS if state.isupper() else ""))
 
     # -- everything else
 
     def message(self, message: str, style: str = "") -> None:
-        """Print a message to stderr."""
         if style and self.color and sys.stderr.isatty():
             self.stderr().print(printable(message), style=style, markup=False, highlight=False)
         else:

@@ -192,12 +192,7 @@ def _print_started(cli: Cli, started: Started) -> None:
 
 
 class AttachedJob:
-    """A job that was started from this terminal: shows what it prints, and ends it with Ctrl-C.
-
-    Args:
-        cli: The options of every command.
-        directory: The run directory of the launch.
-    """
+    """A job that was started from this terminal: shows what it prints, and ends it with Ctrl-C."""
 
     def __init__(self, cli: Cli, directory: RunDirectory) -> None:
         self._cli = cli

@@ -26,13 +26,7 @@ _RESTART_GRACE_S = 10.0
 
 
 class RequestWaiter:
-    """Waits for the answer to a request.
-
-    Args:
-        cli: The options of every command.
-        job: The job that was asked.
-        clock: Where time comes from.
-    """
+    """Waits for the answer to a request."""
 
     def __init__(self, cli: Cli, job: Job, clock: Clock | None = None) -> None:
         self._cli = cli
@@ -43,10 +37,6 @@ class RequestWaiter:
 
     def wait(self, request: RequestRow, limit_ms: int | None) -> RequestRow:
         """Wait, with a progress bar if a person watches.
-
-        Args:
-            request: The request.
-            limit_ms: How long to wait at most.
 
         Raises:
             RequestFailedError: It failed, or nobody is left to answer it.
@@ -75,7 +65,6 @@ class RequestWaiter:
         return row
 
     def print_interrupted(self, request: RequestRow) -> None:
-        """Tell that the request goes on after Ctrl-C."""
         self._cli.out.message(f"\n{_name(request)} goes on without you watching. {self._advice()}")
 
     def _check_liveness(self, request: RequestRow, now: float) -> None:

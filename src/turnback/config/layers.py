@@ -238,11 +238,7 @@ _EITHER_OR = (("savepoints.schedule.interval", "savepoints.schedule.cron"),)
 
 
 def resolve(layers: Sequence[Layer]) -> dict[str, Setting]:
-    """Return the settings that count, by key.
-
-    Args:
-        layers: The one that wins comes last.
-    """
+    """Return the settings that count, by key."""
     merged: dict[str, Setting] = {}
     for layer in layers:
         for keys in _EITHER_OR:

@@ -50,7 +50,6 @@ class Option:
 
     @property
     def spellings(self) -> tuple[str, ...]:
-        """All its names, the main one first."""
         return (self.key, *self.aliases)
 
     def text(self, spelling: str, value: Any) -> str:
@@ -74,10 +73,6 @@ def spellings(options: Iterable[Option]) -> tuple[str, ...]:
 
 def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of the options that are there, by field; other keys are ignored.
-
-    Args:
-        options: What to look for.
-        configuration: Keys and values as the user wrote them.
 
     Raises:
         ConfigurationError: A value cannot be used, or two spellings of a key disagree.

@@ -135,11 +135,7 @@ class RestartStrategy(ABC):
 
     @abstractmethod
     def on_failure(self, now: int) -> int | None:
-        """Say how many milliseconds to wait before the next attempt, `None` to give up.
-
-        Args:
-            now: Milliseconds of a monotonic clock.
-        """
+        """Say how many milliseconds to wait before the next attempt, `None` to give up."""
 
 
 class RestartStrategyConfiguration(ABC):
@@ -153,11 +149,7 @@ class RestartStrategyConfiguration(ABC):
 
     @abstractmethod
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        """Return a fresh strategy for one run of a job.
-
-        Args:
-            jitter: Gives numbers between 0 and 1.
-        """
+        """Return a fresh strategy for one run of a job."""
 
     def to_configuration(self) -> dict[str, str]:
         """Return the strategy as configuration keys and values.

@@ -47,15 +47,6 @@ def page(
     The numbers of all pages add up to those of the whole state. A page may have fewer rows than
     asked for and still not be the last one: only `next` tells.
 
-    Args:
-        before: The earlier snapshot.
-        after: The later one.
-        uid: The operator.
-        name: The state.
-        after_cursor: What the page before gave as `next`.
-        limit: Number of rows, at most `browse.MOST`.
-        full: Show long values as a whole.
-
     Raises:
         StateError: Neither has such a state, or its rows cannot be read.
         IncompatibleStateError: Its types or key groups differ.

@@ -204,7 +204,6 @@ class AttemptLife:
 
     @property
     def cause(self) -> str | None:
-        """Why it ended, if somebody said so."""
         if self.ended is not None and isinstance(self.ended.event, JobEnded | Restarting):
             return self.ended.event.cause
         return self.concluded

@@ -123,7 +123,6 @@ class Job:
         return judge(self.directory.status(), self._clock.now_ms())
 
     def detail(self) -> JobDetail:
-        """Return how the job is and what it runs."""
         summary = self.summary()
         if summary.state == UNREADABLE:
             return JobDetail(summary=summary)

@@ -62,7 +62,6 @@ class Jobs:
         return sorted(job.name for job in self.all())
 
     def all(self) -> builtins.list[Job]:
-        """Return the jobs, by name."""
         found = (self._in(segment) for segment in self._storage.folders())
         return sorted((job for job in found if job is not None), key=lambda job: job.name)
 

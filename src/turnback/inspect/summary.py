@@ -47,7 +47,6 @@ class Liveness:
 
     @property
     def is_driven(self) -> bool:
-        """Whether a driver may be running right now."""
         return self.is_served and self.driver is not None and self.driver.alive is not False
 
 

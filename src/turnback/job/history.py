@@ -64,12 +64,10 @@ class CheckpointStats(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
 
     @property
     def async_ms(self) -> int:
-        """Time it took beside the stream."""
         return self.manifest_ms + self.commit_ms
 
     @property
     def since_trigger_ms(self) -> int:
-        """Time from the trigger until it was complete."""
         return self.waited_ms + self.async_ms
 
     @property

@@ -184,11 +184,6 @@ def outcome_of_ended_job(
     Its savepoint is complete if the job has recorded it: a stop or cancel ends the job only after
     that, and then the job ended with the very epoch that is in the savepoint.
 
-    Args:
-        request: The request.
-        job: How the job has ended.
-        catalog: The savepoints that the job took.
-
     Raises:
         StorageError: The storage does not answer, or a record is damaged.
     """

@@ -84,7 +84,6 @@ class Requests:
     # -- for those who ask
 
     def submit(self, spec: RequestSpec) -> Request:
-        """Ask for something; durable on return."""
         while True:
             request = Request(
                 id=self._new_id(), created_ms=self._clock.now_ms(), **msgspec.structs.asdict(spec)
@@ -131,11 +130,6 @@ class Requests:
         on_progress: Callable[[Progress], None] | None = None,
     ) -> RequestResult | None:
         """Wait until a request has ended.
-
-        Args:
-            id_: The request.
-            timeout_s: How long to wait; `None` for ever.
-            on_progress: Called whenever progress has changed.
 
         Returns:
             How it ended, `None` if the time is over. The request stays.

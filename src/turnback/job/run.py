@@ -204,7 +204,6 @@ class RunDirectory:
 
     @property
     def log(self) -> Path:
-        """What the driver printed."""
         return self.path / LOG
 
     def launch(self) -> Launch:
@@ -245,7 +244,6 @@ class RunDirectory:
         self.write("driver.json", process)
 
     def driver(self) -> ProcessId | None:
-        """Return the driver of now or the last one."""
         return self.read("driver.json", ProcessId)
 
     def start_supervisor(self) -> subprocess.Popen[bytes]:
@@ -292,7 +290,6 @@ class RunDirectory:
         return self.read("error.json", RunError)
 
     def forget_error(self) -> None:
-        """Before the driver starts again."""
         self._files.delete("error.json")
 
     def set_end(self, end: RunEnd) -> None:

@@ -121,7 +121,6 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     log: str | UnsetType | None = UNSET
 
     def apply(self, status: Status) -> Status:
-        """Return a status with these changes."""
         fields = msgspec.structs.asdict(self)
         changes = {name: value for name, value in fields.items() if value is not UNSET}
         return msgspec.structs.replace(status, **changes)

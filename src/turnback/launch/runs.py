@@ -86,9 +86,6 @@ class Runs:
 
         A launch belongs to the root of the job it ran; one that never came to a job, to the root
         that it was started with.
-
-        Args:
-            root: The directory of all jobs.
         """
         found = Over([], [])
         entries = sorted(self.root.iterdir()) if self.root.is_dir() else []
@@ -174,12 +171,7 @@ class Started:
 
 
 def await_running(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> Started:
-    """Wait until the job runs, or does not.
-
-    Args:
-        run: The launch; its supervisor is started.
-        on_wait: Called again and again meanwhile.
-    """
+    """Wait until the job runs, or does not."""
     watch = _Watch(run)
     while True:
         if run.running() is not None:

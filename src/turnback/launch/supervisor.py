@@ -60,7 +60,6 @@ class Supervisor:
         self._warned = False
 
     def supervise(self) -> None:
-        """Return when the driver has ended for good."""
         driver = self._adopt() or self._start()
         while True:
             code = None if driver is None else self._wait_for(driver)

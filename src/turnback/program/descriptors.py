@@ -118,7 +118,6 @@ class StateDescriptor:
 
     @property
     def key_type(self) -> TypeInfo | None:
-        """Type of a map's keys, else None."""
         self.check()
         return self._key_type
 

@@ -111,7 +111,6 @@ class Level:
 
     @property
     def keyed(self) -> tuple[Operator, ...]:
-        """The operators that may hold keyed state."""
         return tuple(op for op in self.operators if op.key is not None)
 
 

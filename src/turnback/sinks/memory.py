@@ -73,7 +73,6 @@ class OutputLedger:
 
     @classmethod
     def of(cls, key: str) -> OutputLedger:
-        """The ledger of this key in this process."""
         with cls._guard:
             ledger = cls._all.get(key)
             if ledger is None:
@@ -81,7 +80,6 @@ class OutputLedger:
             return ledger
 
     def once(self, token: str, apply: Callable[[], None]) -> None:
-        """Apply an output unless that has been done."""
         with self.lock:
             if token in self._seen:
                 return
@@ -111,7 +109,6 @@ class InlineSink(Sink):
 
     @property
     def ledger(self) -> OutputLedger:
-        """What this process has committed to the sink."""
         return self._ledger
 
     def writer(self, ctx: WriterContext) -> SinkWriter:

@@ -169,10 +169,6 @@ class PublishRecord:
 
     Each attempt that commits writes a file of its own, beside the directories where attempts stage:
     one that was replaced without knowing it cannot turn the record of its successor back.
-
-    Args:
-        root: The sink's directory.
-        attempt: The attempt that writes.
     """
 
     def __init__(self, root: Path, attempt: int) -> None:

@@ -48,9 +48,6 @@ def is_mark(name: str) -> bool:
 class SavepointDirectory:
     """Where one savepoint is, or is being written.
 
-    Args:
-        storage: The directory itself.
-
     Attributes:
         writer: Who writes, since `begin`; see `file_name`.
     """

@@ -102,7 +102,6 @@ class SavepointDraft(Generic[S, P]):
         del self.states[check_state(self._name, self.states, uid, state)]
 
     def remove_operator(self, uid: str) -> None:
-        """Leave an operator out, with all its states."""
         if uid not in self.operators or uid in self.source_uids():
             check_operator(self._name, self.states, uid)
         self.states = {id: state for id, state in self.states.items() if id[0] != uid}

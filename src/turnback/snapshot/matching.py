@@ -53,7 +53,6 @@ class Program:
         return self.sources | self.others | frozenset(self.states)
 
     def knows(self, id: StateId) -> bool:
-        """Whether it has a state for certain."""
         return id[1] in self.states.get(id[0], ())
 
     def may_have(self, id: StateId) -> bool:
@@ -256,7 +255,6 @@ class _Names:
         raise ConfigurationError(f"{option}: {self.whose} has no {what} {given!r}; {hint}")
 
     def readings(self, given: Any) -> list[Name]:
-        """Everything a name can mean here."""
         if isinstance(given, str):
             cuts = [i for i, char in enumerate(given) if char == "/"]
             pairs = [(given[:i], given[i + 1 :]) for i in cuts]

@@ -210,10 +210,6 @@ def encode(metadata: SavepointMetadata) -> bytes:
 def decode(data: bytes, name: str) -> SavepointMetadata:
     """Read the bytes of `_metadata.json`. They may come from strangers.
 
-    Args:
-        data: The whole file.
-        name: The file, for messages.
-
     Raises:
         CorruptFileError: It is damaged, is no savepoint, or names files that cannot be in one.
         FormatVersionError: It was written by a newer version.

@@ -172,7 +172,6 @@ class CheckReport:
         return tuple(row for row in self.rows if row.verdict is verdict)
 
     def render(self) -> str:
-        """The report as a plain text table."""
         head = ("VERDICT", "WHAT", "UID", "STATE", "REASON")
         lines = [head] + [
             (row.verdict.value, row.subject.value, row.uid, row.state, row.reason)
@@ -190,7 +189,6 @@ class CheckReport:
         return "\n".join([title, "", *(line.rstrip() for line in table), "", ending])
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as values that JSON can hold."""
         return {
             "snapshot": self.snapshot,
             "job": self.job,

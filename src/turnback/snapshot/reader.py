@@ -78,7 +78,6 @@ class StoredRows:
                 yield rows
 
     def typed(self, first: int, last: int) -> Iterator[pa.Table]:
-        """The same with typed columns."""
         from turnback.snapshot.table import StateTable, read_parts
 
         if self.parts:
@@ -113,11 +112,9 @@ class StateReader:
         return StateTable(self.stored.schema).arrow_schema
 
     def read(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Read the key groups first..last."""
         return self.stored.typed(first, last)
 
     def __call__(self, batches: Batches) -> Batches:
-        """Read the shares whose numbers these are."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for table in self.read(*self.spans[number]):

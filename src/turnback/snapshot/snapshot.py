@@ -40,12 +40,10 @@ class Snapshot:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The checkpoint, if it is one."""
         return self.document if isinstance(self.document, Manifest) else None
 
     @property
     def metadata(self) -> SavepointMetadata | None:
-        """The savepoint, if it is one."""
         return self.document if isinstance(self.document, SavepointMetadata) else None
 
     @property
@@ -110,13 +108,11 @@ class Snapshot:
 
     @property
     def streams(self) -> dict[str, int]:
-        """How many streams each source reads, by uid."""
         uids = {op.uid for op in self.operators}
         return dict(Counter(source_uid(leaf, uids) for leaf in self.sources))
 
     @property
     def promising_sinks(self) -> list[str]:
-        """Uids of the sinks with promised output."""
         return [uid for uid, transactions in self.promised.items() if transactions]
 
     def uids(self) -> frozenset[str]:

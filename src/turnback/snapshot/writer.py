@@ -155,7 +155,6 @@ class PartCopier:
     writer: str = ""
 
     def run(self) -> tuple[StatePart, ...]:
-        """Copy; the file is durable when this returns."""
         name = file_name(self.writer, f"{uuid.uuid4().hex}.parquet")
         path = f"{state_directory(self.state)}/{name}"
         _copy(self.part, self.source, self.target, path)
@@ -196,14 +195,7 @@ def copy_source_log(
     target: StorageRef,
     path_of: Callable[[LogFile], str],
 ) -> SourcePosition:
-    """Copy the files that belong to the position of a source.
-
-    Args:
-        position: The position.
-        source: Where the files are.
-        target: Where they go.
-        path_of: The path each gets there.
-    """
+    """Copy the files that belong to the position of a source."""
     log: list[LogFile] = []
     for file in position.log:
         path = path_of(file)

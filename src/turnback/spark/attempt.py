@@ -96,7 +96,6 @@ class Attempt:
         self._gate.acquire()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
         self._gate.release()
 
     def finish(self) -> None:

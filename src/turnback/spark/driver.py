@@ -51,7 +51,6 @@ class JobContext:
 
     @property
     def storage(self) -> StorageRef:
-        """The job directory, for tasks."""
         spec = self.spec
         return StorageRef(self.directory.storage.uri, dict(spec.storage_options), spec.inline)
 
@@ -85,7 +84,6 @@ class Tenure:
 
     @property
     def is_taken(self) -> bool:
-        """Whether this driver has ever had the job."""
         return self._attempt is not None
 
     def take(self, attempt: int) -> None:
@@ -135,7 +133,6 @@ class Heartbeat:
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Beat until the end of the block."""
         done = threading.Event()
 
         def beat() -> None:

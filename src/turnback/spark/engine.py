@@ -201,7 +201,6 @@ class SparkQuery:
         return self._reruns.happened(acks)
 
     def run(self, batch: DataFrame, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        """Run one epoch as one Spark job."""
         self._spark.sparkContext.setJobDescription(description)
         try:
             rows = self._frames.build(batch, orders).collect()

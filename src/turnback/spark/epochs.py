@@ -34,7 +34,6 @@ class EpochAcks:
     acks: tuple[TaskAck, ...]
 
     def transactions(self) -> dict[str, tuple[bytes, ...]]:
-        """Everything sinks prepared, by sink uid."""
         by_sink: dict[str, tuple[bytes, ...]] = {}
         for ack in self.acks:
             for uid, handles in ack.transactions.items():
@@ -42,7 +41,6 @@ class EpochAcks:
         return by_sink
 
     def records(self) -> dict[str, tuple[int, int]]:
-        """Elements read and written by operator uid."""
         totals: dict[str, tuple[int, int]] = {}
         for ack in self.acks:
             for uid, (read, written) in ack.records.items():
@@ -187,7 +185,6 @@ class Epochs:
         self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
     def close(self) -> None:
-        """Start nothing more."""
         self._merger.close()
 
     def _acknowledged(self, input: EpochInput, epoch: int) -> EpochAcks:
@@ -221,7 +218,6 @@ class Epochs:
         )
 
     def _take_schemas(self, acks: EpochAcks) -> None:
-        """Learn which states the program has."""
         by_id = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         self._schemas = tuple(by_id.values())
 
@@ -233,12 +229,7 @@ _WINDOW_S = 10.0
 
 
 class Meter:
-    """Counts what an attempt does, for its status. Thread-safe.
-
-    Args:
-        plan: The program.
-        clock: Where time comes from.
-    """
+    """Counts what an attempt does, for its status. Thread-safe."""
 
     def __init__(self, plan: Plan, clock: Clock) -> None:
         self._plan = plan

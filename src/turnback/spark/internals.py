@@ -364,11 +364,7 @@ def lost_jvm(spark: SparkSession) -> str | None:
 
 @contextmanager
 def unless_jvm_lost(what: str) -> Iterator[None]:
-    """Leave out what only tidies up in a JVM, if that is gone: it must not hide what went wrong.
-
-    Args:
-        what: What is done, for the log.
-    """
+    """Leave out what only tidies up in a JVM, if that is gone: it must not hide what went wrong."""
     try:
         yield
     except (Py4JNetworkError, OSError) as error:

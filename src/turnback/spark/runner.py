@@ -130,7 +130,6 @@ class JobRunner:
             self._attempt.stop()
 
     def _tell_supervisor(self, info: JobInfo) -> None:
-        """Tell the supervisor which job this is."""
         if self._spec.run is not None:
             self._spec.run.set_job(
                 RunningJob(

@@ -39,7 +39,6 @@ class CopiedState:
     max_parallelism: int
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Its columns without key groups."""
         return state_frame(spark, self.stored, self.max_parallelism).drop("key_group")
 
 
@@ -54,7 +53,6 @@ class NewState:
     rows: DataFrame
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Its columns without key groups."""
         return self.rows
 
 
@@ -72,15 +70,7 @@ class SavepointPosition:
 
 
 class SavepointFiles:
-    """Writes the state and the positions of a savepoint that no job has taken.
-
-    Args:
-        spark: Where the work is done.
-        target: The savepoint.
-        max_parallelism: Number of key groups.
-        epoch: The last epoch in it.
-        writer: Who writes it, see `file_name`.
-    """
+    """Writes the state and the positions of a savepoint that no job has taken."""
 
     def __init__(
         self,

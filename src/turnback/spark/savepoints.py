@@ -198,12 +198,7 @@ def _size_of_copies(files: list[StateFile]) -> int:
 
 
 class JobSavepoints:
-    """Takes savepoints of one job, records them, and deletes scheduled ones that are too old.
-
-    Args:
-        context: The job.
-        requests: Where progress is shown.
-    """
+    """Takes savepoints of one job, records them, and deletes scheduled ones that are too old."""
 
     def __init__(self, context: JobContext, requests: Requests) -> None:
         self._name = context.directory.name
@@ -247,10 +242,6 @@ class JobSavepoints:
         """Write out the checkpoint that a changed program starts from, unless that was done before.
 
         Its id follows from the checkpoint, so that another start of the same upgrade finds it.
-
-        Args:
-            manifest: The checkpoint, whose sinks are settled.
-            origin: What the job itself was started from.
         """
         what = Request(
             id=f"{_BEFORE_UPGRADE}-{manifest.number}-{digest(encode(manifest))[-12:]}",
@@ -269,7 +260,6 @@ class JobSavepoints:
         self._exporter.stop()
 
     def last_scheduled(self, default: int) -> int:
-        """When the last scheduled one was taken."""
         return max((e.created_ms for e in self._catalog.list() if e.scheduled), default=default)
 
     def _write(

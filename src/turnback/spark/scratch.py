@@ -39,7 +39,6 @@ class Scratch(CheckpointLogs):
         super().__init__(self._lock.directory, leaves)
 
     def remove(self) -> None:
-        """Throw the directory away."""
         self._lock.remove()
         self._lock.release()
 

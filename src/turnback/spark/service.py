@@ -63,10 +63,6 @@ class RequestService:
     Requests come as files in the job directory, so anybody who can write there can ask. The service
     lives as long as the driver, over all its attempts. One savepoint is written at a time; a plain
     cancel waits for none. A stop or cancel is answered after the job has ended.
-
-    Args:
-        context: The job.
-        job: Controls its attempts.
     """
 
     def __init__(self, context: JobContext, job: JobControl) -> None:
@@ -183,10 +179,6 @@ class RequestService:
     def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
         """Wait for the end of a request.
 
-        Args:
-            request: From `submit`.
-            is_over: Whether the job has ended.
-
         Returns:
             The directory of the savepoint, if one was asked for.
 
@@ -258,7 +250,6 @@ class RequestService:
         self._requests.submit(spec)
 
     def _end_state(self) -> JobState | None:
-        """How the job has ended, `None` if it has not."""
         try:
             status = self._directory.status()
         except StorageError as e:

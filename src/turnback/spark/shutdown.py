@@ -50,12 +50,6 @@ class Shutdown:
     A stop, or a cancel with savepoint, pauses the stream, takes a checkpoint, and writes down that
     the job ends with it. From then on, until the request has a result, every attempt begins
     paused, in this driver and in those after it. Thread-safe.
-
-    Args:
-        directory: The job directory.
-        requests: The requests of the job.
-        cancel: Cancels the job.
-        check_tenure: See `Tenure.check`.
     """
 
     def __init__(
@@ -98,7 +92,6 @@ class Shutdown:
                 self._paused.append(attempt)
 
     def pause(self, attempt: PausableAttempt) -> None:
-        """Pause an attempt until `resume`."""
         attempt.pause()
         with self._lock:
             self._paused.append(attempt)

@@ -68,11 +68,6 @@ def claim_targets(
 class JobSinks:
     """Commits and rolls back what the tasks of a job have prepared.
 
-    Args:
-        plan: The program.
-        fence: The attempt; it has the right to commit.
-        directory: The job directory.
-
     Raises:
         ConfigurationError: Another job has taken over a target.
     """

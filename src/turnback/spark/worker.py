@@ -35,11 +35,6 @@ def run_tasks(spark: SparkSession, what: str, tasks: Sequence[Task[T_co]]) -> li
     They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
     would have to be started, and load everything, besides those that are there.
 
-    Args:
-        spark: The session.
-        what: What Spark's UI shows.
-        tasks: The work.
-
     Returns:
         The results, in the order of the tasks.
 
@@ -118,7 +113,6 @@ class LevelTask:
     order: Order
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the epoch's share of this partition."""
         context = TaskContext.get()
         assert context is not None
         name = TaskName(

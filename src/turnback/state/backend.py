@@ -37,11 +37,6 @@ class KeyedStateBackend(KeyContext):
     Handles are registered once and stay valid; `begin` puts another store behind them for each
     epoch. Nothing is written to the store: changes are kept in memory until `drain`.
 
-    Args:
-        uid: The operator.
-        codec: Encodes its keys.
-        max_parallelism: Number of key groups.
-
     Attributes:
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says.
     """
@@ -83,7 +78,6 @@ class KeyedStateBackend(KeyContext):
         return [handle.schema for handle in self._handles.values()]
 
     def descriptors(self) -> list[StateDescriptor]:
-        """What they were registered with."""
         return list(self._descriptors.values())
 
     def begin(self, store: LocalStore, epoch: int) -> None:
@@ -94,7 +88,6 @@ class KeyedStateBackend(KeyContext):
             handle.begin()
 
     def drain(self, builder: DeltaBuilder) -> None:
-        """Write everything changed since `begin`."""
         for handle in self._handles.values():
             handle.drain(builder)
 

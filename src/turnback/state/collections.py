@@ -48,7 +48,6 @@ class ListState(KeyedState, Generic[T]):
         return iter(self.get())
 
     def add(self, value: T) -> None:
-        """Append an element."""
         if value is None:
             raise self._no_null()
         key = self._context.key
@@ -59,27 +58,23 @@ class ListState(KeyedState, Generic[T]):
             self._added[key] = [cached]
 
     def add_all(self, values: Iterable[T]) -> None:
-        """Append elements."""
         new = self._all_to_cache(values)
         if new:
             self._added.setdefault(self._context.key, []).extend(new)
 
     def update(self, values: Iterable[T] | None) -> None:
-        """Replace the list; None or nothing clears it."""
         new = [] if values is None else self._all_to_cache(values)
         self.clear()
         if new:
             self._added[self._context.key] = new
 
     def clear(self) -> None:
-        """Remove all elements of the current key."""
         key = self._context.key
         self._cleared[key] = None
         self._stored[key] = []
         self._added.pop(key, None)
 
     def begin(self) -> None:
-        """Forget the epoch before."""
         self._added.clear()
         self._stored.clear()
         self._cleared.clear()
@@ -185,7 +180,6 @@ class MapState(KeyedState, Generic[K, V]):
         return None if cached is _ABSENT else self._value(cached)
 
     def put(self, key: K, value: V) -> None:
-        """Set an entry."""
         self._set(key, value if type(value) is self._plain else self._cached(value))
 
     def _set(self, key: K, cached: Any) -> None:
@@ -198,16 +192,13 @@ class MapState(KeyedState, Generic[K, V]):
         entries.dirty[sub] = None
 
     def put_all(self, values: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
-        """Set several entries."""
         for key, value in values.items() if isinstance(values, Mapping) else values:
             self.put(key, value)
 
     def remove(self, key: K) -> None:
-        """Remove an entry, if it is there."""
         self._set(key, _ABSENT)
 
     def contains(self, key: K) -> bool:
-        """Whether there is an entry."""
         return self._find(key) is not _ABSENT
 
     def items(self) -> list[tuple[K, V]]:
@@ -233,7 +224,6 @@ class MapState(KeyedState, Generic[K, V]):
         return entries.whole or all(sub in known for sub, _ in self._scan())
 
     def clear(self) -> None:
-        """Remove all entries of the current key."""
         entries = self._new()
         entries.whole = entries.cleared = True
 
@@ -258,7 +248,6 @@ class MapState(KeyedState, Generic[K, V]):
         return iter(self.keys())
 
     def begin(self) -> None:
-        """Forget the epoch before."""
         self._maps.clear()
 
     def drain(self, builder: DeltaBuilder) -> None:

@@ -136,12 +136,7 @@ def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch
 
 
 def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
-    """Read a state file whose length and digest have been checked.
-
-    Args:
-        data: The bytes.
-        name: What to call the file in an error.
-    """
+    """Read a state file whose length and digest have been checked."""
     buffer = pa.py_buffer(data)
     try:
         reader = ipc.open_file(buffer)

@@ -107,10 +107,6 @@ def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[State
     A complete file says all there is to say about its operators in its key groups, so older files
     count only outside of those.
 
-    Args:
-        files: All files of the snapshot.
-        wanted: The key groups by operator uid.
-
     Returns:
         Clipped files, in the order in which they are applied.
     """

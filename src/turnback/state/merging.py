@@ -190,11 +190,9 @@ class _Source:
 
     @property
     def held_bytes(self) -> int:
-        """How much is held."""
         return sum(table.nbytes for table in self._held)
 
     def load(self) -> None:
-        """Hold one more batch."""
         for read in self._batches:
             table = self._read(read, self._first, self._last)
             if len(table):

@@ -74,7 +74,6 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> tuple[str, str]:
-        """What the state is found by: uid and name."""
         return (self.uid, self.name)
 
     def differences(self, other: StateSchema) -> list[tuple[str, Any, Any]]:

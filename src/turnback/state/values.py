@@ -229,12 +229,10 @@ class SingleState(KeyedState):
         self._dirty: dict[Any, Any] = {}
 
     def begin(self) -> None:
-        """Forget the epoch before."""
         self._cache.clear()
         self._dirty.clear()
 
     def drain(self, builder: DeltaBuilder) -> None:
-        """Write what was set in this epoch."""
         dirty = self._dirty
         if not dirty:
             return
@@ -248,7 +246,6 @@ class SingleState(KeyedState):
         )
 
     def clear(self) -> None:
-        """Remove the value of the current key."""
         key = self._context.key
         self._cache[key] = self._dirty[key] = None
 

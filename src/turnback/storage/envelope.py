@@ -19,12 +19,6 @@ def digest(data: bytes) -> str:
 def check(data: bytes, length: int, recorded: str, name: str) -> None:
     """Compare a file's bytes with what was recorded when it was written.
 
-    Args:
-        data: The bytes that were read.
-        length: The recorded length.
-        recorded: The recorded checksum.
-        name: The file, for the message.
-
     Raises:
         CorruptFileError: Length or checksum differ.
     """
@@ -118,13 +112,6 @@ def encode_document(kind: str, version: int, document: msgspec.Struct) -> bytes:
 
 def decode_document(kind: str, version: int, data: bytes, name: str, type_: type[T]) -> T:
     """Read the bytes of a file that holds a struct.
-
-    Args:
-        kind: What the file has to be.
-        version: The newest readable version.
-        data: The whole file.
-        name: The file, for messages.
-        type_: The struct.
 
     Raises:
         CorruptFileError: It is damaged, or its content cannot be used.

@@ -95,7 +95,6 @@ class LocalStorage:
                 return sorted(e.name for e in entries if _is_folder(e))
 
     def delete(self, path: str) -> None:
-        """See `Storage.delete`; directories left empty go too."""
         *parents, name = split_path(path)
         with self._failing("delete", path):
             try:

@@ -72,7 +72,6 @@ class LocalDriver:
         self.wait_for_threads()
 
     def wait_for_threads(self) -> None:
-        """Wait until all its threads have ended."""
         deadline = time.monotonic() + _PATIENCE_S
         for thread in set(threading.enumerate()) - self._before:
             if thread.name.startswith("turnback"):
@@ -90,7 +89,6 @@ class LocalDriver:
             self._wrapped.close()
 
     def is_running(self) -> bool:
-        """Whether an attempt runs that has not failed."""
         attempt = self.client._runner.attempt
         return attempt is not None and attempt.is_running and attempt.coordinator.failure is None
 

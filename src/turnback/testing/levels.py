@@ -66,7 +66,6 @@ class Levels:
         return [decode_barrier(control) for control in controls]
 
     def close(self) -> None:
-        """Close the user's functions."""
         while self._instances:
             self._instances.popitem()[1].close()
 

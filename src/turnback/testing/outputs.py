@@ -20,11 +20,7 @@ from turnback.types.typeinfo import type_from_descriptor
 
 
 class Outputs:
-    """Collects what would be written, in place of the program's sinks; it outlives drivers.
-
-    Args:
-        real: Uids of sinks that are left as they are.
-    """
+    """Collects what would be written, in place of the program's sinks; it outlives drivers."""
 
     def __init__(self, real: Collection[str]) -> None:
         self._real = frozenset(real)
@@ -41,7 +37,6 @@ class Outputs:
                 node.function = self._sinks.setdefault(uid, CollectSink())
 
     def of(self, uid: str) -> list[Any]:
-        """All elements committed to a sink so far."""
         if uid not in self._sinks:
             raise unknown("sink", uid, self._sinks)
         return self._sinks[uid].results

@@ -39,7 +39,6 @@ class Point:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All methods it depends on."""
         return (self.method, self.during) if self.during else (self.method,)
 
 
@@ -106,12 +105,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
 
 
 class Countdown:
-    """Calls a function when it is called for the last time.
-
-    Args:
-        count: How often it has to be called.
-        reached: Called then.
-    """
+    """Calls a function when it is called for the last time."""
 
     def __init__(self, count: int, reached: Callable[[], None]) -> None:
         self._left, self._reached = count, reached

@@ -85,7 +85,6 @@ class PushedElements(LocalSource):
         self._batches.append(Batch(self.schema, list(elements)).arrow)
 
     def batches(self) -> Batches:
-        """All pushes."""
         return list(self._batches)
 
     def reader(self) -> SourceReader:
@@ -180,7 +179,6 @@ class FileSource(LocalSource):
         return _FileReader(self)
 
     def read_file(self, path: Path) -> pa.RecordBatch:
-        """The records of one file."""
         schema = stream_schema(self.schema)
         if not path.stat().st_size:
             return pa.RecordBatch.from_pylist([], schema)

@@ -63,9 +63,6 @@ class Row(tuple[Any, ...]):
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
         """Return the fields as a dict.
 
-        Args:
-            recursive: Also turn the rows inside into dicts.
-
         Raises:
             TypeError: The fields have no names.
         """

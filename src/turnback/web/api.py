@@ -187,7 +187,6 @@ class Endpoint:
 
     @property
     def names(self) -> list[str]:
-        """The names in its path."""
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
     def parse_query(self, query: QueryParams) -> dict[str, str | int | None]:

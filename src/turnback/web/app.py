@@ -95,11 +95,9 @@ class Assets:
         }
 
     def names(self) -> list[str]:
-        """Return the names of all files."""
         return sorted(self._files)
 
     def file(self, request: Request) -> Response:
-        """Answer with the file that the path names."""
         return self._answer(request, request.path_params["name"])
 
     def page(self, request: Request) -> Response:

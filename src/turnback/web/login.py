@@ -82,11 +82,9 @@ class Session:
         self._cookie = f"turnback_{port}"
 
     def is_token(self, text: str) -> bool:
-        """Return whether this is the token."""
         return secrets.compare_digest(text.encode("utf-8", "replace"), self._token)
 
     def credential(self, headers: Headers) -> Credential:
-        """Return the valid credential of a request."""
         given = headers.get("authorization", "")
         bearer = given[: len(_BEARER)].lower() == _BEARER
         if bearer and self.is_token(given[len(_BEARER) :].strip()):

@@ -50,12 +50,10 @@ class JobSample:
 
     @property
     def completed(self) -> Iterator[CheckpointRow]:
-        """The complete checkpoints, newest first."""
         return (row for row in self.history.rows if row.status is CheckpointStatus.COMPLETED)
 
     @property
     def running_ms(self) -> float:
-        """How long the newest attempt has run."""
         started = self.detail.summary.started_ms
         return float(max(0, self.now_ms - started)) if started is not None else 0.0
 

@@ -70,7 +70,6 @@ class Site:
 
     @cached_property
     def hosts(self) -> Hosts:
-        """The names it answers to."""
         return Hosts(self.host, self.port, self.allowed_hosts)
 
 
@@ -79,11 +78,6 @@ class Hosts:
 
     A web page elsewhere can point a name of its own at this machine and then talk to it as if it
     were the same site (DNS rebinding). The Host header gives that away.
-
-    Args:
-        host: The address that is listened on.
-        port: The port that is listened on.
-        allowed: Further names, with or without a port.
 
     Raises:
         ConfigurationError: One of those is not a valid name.

@@ -50,7 +50,6 @@ class TaskContext:
         return self._operator.uid
 
     def get_index_of_this_subtask(self) -> int:
-        """This instance's number, from 0."""
         return self._partition
 
     def get_number_of_parallel_subtasks(self) -> int:
@@ -96,7 +95,6 @@ class TaskContext:
         return self.register(descriptor)
 
     def register(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state of any kind."""
         assert self._backend is not None
         try:
             descriptor.check()

@@ -181,7 +181,6 @@ class _Converter:
         self._key = stored.key.codec().decode
 
     def table(self, rows: pa.Table) -> pa.Table:
-        """The rows with converted values."""
         decode, encode, convert, value = self._decode, self._encode, self._convert, b""
         out: list[bytes] = []
         try:

@@ -84,7 +84,6 @@ class LocalStores:
         return cls(_of_user(local_dir) / f"{path_segment(owner.job_id)}-{place}")
 
     def store(self, level: int, partition: int) -> Path:
-        """Return where the store of a partition is."""
         return self.path / f"{level}-{partition}"
 
     def owner(self) -> StoreOwner | None:
@@ -146,11 +145,7 @@ class LocalStores:
         return complete
 
     def discard(self, why: str) -> None:
-        """Remove those that no process has open; a failure is logged, for they are only caches.
-
-        Args:
-            why: Why nobody needs them, for the log.
-        """
+        """Remove those that no process has open; a failure is logged, for they are only caches."""
         try:
             there = self.path.is_dir()
             if there and self.remove():
@@ -265,7 +260,6 @@ class LocalState:
         return self._replica.opening if self._replica else ""
 
     def schemas(self) -> tuple[StateSchema, ...]:
-        """The states the operators have registered."""
         return tuple(schema for backend in self._backends for schema in backend.schemas())
 
     def open(self) -> None:

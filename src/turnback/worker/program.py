@@ -40,7 +40,6 @@ class RowLayout:
 
     @cached_property
     def fields(self) -> list[tuple[str, TypeInfo]]:
-        """The data columns of all wires, in order."""
         return [
             # Unique where Spark takes "n" and "N" for one, and without a need for quotes.
             (f"w{wire.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
@@ -60,7 +59,6 @@ class RowLayout:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the rows."""
         control = [(TO, pa.int32()), (WIRE, pa.int32()), (CONTROL, pa.binary())]
         return pa.schema(control + [(name, type.arrow()) for name, type in self.fields])
 
@@ -70,7 +68,6 @@ class RowLayout:
         return ", ".join(columns)
 
     def pack(self, wire: Channel, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
-        """Rows of one wire as rows of the shuffle."""
         n = data.num_rows
         arrays: list[pa.Array] = [
             pa.nulls(n, pa.int32()) if to is None else to,
@@ -84,7 +81,6 @@ class RowLayout:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def barriers(self, targets: Sequence[int], controls: Sequence[bytes]) -> pa.RecordBatch:
-        """One barrier row per downstream partition."""
         n = len(targets)
         arrays: list[pa.Array] = [
             pa.array(targets, pa.int32()),
@@ -179,7 +175,6 @@ class Chains:
         return unused
 
     def of_level(self, level: int) -> dict[int, tuple[StateFile, ...]]:
-        """The chain of every partition of a level."""
         return {p: files for (at, p), files in self._chains.items() if at == level}
 
     def items(self) -> list[tuple[PartitionId, tuple[StateFile, ...]]]:

@@ -37,7 +37,6 @@ class FunctionOutput(Batch):
 
     @property
     def rows(self) -> list[Any]:
-        """The elements, each of the declared class."""
         if self._formed is None:
             try:
                 self._formed = self._in_form()
