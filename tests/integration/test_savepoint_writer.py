@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from job_support import Jobs
 from pyspark.sql import functions as F
 from shop import (
     EVERY,
@@ -24,6 +23,7 @@ from shop import (
     totals,
 )
 
+from job_support import Jobs
 from turnback import (
     Savepoint,
     SavepointWriter,

@@ -75,7 +75,7 @@ class Operator:
         key: How its input is keyed, if it is.
         parallelism: Number of instances.
         consumers: Operators of the same level that read its output.
-        wires: Wires that carry its output on to later levels.
+        channels: Channels that carry its output on to later levels.
     """
 
     id: int
@@ -88,7 +88,7 @@ class Operator:
     key: KeySpec | None
     parallelism: int
     consumers: tuple[int, ...]
-    wires: tuple[int, ...]
+    channels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class Level:
         index: Number of the level, from 0.
         parallelism: Number of tasks; None for a first level, which has as many as the sources.
         operators: In the order data flows through them.
-        inputs: Wires it reads or passes on.
-        outputs: Wires it writes or passes on.
+        inputs: Channels it reads or passes on.
+        outputs: Channels it writes or passes on.
     """
 
     index: int
@@ -133,7 +133,7 @@ class Plan:
         sources: In the order in which Spark sees them.
         levels: Levels that run in Python. Level 0 reads the sources in their own tasks unless
             `native`.
-        wires: All wires, by id.
+        channels: All channels, by id.
         native: Whether Spark alone feeds the first shuffle, with no Python before it.
         max_parallelism: Number of key groups.
         warnings: What the user should know.
@@ -141,7 +141,7 @@ class Plan:
 
     sources: tuple[SourcePlan, ...]
     levels: tuple[Level, ...]
-    wires: tuple[Channel, ...]
+    channels: tuple[Channel, ...]
     native: bool
     max_parallelism: int
     warnings: tuple[str, ...]
@@ -254,8 +254,8 @@ class _Edge(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _WireShape:
-    """Edges of one shape share a wire: their rows are sent once, however many read them."""
+class _ChannelShape:
+    """Edges of one shape share a channel: their rows are sent once, however many read them."""
 
     producer: int
     key: KeySpec | None
@@ -281,21 +281,21 @@ class _Cut:
             self._place(node)
 
     def plan(self, warnings: tuple[str, ...]) -> Plan:
-        wires = self._wires()
-        native = self._native(wires)
-        levels = self._levels(wires)
+        channels = self._channels()
+        native = self._native(channels)
+        levels = self._levels(channels)
         if native:
             levels = [replace(level, index=level.index - 1) for level in levels[1:]]
-            wires = [
+            channels = [
                 replace(w, first_level=w.first_level - 1, last_level=w.last_level - 1)
-                for w in wires
+                for w in channels
             ]
         sources = tuple(
             SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), n.function)
             for n in self.nodes
             if n.kind is NodeKind.SOURCE
         )
-        return Plan(sources, tuple(levels), tuple(wires), native, self.max_parallelism, warnings)
+        return Plan(sources, tuple(levels), tuple(channels), native, self.max_parallelism, warnings)
 
     def _place(self, node: Node) -> None:
         if node.kind is NodeKind.SOURCE:
@@ -317,13 +317,13 @@ class _Cut:
             known = [p for p in inherited if p is not None]
             self.parallelism[node.id] = max(known) if known else (self.default if level else None)
 
-    def _wires(self) -> list[Channel]:
-        shapes: dict[_WireShape, list[int]] = defaultdict(list)
+    def _channels(self) -> list[Channel]:
+        shapes: dict[_ChannelShape, list[int]] = defaultdict(list)
         for producer, consumer, _ in self.edges:
             into = self.level[consumer.id]
             if self.level[producer.id] < into:
                 parallelism = self.parallelism[consumer.id] or self.default
-                shape = _WireShape(producer.id, consumer.key, parallelism, into)
+                shape = _ChannelShape(producer.id, consumer.key, parallelism, into)
                 shapes[shape].append(consumer.id)
         by_id = {n.id: n for n in self.nodes}
         return [
@@ -341,10 +341,10 @@ class _Cut:
             for i, (shape, consumers) in enumerate(shapes.items())
         ]
 
-    def _native(self, wires: list[Channel]) -> bool:
+    def _native(self, channels: list[Channel]) -> bool:
         """Whether the first level would only pass rows on, which Spark does by itself."""
         first = [n for n in self.nodes if self.level[n.id] == 0]
-        out = [w for w in wires if w.first_level == 0]
+        out = [w for w in channels if w.first_level == 0]
         return (
             all(n.kind is NodeKind.SOURCE for n in first)
             and len(out) == len(first)
@@ -352,18 +352,18 @@ class _Cut:
             and all(w.routing(1) is Routing.KEY_COLUMNS for w in out)
         )
 
-    def _levels(self, wires: list[Channel]) -> list[Level]:
+    def _levels(self, channels: list[Channel]) -> list[Level]:
         levels = []
         for index in range(max(self.level.values()) + 1):
             members = [n for n in self.nodes if self.level[n.id] == index]
-            operators = tuple(self._operator(n, wires) for n in members)
+            operators = tuple(self._operator(n, channels) for n in members)
             parallelism = max(op.parallelism for op in operators) if index else None
-            inputs = tuple(w.id for w in wires if w.first_level < index <= w.last_level)
-            outputs = tuple(w.id for w in wires if w.first_level <= index < w.last_level)
+            inputs = tuple(w.id for w in channels if w.first_level < index <= w.last_level)
+            outputs = tuple(w.id for w in channels if w.first_level <= index < w.last_level)
             levels.append(Level(index, parallelism, operators, inputs, outputs))
         return levels
 
-    def _operator(self, node: Node, wires: list[Channel]) -> Operator:
+    def _operator(self, node: Node, channels: list[Channel]) -> Operator:
         here = self.level[node.id]
         consumers = tuple(
             e.consumer.id
@@ -381,7 +381,7 @@ class _Cut:
             node.key,
             self.parallelism[node.id] or self.default,
             consumers,
-            tuple(w.id for w in wires if w.producer == node.id),
+            tuple(w.id for w in channels if w.producer == node.id),
         )
 
 

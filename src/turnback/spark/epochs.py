@@ -306,9 +306,9 @@ def _counted_by(plan: Plan) -> dict[str, str]:
     uids = {op.id: op.uid for op in plan.operators()}
     sources = {source.id: source.uid for source in plan.sources}
     found: dict[str, str] = {}
-    for wire in plan.wires:
-        if wire.first_level < 0 and uids[wire.consumers[0]] not in found.values():
-            found.setdefault(sources[wire.producer], uids[wire.consumers[0]])
+    for channel in plan.channels:
+        if channel.first_level < 0 and uids[channel.consumers[0]] not in found.values():
+            found.setdefault(sources[channel.producer], uids[channel.consumers[0]])
     return found
 
 

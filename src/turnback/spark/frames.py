@@ -15,7 +15,7 @@ from turnback.spark.sources import control, nulls
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
 from turnback.worker.message import INJECTED, Order, encode_barrier
-from turnback.worker.program import TO, WIRE, LevelProgram, RowLayout, level_programs
+from turnback.worker.program import CHANNEL, TO, LevelProgram, RowLayout, level_programs
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -118,22 +118,22 @@ class EpochFrames:
             return None
         into, maximum = program.level.index, program.max_parallelism
         cases = [
-            f"WHEN {wire.id} THEN {_key_partition(wire, program.input, maximum)}"
-            for wire in program.input.wires
-            if wire.routing(into) is Routing.KEY_COLUMNS
+            f"WHEN {channel.id} THEN {_key_partition(channel, program.input, maximum)}"
+            for channel in program.input.channels
+            if channel.routing(into) is Routing.KEY_COLUMNS
         ]
         if not cases:
             return F.col(TO)
-        return F.expr(f"coalesce({TO}, CASE {WIRE} {' '.join(cases)} END)")
+        return F.expr(f"coalesce({TO}, CASE {CHANNEL} {' '.join(cases)} END)")
 
 
-def _key_partition(wire: Channel, layout: RowLayout, max_parallelism: int) -> str:
-    assert wire.key is not None
-    names = [name for name, _ in stream_columns(wire.type)]
-    span = layout.spans[wire.id]
-    columns = [layout.fields[span.start + names.index(c)][0] for c in wire.key.columns]
+def _key_partition(channel: Channel, layout: RowLayout, max_parallelism: int) -> str:
+    assert channel.key is not None
+    names = [name for name, _ in stream_columns(channel.type)]
+    span = layout.spans[channel.id]
+    columns = [layout.fields[span.start + names.index(c)][0] for c in channel.key.columns]
     group = f"pmod(xxhash64({', '.join(columns)}), {max_parallelism})"
-    return f"CAST({group} * {wire.parallelism} DIV {max_parallelism} AS INT)"
+    return f"CAST({group} * {channel.parallelism} DIV {max_parallelism} AS INT)"
 
 
 def pickled(program: LevelProgram) -> bytes:

@@ -178,9 +178,9 @@ def _inputs(plan: Plan) -> dict[int, list[int]]:
     for op in plan.operators():
         for consumer in op.consumers:
             found.setdefault(consumer, []).append(op.id)
-    for wire in plan.wires:
-        for consumer in wire.consumers:
-            found.setdefault(consumer, []).append(wire.producer)
+    for channel in plan.channels:
+        for consumer in channel.consumers:
+            found.setdefault(consumer, []).append(channel.producer)
     return found
 
 

@@ -12,14 +12,14 @@ from turnback.core.errors import PlanError
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.internals import source_directories, streaming_nodes
 from turnback.types.columns import stream_columns
-from turnback.worker.program import CONTROL, TO, WIRE, RowLayout, source_layout
+from turnback.worker.program import CHANNEL, CONTROL, TO, RowLayout, source_layout
 
 
 def united(plan: Plan) -> DataFrame:
     """The union of all sources, in the plan's order, with the columns of `source_layout`."""
     layout = source_layout(plan)
-    wire_of = {w.producer: w.id for w in layout.wires}
-    frames = [_tagged(s, wire_of[s.id], layout) for s in plan.sources]
+    channel_of = {w.producer: w.id for w in layout.channels}
+    frames = [_tagged(s, channel_of[s.id], layout) for s in plan.sources]
     return reduce(DataFrame.union, frames)
 
 
@@ -28,11 +28,11 @@ def nulls(layout: RowLayout) -> list[Column]:
     return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
 
 
-def control(to: Column | None, wire: int | None, ctl: Column | None) -> list[Column]:
+def control(to: Column | None, channel: int | None, ctl: Column | None) -> list[Column]:
     """The control columns of a layout."""
     return [
         (F.lit(None) if to is None else to).cast("int").alias(TO),
-        F.lit(wire).cast("int").alias(WIRE),
+        F.lit(channel).cast("int").alias(CHANNEL),
         (F.lit(None) if ctl is None else ctl).cast("binary").alias(CONTROL),
     ]
 
@@ -58,13 +58,13 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
     return dict(zip(leaf_names(plan), source_directories(streams), strict=True))
 
 
-def _tagged(source: SourcePlan, wire: int, layout: RowLayout) -> DataFrame:
-    columns, span = nulls(layout), layout.spans[wire]
+def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
+    columns, span = nulls(layout), layout.spans[channel]
     for i, (name, _) in enumerate(stream_columns(source.type)):
         quoted = f"`{name.replace('`', '``')}`"
         columns[span.start + i] = F.col(quoted).alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
-    return frame.select(*control(None, wire, None), *columns)
+    return frame.select(*control(None, channel, None), *columns)
 
 
 def _streams(source: SourcePlan) -> tuple[Any, ...]:

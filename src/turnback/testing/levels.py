@@ -72,11 +72,11 @@ class Levels:
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
         """What the first level's tasks read: a task per batch, and the coordinator's barriers."""
         layout = source_layout(self._plan)
-        wires = {wire.producer: wire for wire in layout.wires}
+        channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}
         for source in self._plan.sources:
             for batch in inputs.get(source.uid, ()):
-                tasks[len(tasks)] = [layout.pack(wires[source.id], batch, None)]
+                tasks[len(tasks)] = [layout.pack(channels[source.id], batch, None)]
         barrier = encode_barrier(INJECTED)
         if not self._plan.native:
             tasks[len(tasks)] = [layout.barriers([0], [barrier])]
@@ -136,33 +136,33 @@ class Levels:
     def _targets(self, program: LevelProgram, batch: pa.RecordBatch) -> list[int]:
         """The partition of each row: given, or computed from its key columns."""
         targets: list[int] = batch.column(0).to_pylist()
-        wire_ids: list[int | None] = batch.column(1).to_pylist()
-        for wire in program.input.wires:
-            if wire.routing(program.level.index) is not Routing.KEY_COLUMNS:
+        channel_ids: list[int | None] = batch.column(1).to_pylist()
+        for channel in program.input.channels:
+            if channel.routing(program.level.index) is not Routing.KEY_COLUMNS:
                 continue
             rows = [
                 i
-                for i, (target, id) in enumerate(zip(targets, wire_ids, strict=True))
-                if target is None and id == wire.id
+                for i, (target, id) in enumerate(zip(targets, channel_ids, strict=True))
+                if target is None and id == channel.id
             ]
             if rows:
                 ((_, data),) = program.input.unpack(batch.take(pa.array(rows)))[0]
-                partitions = _key_partitions(wire, data, program.max_parallelism)
+                partitions = _key_partitions(channel, data, program.max_parallelism)
                 for row, partition in zip(rows, partitions, strict=True):
                     targets[row] = partition
         return targets
 
 
-def _key_partitions(wire: Channel, data: pa.RecordBatch, max_parallelism: int) -> list[int]:
-    assert wire.key is not None
-    group = wire.key.codec().group
-    names = [name for name, _ in stream_columns(wire.type)]
-    columns = [data.column(names.index(name)).to_pylist() for name in wire.key.columns]
+def _key_partitions(channel: Channel, data: pa.RecordBatch, max_parallelism: int) -> list[int]:
+    assert channel.key is not None
+    group = channel.key.codec().group
+    names = [name for name, _ in stream_columns(channel.type)]
+    columns = [data.column(names.index(name)).to_pylist() for name in channel.key.columns]
     keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     partitions = []
     for key in keys:
         # Null keys have to go somewhere: the operator refuses them, and names itself.
         is_null = key is None or (len(columns) > 1 and None in key)
         number = 0 if is_null else group(key, max_parallelism)
-        partitions.append(partition_of(number, wire.parallelism, max_parallelism))
+        partitions.append(partition_of(number, channel.parallelism, max_parallelism))
     return partitions

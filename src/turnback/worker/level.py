@@ -57,11 +57,11 @@ class LevelInstance:
             if operator.kind is not NodeKind.SINK:
                 self._prepare(operator)
         self.changeable = {op.id for op in self.operators.values() if is_mutable(op.type)}
-        self.changeable_wires = {w.id for w in program.input.wires if is_mutable(w.type)}
+        self.changeable_channels = {w.id for w in program.input.channels if is_mutable(w.type)}
         following = program.next_parallelism
         self.routers = {
             w.id: Router(w, program.level.index + 1, following, program.max_parallelism)
-            for w in program.output.wires
+            for w in program.output.channels
             if following is not None
         }
 
@@ -142,8 +142,8 @@ class _Epoch:
         self.barriers: list[Barrier] = []
         self.injected = False
         self.emitted: list[tuple[int, Batch]] = []
-        self.incoming = {w.id: w for w in instance.program.input.wires}
-        self.outgoing = {w.id: w for w in instance.program.output.wires}
+        self.incoming = {w.id: w for w in instance.program.input.channels}
+        self.outgoing = {w.id: w for w in instance.program.output.channels}
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
         self.sinks = SinkWriters(instance.program.level, order, name)
@@ -186,14 +186,14 @@ class _Epoch:
         else:
             self.barriers += map(decode_barrier, controls)
         here = self.program.level.index
-        for wire_id, data in parts:
-            wire = self.incoming[wire_id]
-            elements = Batch(wire.type, data)
-            if wire.last_level > here:
-                self.emitted.append((wire_id, elements))
+        for channel_id, data in parts:
+            channel = self.incoming[channel_id]
+            elements = Batch(channel.type, data)
+            if channel.last_level > here:
+                self.emitted.append((channel_id, elements))
             else:
-                changeable = wire_id in self.instance.changeable_wires
-                self._hand_out(elements, wire.consumers, (), changeable)
+                changeable = channel_id in self.instance.changeable_channels
+                self._hand_out(elements, channel.consumers, (), changeable)
         return self._flush()
 
     def _push(self, node: int, batch: Batch) -> None:
@@ -205,23 +205,23 @@ class _Epoch:
         out = self.instance.runners[node].run(batch)
         if out is not None:
             changeable = node in self.instance.changeable
-            self._hand_out(out, operator.consumers, operator.wires, changeable)
+            self._hand_out(out, operator.consumers, operator.channels, changeable)
 
     def _hand_out(
-        self, batch: Batch, consumers: Sequence[int], wires: Sequence[int], changeable: bool
+        self, batch: Batch, consumers: Sequence[int], channels: Sequence[int], changeable: bool
     ) -> None:
         """Give a batch to all its readers; none sees what another one does to the elements."""
-        apart = changeable and len(consumers) + len(wires) > 1
+        apart = changeable and len(consumers) + len(channels) > 1
         for consumer in consumers:
             self._push(consumer, Batch(batch.type, arrow=batch.arrow) if apart else batch)
-        for wire in wires:
-            self.emitted.append((wire, Batch(batch.type, arrow=batch.arrow) if apart else batch))
+        for channel in channels:
+            self.emitted.append((channel, Batch(batch.type, arrow=batch.arrow) if apart else batch))
 
     def _flush(self) -> list[pa.RecordBatch]:
         out = []
-        for wire_id, batch in self.emitted:
-            targets = self.instance.routers[wire_id].targets(batch)
-            out.append(self.program.output.pack(self.outgoing[wire_id], batch.arrow, targets))
+        for channel_id, batch in self.emitted:
+            targets = self.instance.routers[channel_id].targets(batch)
+            out.append(self.program.output.pack(self.outgoing[channel_id], batch.arrow, targets))
         self.emitted.clear()
         return out
 

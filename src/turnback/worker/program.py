@@ -21,7 +21,7 @@ from turnback.types.typeinfo import TypeInfo
 TO = "_to"
 
 
-WIRE = "_wire"
+CHANNEL = "_channel"
 
 
 CONTROL = "_ctl"
@@ -32,49 +32,49 @@ class RowLayout:
     """The columns of the rows that go from one level to the next.
 
     `_to` is the partition a row is sent to (null where Spark computes it from the key columns),
-    `_wire` the wire it belongs to, `_ctl` a barrier; then the typed columns of every wire, null in
-    the rows of the others.
+    `_channel` the channel it belongs to, `_ctl` a barrier; then the typed columns of every channel,
+    null in the rows of the others.
     """
 
-    wires: tuple[Channel, ...]
+    channels: tuple[Channel, ...]
 
     @cached_property
     def fields(self) -> list[tuple[str, TypeInfo]]:
         return [
             # Unique where Spark takes "n" and "N" for one, and without a need for quotes.
-            (f"w{wire.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
-            for wire in self.wires
-            for i, (name, type) in enumerate(stream_columns(wire.type))
+            (f"w{channel.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
+            for channel in self.channels
+            for i, (name, type) in enumerate(stream_columns(channel.type))
         ]
 
     @cached_property
     def spans(self) -> dict[int, slice]:
-        """Which of the data columns belong to each wire."""
+        """Which of the data columns belong to each channel."""
         spans, at = {}, 0
-        for wire in self.wires:
-            width = len(stream_columns(wire.type))
-            spans[wire.id] = slice(at, at + width)
+        for channel in self.channels:
+            width = len(stream_columns(channel.type))
+            spans[channel.id] = slice(at, at + width)
             at += width
         return spans
 
     @cached_property
     def schema(self) -> pa.Schema:
-        control = [(TO, pa.int32()), (WIRE, pa.int32()), (CONTROL, pa.binary())]
+        control = [(TO, pa.int32()), (CHANNEL, pa.int32()), (CONTROL, pa.binary())]
         return pa.schema(control + [(name, type.arrow()) for name, type in self.fields])
 
     def ddl(self) -> str:
-        columns = [f"{TO} int", f"{WIRE} int", f"{CONTROL} binary"]
+        columns = [f"{TO} int", f"{CHANNEL} int", f"{CONTROL} binary"]
         columns += [f"{name} {type.ddl()}" for name, type in self.fields]
         return ", ".join(columns)
 
-    def pack(self, wire: Channel, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
+    def pack(self, channel: Channel, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
         n = data.num_rows
         arrays: list[pa.Array] = [
             pa.nulls(n, pa.int32()) if to is None else to,
-            pa.repeat(pa.scalar(wire.id, pa.int32()), n),
+            pa.repeat(pa.scalar(channel.id, pa.int32()), n),
             pa.nulls(n, pa.binary()),
         ]
-        span = self.spans[wire.id]
+        span = self.spans[channel.id]
         for i, (_, type) in enumerate(self.fields):
             mine = span.start <= i < span.stop
             arrays.append(data.column(i - span.start) if mine else pa.nulls(n, type.arrow()))
@@ -91,28 +91,28 @@ class RowLayout:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def unpack(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, pa.RecordBatch]], list[bytes]]:
-        """Split what arrived into the rows of each wire and the barriers among them."""
-        wire, control = batch.column(1), batch.column(2)
+        """Split what arrived into the rows of each channel and the barriers among them."""
+        channel, control = batch.column(1), batch.column(2)
         barriers: list[bytes] = []
         if control.null_count != len(control):
             barriers = control.drop_null().to_pylist()
             keep = pc.is_null(control)
-            batch, wire = batch.filter(keep), wire.filter(keep)
+            batch, channel = batch.filter(keep), channel.filter(keep)
         if not batch.num_rows:
             return [], barriers
-        if len(self.wires) == 1:
-            return [(self.wires[0].id, self._project(batch, self.wires[0]))], barriers
+        if len(self.channels) == 1:
+            return [(self.channels[0].id, self._project(batch, self.channels[0]))], barriers
         parts = []
-        for each in self.wires:
-            mask = pc.equal(wire, each.id)
+        for each in self.channels:
+            mask = pc.equal(channel, each.id)
             part = batch.filter(mask)
             if part.num_rows:
                 parts.append((each.id, self._project(part, each)))
         return parts, barriers
 
-    def _project(self, batch: pa.RecordBatch, wire: Channel) -> pa.RecordBatch:
-        span = self.spans[wire.id]
-        columns = stream_columns(wire.type)
+    def _project(self, batch: pa.RecordBatch, channel: Channel) -> pa.RecordBatch:
+        span = self.spans[channel.id]
+        columns = stream_columns(channel.type)
         arrays = []
         for i, (_, type) in enumerate(columns):
             array, wanted = batch.column(3 + span.start + i), type.arrow()
@@ -221,9 +221,9 @@ class LevelProgram:
 
 
 def source_layout(plan: Plan) -> RowLayout:
-    """The columns in which all sources arrive: one wire per source."""
+    """The columns in which all sources arrive: one channel per source."""
     if plan.native:
-        return RowLayout(tuple(w for w in plan.wires if w.first_level == -1))
+        return RowLayout(tuple(w for w in plan.channels if w.first_level == -1))
     return RowLayout(
         tuple(Channel(i, s.id, (s.id,), s.type, None, 1, -1, 0) for i, s in enumerate(plan.sources))
     )
@@ -231,7 +231,7 @@ def source_layout(plan: Plan) -> RowLayout:
 
 def level_programs(plan: Plan) -> list[LevelProgram]:
     """The program of every level."""
-    by_id = {w.id: w for w in plan.wires}
+    by_id = {w.id: w for w in plan.channels}
     hops = [source_layout(plan)]
     hops += [RowLayout(tuple(by_id[i] for i in level.outputs)) for level in plan.levels]
     programs = []

@@ -83,21 +83,23 @@ _CACHED_KEYS = 100_000
 
 
 class Router:
-    """Says to which partition of the next level each element of a wire goes."""
+    """Says to which partition of the next level each element of a channel goes."""
 
-    def __init__(self, wire: Channel, into_level: int, next_parallelism: int, max_parallelism: int):
-        self.routing = wire.routing(into_level)
-        self.parallelism = wire.parallelism
+    def __init__(
+        self, channel: Channel, into_level: int, next_parallelism: int, max_parallelism: int
+    ):
+        self.routing = channel.routing(into_level)
+        self.parallelism = channel.parallelism
         if self.routing is Routing.TRANSIT:
             self.parallelism = next_parallelism
         self.max_parallelism = max_parallelism
         self._turn = 0
         self._known: dict[object, int] = {}
         if self.routing is Routing.KEY_FUNCTION:
-            assert wire.key is not None
-            self._reader = wire.reader
-            self._keys = key_reader(wire.key, wire.type, wire.reader)
-            self._codec = wire.key.codec()
+            assert channel.key is not None
+            self._reader = channel.reader
+            self._keys = key_reader(channel.key, channel.type, channel.reader)
+            self._codec = channel.key.codec()
 
     def start(self, partition: int) -> None:
         """Begin an epoch; tasks start their round robin at different places."""

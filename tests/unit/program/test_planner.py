@@ -1,4 +1,4 @@
-"""How programs are cut into levels and wires."""
+"""How programs are cut into levels and channels."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def test_spark_alone_feeds_a_keyed_first_level():
     assert names(plan) == [["p", "m", "out"]]
     (level,) = plan.levels
     assert level.parallelism == 3
-    (wire,) = plan.wires
-    assert (wire.first_level, wire.last_level, wire.reader) == (-1, 0, "p")
-    assert wire.routing(0) is Routing.KEY_COLUMNS
+    (channel,) = plan.channels
+    assert (channel.first_level, channel.last_level, channel.reader) == (-1, 0, "p")
+    assert channel.routing(0) is Routing.KEY_COLUMNS
     assert [op.parallelism for op in level.operators] == [3, 3, 3]
 
 
@@ -59,7 +59,7 @@ def test_a_source_with_anything_else_to_do_runs_in_python():
     assert not is_native(lambda s: collected(s.map(lambda r: r, SCHEMA).set_parallelism(2), "o"))
 
 
-def test_readers_of_one_key_share_a_wire():
+def test_readers_of_one_key_share_a_channel():
     env = environment()
     stream = source(env, "s", SCHEMA)
     for uid in ("p", "q"):
@@ -68,7 +68,7 @@ def test_readers_of_one_key_share_a_wire():
     collected(process(stream, "wide").set_parallelism(4), "wide out")
     plan = env.plan()
     by_id = {op.id: op.uid for op in plan.operators()}
-    shared = {tuple(by_id[c] for c in w.consumers): w.parallelism for w in plan.wires}
+    shared = {tuple(by_id[c] for c in w.consumers): w.parallelism for w in plan.channels}
     assert shared == {("p", "q"): 2, ("other",): 2, ("wide",): 4}
 
 
@@ -86,7 +86,7 @@ def test_a_level_is_the_greatest_of_its_inputs_plus_one_per_exchange():
     by_id = {op.id: op.uid for op in plan.operators()}
     spans = {
         (by_id[w.producer], by_id[w.consumers[0]]): (w.first_level, w.last_level)
-        for w in plan.wires
+        for w in plan.channels
     }
     assert spans == {
         ("s", "one"): (0, 1),
@@ -95,7 +95,7 @@ def test_a_level_is_the_greatest_of_its_inputs_plus_one_per_exchange():
         ("s", "joined"): (0, 3),
         ("one", "joined"): (1, 3),
     }
-    long = next(w for w in plan.wires if (w.first_level, w.last_level) == (0, 3))
+    long = next(w for w in plan.channels if (w.first_level, w.last_level) == (0, 3))
     assert [long.routing(level) for level in (1, 2, 3)] == [
         Routing.TRANSIT,
         Routing.TRANSIT,
@@ -118,7 +118,7 @@ def test_parallelism_of_its_own_means_a_shuffle_unless_it_is_the_same():
     plan = env.plan()
     assert names(plan) == [["p", "same", "same out", "other"], ["wide", "wide out", "single"]]
     assert plan.levels[1].parallelism == 3
-    routes = {w.reader: (w.routing(1), w.parallelism) for w in plan.wires if w.first_level == 0}
+    routes = {w.reader: (w.routing(1), w.parallelism) for w in plan.channels if w.first_level == 0}
     assert routes == {"wide": (Routing.REBALANCE, 3), "single": (Routing.REBALANCE, 1)}
 
 

@@ -24,7 +24,7 @@ from turnback.worker.program import RowLayout, level_programs
 from turnback.worker.routing import Router
 
 ROW = as_type("n bigint, N string, `a.b` date")
-WIRE = Channel(3, 0, (1,), ROW, None, 2, 0, 1)
+CHANNEL = Channel(3, 0, (1,), ROW, None, 2, 0, 1)
 SCALAR = Channel(4, 0, (2,), as_type("string"), None, 3, 0, 1)
 
 
@@ -101,27 +101,27 @@ class TestTheDriversCheck:
 
 
 class TestRowsOfAShuffle:
-    layout = RowLayout((WIRE, SCALAR))
+    layout = RowLayout((CHANNEL, SCALAR))
 
-    def test_every_wire_finds_its_own_rows_again(self):
+    def test_every_channel_finds_its_own_rows_again(self):
         rows = Batch(ROW, [(1, "x", None), (2, None, None)]).arrow
         values = Batch(SCALAR.type, ["a", None]).arrow
         packed = pa.Table.from_batches(
             [
                 self.layout.pack(SCALAR, values, pa.array([0, 1], pa.int32())),
                 self.layout.barriers([0, 1], [b"zero", b"one"]),
-                self.layout.pack(WIRE, rows, None),
+                self.layout.pack(CHANNEL, rows, None),
             ]
         )
         (whole,) = packed.combine_chunks().to_batches()
         parts, barriers = self.layout.unpack(whole)
         assert barriers == [b"zero", b"one"]
-        found = {wire: Batch(self.type(wire), data).rows for wire, data in parts}
+        found = {channel: Batch(self.type(channel), data).rows for channel, data in parts}
         assert found == {3: [(1, "x", None), (2, None, None)], 4: ["a", None]}
         assert whole.column(0).to_pylist() == [0, 1, 0, 1, None, None]
 
-    def type(self, wire):
-        return ROW if wire == 3 else SCALAR.type
+    def type(self, channel):
+        return ROW if channel == 3 else SCALAR.type
 
     def test_only_barriers(self):
         assert self.layout.unpack(self.layout.barriers([0], [b"x"])) == ([], [b"x"])
@@ -156,7 +156,7 @@ class TestRoutes:
         env = environment(2)
         collected(source(env, "s", SCALAR.type).key_by("value").process(Pass(), "string"), "out")
         plan = env.plan()
-        router = Router(plan.wires[0], 0, 2, 128)
+        router = Router(plan.channels[0], 0, 2, 128)
         assert router.targets(Batch(SCALAR.type, ["x"])) is None
 
     def test_more_keys_than_are_remembered(self, monkeypatch):
@@ -165,7 +165,7 @@ class TestRoutes:
         stream = source(env, "s", SCALAR.type)
         collected(stream.key_by(str, key_type=str).process(Pass(), "string"), "out")
         program = level_programs(env.plan())[0]
-        router = Router(program.output.wires[0], 1, 4, 128)
+        router = Router(program.output.channels[0], 1, 4, 128)
         batch = Batch(SCALAR.type, list("abcdefgh"))
         first = router.targets(batch).to_pylist()
         assert router.targets(batch).to_pylist() == first
