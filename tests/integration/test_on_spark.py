@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from engine import test_levels as levels
 from engine.test_restarts import ALL, FIXED, count, fed
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from locking_sink import LockingSink
@@ -19,6 +20,7 @@ from turnback import CollectSink
 from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
 from turnback.job.history import JobEnded
 from turnback.spark.attempt import Attempt
+from turnback.spark.engine import SparkEngine
 
 __all__ = ["fed"]
 
@@ -103,6 +105,13 @@ def test_a_source_with_another_number_of_streams_is_refused(jobs: Jobs) -> None:
 def spark_jobs(jobs: Jobs) -> int:
     """How many jobs this Spark application has run so far."""
     return int(jobs.spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def test_one_spark_job_per_epoch(jobs: Jobs) -> None:
+    SparkEngine(jobs.spark)  # tries Spark out, with a job of its own, when it is first used
+    before = spark_jobs(jobs)
+    levels.test_one_call_per_element(jobs)
+    assert spark_jobs(jobs) - before == 3
 
 
 class Dies(Count):
