@@ -70,7 +70,7 @@ function facts(detail, history, picture) {
 
 function showAgain(node, { summary, script }) {
   node.hidden = !ENDED.has(summary.state) || script.length === 0;
-  replaceIfChanged(node, script, () => [h("h2", null, "Start it again"),
+  if (!node.hidden) replaceIfChanged(node, script, () => [h("h2", null, "Start it again"),
     h("p", { class: "soft" }, "It goes on from its latest checkpoint. Add -s SNAPSHOT to go back further."),
     copyable(`turnback run -d ${script.map(quote).join(" ")}`, "the command", "is-block")]);
 }
