@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -39,6 +40,17 @@ class Remember(KeyedProcessFunction):
         assert list(self.numbers.get()) == list(range(1, n + 1))
         assert dict(self.squares.items()) == {i: i * i for i in range(1, n + 1)}
         yield ctx.get_current_key(), n
+
+
+class CountInProcess(Count):
+    """Counts, and marks the processes in which it does."""
+
+    def __init__(self, marks: Any) -> None:
+        self.marks = marks
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.marks.add("pids", str(os.getpid()))
+        yield from super().process_element(value, ctx)
 
 
 class FailOnce(Count):
@@ -118,12 +130,15 @@ def test_the_error_of_a_function_restarts_the_job_and_is_shown(jobs: Jobs) -> No
 
 
 def test_a_pause_in_which_spark_ends_its_workers(jobs: Jobs) -> None:
-    client = jobs.start(build(jobs))
+    client = jobs.start(build(jobs, CountInProcess(jobs.marks)))
+    workers: set[str] = set()
     for epoch in (1, 2, 3):
         if epoch == 3:
+            workers = set(jobs.marks.lines("pids"))
             time.sleep(IDLE_S)
         feed(jobs)
         eventually(lambda: jobs.out() == counted(KEYS * epoch))  # noqa: B023
     eventually(lambda: len(client.report.epochs) == 3)
+    assert not workers & set(jobs.marks.lines("pids")[len(KEYS) * 2 :])
     assert client.report.attempts == 1
-    assert client.report.epochs[-1].found == {"caught-up": 2}
+    assert "rebuilt" not in client.report.epochs[-1].found
