@@ -20,7 +20,6 @@ from turnback import CollectSink
 from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
 from turnback.job.history import JobEnded
 from turnback.spark.attempt import Attempt
-from turnback.spark.engine import SparkEngine
 
 __all__ = ["fed"]
 
@@ -108,7 +107,6 @@ def spark_jobs(jobs: Jobs) -> int:
 
 
 def test_one_spark_job_per_epoch(jobs: Jobs) -> None:
-    SparkEngine(jobs.spark)  # tries Spark out, with a job of its own, when it is first used
     before = spark_jobs(jobs)
     levels.test_one_call_per_element(jobs)
     assert spark_jobs(jobs) - before == 3

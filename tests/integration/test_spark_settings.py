@@ -13,6 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from turnback.core.errors import PlanError
+from turnback.spark.selftest import _try_restore
 
 EVOLUTION = "spark.sql.streaming.queryEvolution"
 LOG_FORMATS = {
@@ -21,6 +22,11 @@ LOG_FORMATS = {
     f"{EVOLUTION}.enableSinkEvolution": "true",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
+
+
+def test_this_spark_behaves_as_jobs_need_it(session: SparkSession) -> None:
+    """What a start tries out on builds of Spark that are not known."""
+    assert _try_restore(session) is None
 
 
 class CountInProcess(Count):

@@ -40,12 +40,18 @@ def test_another_version_is_refused(version: str, tried: list[Any]) -> None:
     assert tried == []
 
 
-@pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.3.0", "4.3.0-vendor-7"])
-def test_a_known_version_is_tried_once(version: str, tried: list[Any]) -> None:
+@pytest.mark.parametrize("version", ["4.1.0", "4.2.1", "4.3.1", "4.3.0-vendor-7"])
+def test_a_build_that_is_not_known_is_tried_once(version: str, tried: list[Any]) -> None:
     spark = session(version)
     for _ in range(3):
         check_spark(spark)
     assert tried == [spark]
+
+
+@pytest.mark.parametrize("version", ["4.1.4", "4.2.0", "4.3.0"])
+def test_releases_that_were_tested_are_taken_as_they_are(version: str, tried: list[Any]) -> None:
+    check_spark(session(version))
+    assert tried == []
 
 
 def test_a_spark_that_behaves_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
