@@ -54,7 +54,7 @@ _COMPLETE = "_TURNBACK_COMPLETE"
 """Set by a shell that asks for completions, or for the script that makes it do so."""
 
 
-class Program(Group):
+class MainGroup(Group):
     """All commands; only the module of the one that is called is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -89,7 +89,7 @@ def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> 
         ctx.exit()
 
 
-PROGRAM = Program(
+PROGRAM = MainGroup(
     "turnback",
     help="State, checkpoints and savepoints for PySpark streaming jobs.",
     params=[

@@ -46,7 +46,7 @@ _MOST_DIGITS = 4000  # Python refuses to convert much more than that
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class StateColumn:
     """How the values of one type stand in a column.
 
     Attributes:
@@ -107,7 +107,7 @@ class ColumnCodec:
         return pa.array(list(map(self._encode, self._column.to_values(column))), pa.binary())
 
 
-def column_of(type_: TypeInfo) -> Column:
+def column_of(type_: TypeInfo) -> StateColumn:
     """Return how values of a type stand in a column."""
     if isinstance(type_, RowTypeInfo):
         return _row(type_)
@@ -153,8 +153,8 @@ _HINTS: dict[str, Any] = {
 }
 
 
-def _plain(type_: TypeInfo, hint: Any) -> Column:
-    return Column(
+def _plain(type_: TypeInfo, hint: Any) -> StateColumn:
+    return StateColumn(
         type_.arrow(),
         hint,
         lambda values: to_column(values, type_),
@@ -162,7 +162,7 @@ def _plain(type_: TypeInfo, hint: Any) -> Column:
     )
 
 
-def _decimal(type_: DecimalTypeInfo) -> Column:
+def _decimal(type_: DecimalTypeInfo) -> StateColumn:
     plain = _plain(type_, Decimal)
     quantize = decimal_quantizer(type_)
 
@@ -172,13 +172,13 @@ def _decimal(type_: DecimalTypeInfo) -> Column:
         except pa.ArrowInvalid:  # more zeros after the point than Arrow cares to cut off
             return pa.array([None if v is None else quantize(v) for v in values], plain.arrow)
 
-    return Column(plain.arrow, Decimal, to_arrow, plain.to_values)
+    return StateColumn(plain.arrow, Decimal, to_arrow, plain.to_values)
 
 
-def _between(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], Column]:
+def _between(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], StateColumn]:
     """Return what makes the column of a type whose columns can hold more than Python can."""
 
-    def make(type_: TypeInfo) -> Column:
+    def make(type_: TypeInfo) -> StateColumn:
         plain = _plain(type_, hint)
         number = pa.int32() if pa.types.is_date(plain.arrow) else pa.int64()
         low, high = pa.array([least, greatest], plain.arrow).view(number).to_pylist()
@@ -187,7 +187,7 @@ def _between(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], Colum
             _check_range(column.view(number), low, high, type_)
             return plain.to_values(column)
 
-        return Column(plain.arrow, hint, plain.to_arrow, to_values)
+        return StateColumn(plain.arrow, hint, plain.to_arrow, to_values)
 
     return make
 
@@ -199,7 +199,7 @@ def _check_range(numbers: pa.Array, low: int, high: int, type_: TypeInfo) -> Non
             raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
 
 
-def _time(type_: TypeInfo) -> Column:
+def _time(type_: TypeInfo) -> StateColumn:
     # Stored as text already, and left so.
     plain = _plain(Types.STRING(), str)
 
@@ -214,17 +214,17 @@ def _time(type_: TypeInfo) -> Column:
             )
         return plain.to_values(column)
 
-    return Column(pa.string(), str, plain.to_arrow, to_values)
+    return StateColumn(pa.string(), str, plain.to_arrow, to_values)
 
 
-def _big_int(type_: TypeInfo) -> Column:
+def _big_int(type_: TypeInfo) -> StateColumn:
     def to_values(column: pa.Array) -> Values:
         return [None if v is None else _number(v, type_) for v in column.to_pylist()]
 
     def to_arrow(values: Values) -> pa.Array:
         return pa.array([None if v is None else _digits(v) for v in values], pa.string())
 
-    return Column(pa.string(), int | bytes, to_arrow, to_values)
+    return StateColumn(pa.string(), int | bytes, to_arrow, to_values)
 
 
 def _digits(stored: int | bytes) -> str:
@@ -241,11 +241,11 @@ def _number(text: str, type_: TypeInfo) -> int | bytes:
     return number if -(1 << 63) <= number < 1 << 63 else int_to_bytes(number)
 
 
-def _pickled(type_: TypeInfo) -> Column:
+def _pickled(type_: TypeInfo) -> StateColumn:
     return _plain(Types.BYTES(), bytes)
 
 
-_SPECIAL: dict[str, Callable[[TypeInfo], Column]] = {
+_SPECIAL: dict[str, Callable[[TypeInfo], StateColumn]] = {
     "big_int": _big_int,
     "date": _between(date.min, date.max, date),
     "time": _time,
@@ -255,7 +255,7 @@ _SPECIAL: dict[str, Callable[[TypeInfo], Column]] = {
 }
 
 
-def _row(type_: RowTypeInfo) -> Column:
+def _row(type_: RowTypeInfo) -> StateColumn:
     columns = [column_of(t) for t in type_.types]
     width = len(columns)
     arrow = pa.struct([pa.field(n, c.arrow) for n, c in zip(type_.names, columns, strict=True)])
@@ -274,10 +274,10 @@ def _row(type_: RowTypeInfo) -> Column:
         fields = [c.to_values(child) for c, child in zip(columns, children, strict=True)]
         return _with_nulls(list(zip(*fields, strict=True)), column)
 
-    return Column(arrow, _TUPLE[tuple(c.hint | None for c in columns)], to_arrow, to_values)
+    return StateColumn(arrow, _TUPLE[tuple(c.hint | None for c in columns)], to_arrow, to_values)
 
 
-def _list(type_: ListTypeInfo) -> Column:
+def _list(type_: ListTypeInfo) -> StateColumn:
     element = column_of(type_.element)
     arrow = pa.list_(pa.field("element", element.arrow))
 
@@ -290,10 +290,10 @@ def _list(type_: ListTypeInfo) -> Column:
         flat = element.to_values(column.values.slice(start, length))
         return _with_nulls([flat[a:b] for a, b in pairwise(bounds)], column)
 
-    return Column(arrow, _LIST[element.hint | None], to_arrow, to_values)
+    return StateColumn(arrow, _LIST[element.hint | None], to_arrow, to_values)
 
 
-def _map(type_: MapTypeInfo) -> Column:
+def _map(type_: MapTypeInfo) -> StateColumn:
     key, item = column_of(type_.key), column_of(type_.value)
     arrow = pa.map_(key.arrow, item.arrow)
 
@@ -315,7 +315,7 @@ def _map(type_: MapTypeInfo) -> Column:
             raise type_mismatch(None, type_, "a map has two values for one key")
         return _with_nulls(maps, column)
 
-    return Column(arrow, _DICT[key.hint, item.hint | None], to_arrow, to_values)
+    return StateColumn(arrow, _DICT[key.hint, item.hint | None], to_arrow, to_values)
 
 
 def _missing(values: Sequence[Any]) -> pa.Array | None:

@@ -21,7 +21,7 @@ from turnback.testing.outputs import Outputs, newest_state, unknown
 from turnback.testing.points import POINTS
 from turnback.testing.streams import Pushes
 
-Program = Callable[[StreamExecutionEnvironment], object]
+ProgramBuilder = Callable[[StreamExecutionEnvironment], object]
 
 _DEFAULTS = {
     "execution.checkpointing.interval": "1 h",  # the harness takes them itself
@@ -67,7 +67,7 @@ class JobHarness:
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramBuilder,
         directory: str | PathLike[str],
         *,
         name: str = "job",
@@ -110,7 +110,7 @@ class JobHarness:
 
     def start(
         self,
-        program: Program | None = None,
+        program: ProgramBuilder | None = None,
         *,
         parallelism: int | None = None,
         state_backend: str | None = None,
@@ -156,7 +156,7 @@ class JobHarness:
         driver.client.stop().result()
         self._end(driver)
 
-    def restart(self, program: Program | None = None, **how: Any) -> JobHarness:
+    def restart(self, program: ProgramBuilder | None = None, **how: Any) -> JobHarness:
         """Stop and start again, with another program, parallelism or backend if one is given."""
         self.stop()
         return self.start(program, **how)
