@@ -1,4 +1,4 @@
-"""What holds for all tests: where their files are, Ctrl-C, and one browser."""
+"""What holds for all tests: where their files are, Ctrl-C, Java's options, and one browser."""
 
 from __future__ import annotations
 
@@ -61,6 +61,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, start in enumerate(_LONG) if name.startswith(start)), len(_LONG))
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session")
+def java() -> str:
+    """Options for Java with which Spark starts faster."""
+    from services.java import java_options
+
+    return java_options()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from typing import Protocol
 import pytest
 
 from crash.place import Place, write_input
-from services.java import java_options
 
 
 class MakePlace(Protocol):
@@ -33,23 +32,6 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, int], Pat
         return directory
 
     return make
-
-
-@pytest.fixture(scope="session")
-def java(inputs: Callable[[int, int], Path], tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Options for Java; to find them, the job may have to run once, without any fault."""
-
-    def run(options: str) -> None:
-        job = Place(tmp_path_factory.mktemp("java"), inputs(10, 1), spark=True)
-        driver = job.start(JDK_JAVA_OPTIONS=options)
-        try:
-            driver.until(lambda: driver.process.poll() is not None, "end")
-            driver.until(lambda: not driver.members(), "end its Java process")
-        finally:
-            job.kill()
-        job.assert_settled(driver.report)
-
-    return java_options(run)
 
 
 @pytest.fixture

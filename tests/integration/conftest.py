@@ -21,9 +21,9 @@ from turnback.spark.session import spark_session
 
 
 @pytest.fixture(scope="session")
-def session() -> SparkSession:
+def session(java: str) -> SparkSession:
     # Tests run hundreds of tiny Spark jobs: compiling them well costs more than running them.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    os.environ.setdefault("JDK_JAVA_OPTIONS", java)
     return spark_session(
         "local[2]",
         spark__driver__memory="1g",

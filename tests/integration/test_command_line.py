@@ -8,7 +8,6 @@ import pytest
 from turnback.cli.exit import ExitCode
 from unit.cli.cli_support import TOTAL, Shell, make_job
 
-QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 JOB = """
 import sys
 from turnback import StreamExecutionEnvironment, Types, KeyedProcessFunction, ValueStateDescriptor
@@ -38,9 +37,9 @@ env.execute("orders")
 
 
 @pytest.fixture
-def shell(tmp_path):
+def shell(tmp_path, java):
     shell = Shell(tmp_path)
-    shell.environ |= QUICK
+    shell.environ["JDK_JAVA_OPTIONS"] = java
     return shell
 
 

@@ -8,11 +8,9 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from services.java import java_options
-from soak.feeder import Feeder
 from soak.harness import Soak
 from soak.place import Place
 from soak.plan import Victim
@@ -37,7 +35,7 @@ def soak(
         keep: Keep the directory in any case.
     """
     directory = Path(tempfile.mkdtemp(prefix="turnback-soak-"))
-    place = Place(directory / "soak", java_options(lambda options: _warm_up(directory, options)))
+    place = Place(directory / "soak", java_options())
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
     summary = Soak(place, chosen, without, lambda text: print(text, flush=True)).run(minutes)
     print(f"\n{summary.to_markdown()}", flush=True)
@@ -50,19 +48,6 @@ def soak(
     else:
         shutil.rmtree(directory)
     return summary
-
-
-def _warm_up(directory: Path, options: str) -> None:
-    """Run the job once over a little input, so that Java can write its archive."""
-    place = Place(directory / "warm-up", options)
-    Feeder(place.events, place.fed, seed=1).feed()
-    try:
-        place.run_bounded()
-        end = time.monotonic() + 30
-        while place.processes() and time.monotonic() < end:
-            time.sleep(0.2)
-    finally:
-        place.kill_all()
 
 
 def main() -> int:

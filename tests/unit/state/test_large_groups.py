@@ -86,7 +86,9 @@ def live(files, read):
 
 
 @pytest.mark.parametrize("held", [0, 200, 3_000])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))]
+)
 def test_the_result_does_not_depend_on_what_fits_into_memory(monkeypatch, seed, held):
     files, read = random_files(seed)
     plain = [content(merge(files, read, final=final)) for final in (False, True)]

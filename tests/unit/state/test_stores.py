@@ -59,6 +59,7 @@ def test_clears_come_before_puts_and_touch_nothing_else(make, tmp_path):
     store.close()
 
 
+@pytest.mark.slow
 def test_a_value_of_64_mib_comes_back_exactly(make, tmp_path):
     big = os.urandom(1 << 20) * 64
     store = make(tmp_path / "s")
