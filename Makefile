@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
+# Tests start hundreds of Python processes: none of them should compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check compat soak bench docs env clean
 
 env: $(STAMP)
