@@ -12,8 +12,7 @@ from typing import Any
 
 import click
 
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Output
 
 SHARED_TITLE = "Options of every command"

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from turnback.cli.command import command
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Column
 from turnback.core.errors import ConfigurationError, SparkUnavailableError, StorageError
 from turnback.core.units import format_size

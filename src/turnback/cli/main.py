@@ -12,7 +12,7 @@ import click
 from click.shell_completion import shell_complete
 
 from turnback.cli.command import SHARED_OPTIONS, SHARED_TITLE, Group, write_options, write_section
-from turnback.cli.exit import ExitCode, exit_code
+from turnback.cli.context import ExitCode, exit_code
 from turnback.cli.output import Output
 from turnback.core.errors import TurnbackError
 
@@ -24,7 +24,7 @@ COMMANDS = {
     "Look": {
         "list": "jobs:list_jobs",
         "status": "jobs:status",
-        "logs": "logs:logs",
+        "logs": "jobs:logs",
         "checkpoints": "jobs:checkpoints",
         "savepoints": "jobs:savepoints",
     },
@@ -42,10 +42,10 @@ COMMANDS = {
         "dispose": "snapshots:dispose",
     },
     "Tools": {
-        "ui": "ui:ui",
-        "config": "config:config",
+        "ui": "tools:ui",
+        "config": "tools:config",
         "doctor": "doctor:doctor",
-        "gc": "gc:gc",
+        "gc": "tools:gc",
     },
 }
 """Every command in the order of the help, and the module of this package and its attribute."""

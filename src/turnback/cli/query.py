@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from turnback.cli.command import argument, command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
-from turnback.cli.output import Column, Value
+from turnback.cli.context import Cli, ExitCode
+from turnback.cli.output import Column, Value, json_value, value_text
 from turnback.cli.parameters import complete_snapshot, find_state, snapshot_argument, state_option
-from turnback.cli.text import json_value, value_text
 from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
 
 if TYPE_CHECKING:

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from turnback.cli.command import command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
-from turnback.cli.logs import Tail
+from turnback.cli.context import Cli, ExitCode
 from turnback.cli.parameters import (
     allow_all_option,
     allow_option,
@@ -195,10 +193,12 @@ class AttachedJob:
     """A job that was started from this terminal: shows what it prints, and ends it with Ctrl-C."""
 
     def __init__(self, cli: Cli, directory: RunDirectory) -> None:
+        from turnback.launch.runs import LogFollower
+
         self._cli = cli
         self._directory = directory
         # With --json stdout is for the document at the end.
-        self._tail = Tail(directory.log, sys.stderr if cli.json else sys.stdout)
+        self._log = LogFollower(directory.log, sys.stderr if cli.json else sys.stdout)
         self._interrupts = 0
 
     def follow(self) -> ExitCode | None:
@@ -206,8 +206,8 @@ class AttachedJob:
         from turnback.launch.runs import await_end
 
         with self._signals():
-            end = await_end(self._directory, self._tail.show)
-        self._tail.show()
+            end = await_end(self._directory, self._log.print_new)
+        self._log.print_new()
         if self._interrupts:
             self._print_end()
             return ExitCode.INTERRUPTED

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from turnback.cli.command import command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
-from turnback.cli.output import Column, Output, Value
+from turnback.cli.context import Cli, ExitCode
+from turnback.cli.output import Column, Output, Value, value_text
 from turnback.cli.parameters import find_state, snapshot_argument, state_option, yes_option
-from turnback.cli.text import value_text
 from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -71,12 +69,8 @@ def inspect(cli: Cli, snapshot_name: str, state: str | None, key: str | None, ro
 
 def _print_snapshot(out: Output, seen: SnapshotView) -> None:
     out.fields(_facts(out, seen))
-    if seen.states:
-        out.head("States")
-        out.records(_STATES, seen.states)
-    if seen.operators:
-        out.head("Operators")
-        out.records(_OPERATORS, seen.operators)
+    out.section("States", _STATES, seen.states)
+    out.section("Operators", _OPERATORS, seen.operators)
     if seen.sources:
         out.head("Sources")
         out.table(("uid", "offset"), seen.sources.items())

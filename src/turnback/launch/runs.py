@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import msgspec
 
@@ -40,6 +40,7 @@ _ROOT = "state.checkpoints.dir"
 _POLL_S = 0.1
 _ORPHANED_S = 15.0
 _TAIL = 40
+_BLOCK = 64 << 10
 
 
 class Over(NamedTuple):
@@ -170,19 +171,17 @@ class Started:
     tail: tuple[str, ...] = ()
 
 
-def await_running(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> Started:
-    """Wait until the job runs, or does not."""
-    watch = _Watch(run)
-    while True:
-        if run.running() is not None:
-            return Started(run.job())
-        end = watch.end()
+def await_running(run: RunDirectory) -> Started:
+    """Wait until the job runs, or its launch is over."""
+    watch, end = _Watch(run), None
+    while run.running() is None:
         if end is not None:
-            if run.running() is not None:
-                return Started(run.job())
-            return Started(run.job(), why_never_run(run, end), last_lines(run, _TAIL))
-        on_wait()
-        time.sleep(_POLL_S)
+            text = last_lines(run.log, _TAIL)[0] if run.log.is_file() else ""
+            return Started(run.job(), why_never_run(run, end), tuple(text.splitlines()))
+        end = watch.end()
+        if end is None:
+            time.sleep(_POLL_S)
+    return Started(run.job())
 
 
 def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
@@ -195,7 +194,7 @@ def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
     return RunError("JobFailedError", f"the job never ran: {end.reason}")
 
 
-def await_end(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> RunEnd:
+def await_end(run: RunDirectory, on_wait: Callable[[], None]) -> RunEnd:
     """Wait until the launch is over; `on_wait` is called again and again meanwhile."""
     watch = _Watch(run)
     while (end := watch.end()) is None:
@@ -233,15 +232,6 @@ def kill(run: RunDirectory) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def last_lines(run: RunDirectory, most: int) -> tuple[str, ...]:
-    """Return the end of what the driver printed."""
-    try:
-        data = run.log.read_bytes()[-200_000:]
-    except FileNotFoundError:
-        return ()
-    return tuple(data.decode(errors="replace").splitlines()[-most:])
-
-
 class _Watch:
     """Finds out when a launch is over, also when no process of it is left to record that."""
 
@@ -262,3 +252,47 @@ class _Watch:
 
 def _alive(process: ProcessId | None) -> bool:
     return process is not None and process.is_alive()
+
+
+# -- logs
+
+
+class LogFollower:
+    """Prints what is added to a log file, from a position on."""
+
+    def __init__(self, path: Path, out: TextIO, start: int = 0) -> None:
+        self._path = path
+        self._out = out
+        self._position = start
+
+    def print_new(self) -> None:
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size < self._position:  # the file was begun anew
+            self._position = 0
+        if size == self._position:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read(size - self._position)
+        self._position = size
+        self._out.write(data.decode(errors="replace"))
+        self._out.flush()
+
+
+def last_lines(path: Path, most: int, most_bytes: int = sys.maxsize) -> tuple[str, int]:
+    """Return the last lines of a file, and where it ended when they were read."""
+    data = b""
+    with path.open("rb") as file:
+        end = at = file.seek(0, os.SEEK_END)
+        first = max(0, end - most_bytes)
+        while at > first and data.count(b"\n") <= most:
+            at = max(first, at - _BLOCK)
+            file.seek(at)
+            data = file.read(end - at)
+    lines = data.decode(errors="replace").splitlines(keepends=True)
+    if at > 0:
+        del lines[:1]  # the beginning of this line was not read
+    return "".join(lines[-most:] if most else []), end

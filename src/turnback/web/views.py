@@ -12,6 +12,7 @@ import msgspec
 
 from turnback.config.options import OPTIONS
 from turnback.inspect.model import ConfigRow, DiffPage, SnapshotView, StateDiffRow, StatePage
+from turnback.launch.runs import last_lines
 from turnback.storage.envelope import is_id
 from turnback.web.api import Call, RequestError
 from turnback.web.model import About, LogTail, SnapshotRow
@@ -138,7 +139,8 @@ def log(call: Call) -> LogTail:
         raise RequestError(
             404, f"the log {summary.log} is not among this machine's runs; see {host}"
         )
-    return LogTail(path=str(path), lines=tuple(_last_lines(path, call.query["lines"])))
+    text, _ = last_lines(path, call.query["lines"], _MAX_LOG_BYTES)
+    return LogTail(path=str(path), lines=tuple(text.splitlines()))
 
 
 def _snapshot(call: Call, text: str) -> Snapshot:
@@ -166,13 +168,3 @@ def _file_below(path: Path, directory: Path | None) -> Path | None:
         return real if real.is_relative_to(root) and real.is_file() else None
     except (OSError, RuntimeError, ValueError):
         return None
-
-
-def _last_lines(path: Path, count: int) -> list[str]:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        begin = max(0, size - _MAX_LOG_BYTES)
-        file.seek(begin)
-        # A log that is being written may grow while it is read.
-        lines = file.read(_MAX_LOG_BYTES).decode("utf-8", "replace").splitlines()
-    return lines[1 if begin else 0 :][-count:]

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from manual_clock import ManualClock
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode, RequestFailedError
-from turnback.cli.waiting import RequestWaiter
+from turnback.cli.context import Cli, ExitCode, RequestFailedError
+from turnback.cli.requests import RequestWaiter
 from turnback.inspect.job import Job
 from turnback.inspect.model import JobSummary, Process, RequestRow
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
