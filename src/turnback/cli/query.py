@@ -88,9 +88,9 @@ def _run_query(
     cli: Cli, snapshot: Snapshot, sql: str, most: int
 ) -> tuple[list[str], list[list[Any]]]:
     from turnback.api.savepoint import Savepoint
-    from turnback.inspect.snapshots import while_kept
+    from turnback.inspect.snapshots import reading
 
-    with while_kept(snapshot), spark_session(cli) as session:
+    with reading(snapshot), spark_session(cli) as session:
         return _collect(Savepoint(snapshot, session).sql(sql), most)
 
 
@@ -122,10 +122,10 @@ def diff(
     Counts what was added, removed and changed in every state; with --state shows the keys of one.
     They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
     """
-    from turnback.inspect.snapshots import while_kept
+    from turnback.inspect.snapshots import reading
 
     old, new = cli.snapshot(a), cli.snapshot(b)
-    with while_kept(old, new), spark_session(cli) as session:
+    with reading(old, new), spark_session(cli) as session:
         from turnback.api.savepoint import SavepointDiff
 
         both = SavepointDiff(old, new, session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -16,7 +16,6 @@ from turnback.core.errors import ConfigurationError
 from turnback.core.units import format_duration, format_size, parse_duration
 
 if TYPE_CHECKING:
-    from turnback.config.savepoints import SavepointFormat
     from turnback.inspect.job import Job
     from turnback.inspect.model import RequestRow
 
@@ -44,6 +43,15 @@ timeout_option = click.option(
 )
 
 
+class SavepointOptions(NamedTuple):
+    """Where a savepoint is put, and what is written about it."""
+
+    directory: str | None
+    format: str | None = None
+    label: str | None = None
+    note: str | None = None
+
+
 class OptionalDirectoryCommand(Command):
     """A command that understands `cancel -s JOB` as well as `cancel -s DIR JOB`, as Flink does.
 
@@ -51,7 +59,6 @@ class OptionalDirectoryCommand(Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Take the word behind -s for a directory first, then for the job."""
         try:
             return super().parse_args(ctx, list(args))
         except click.MissingParameter:
@@ -88,18 +95,8 @@ def savepoint(
     The job goes on meanwhile. Prints where the savepoint is. Ctrl-C ends the waiting, not the
     savepoint.
     """
-    from turnback.job.request import RequestKind
-
-    job = cli.job(job_name, whole=True)
-    limit_ms = _wait_limit(no_wait, timeout)
-    request = job.ask(
-        RequestKind.SAVEPOINT,
-        target=_target(job, directory),
-        format=_format(format),
-        label=label,
-        note=note,
-    )
-    return _finish(cli, job, request, no_wait, limit_ms)
+    job, options = cli.job(job_name, whole=True), SavepointOptions(directory, format, label, note)
+    return _request(cli, job, "savepoint", no_wait, timeout, options)
 
 
 @command(
@@ -137,23 +134,12 @@ def stop(
     Takes a savepoint first if you say so, or if state.savepoints.dir is set and
     savepoints.on-stop is not false.
     """
-    from turnback.job.request import RequestKind
-
     if savepoint is not None and no_savepoint:
         raise ConfigurationError("--savepoint and --no-savepoint contradict each other")
-    job = cli.job(job_name, whole=True)
+    job, options = cli.job(job_name, whole=True), SavepointOptions(savepoint, format, label, note)
     cli.confirm(f"Stop job {job.name!r}?", yes)
-    limit_ms = _wait_limit(no_wait, timeout)
-    request = job.ask(
-        RequestKind.STOP,
-        target=_target(job, savepoint),
-        savepoint=True if savepoint is not None else (False if no_savepoint else None),
-        drain=drain,
-        format=_format(format),
-        label=label,
-        note=note,
-    )
-    return _finish(cli, job, request, no_wait, limit_ms)
+    wanted = True if savepoint is not None else (False if no_savepoint else None)
+    return _request(cli, job, "stop", no_wait, timeout, options, wanted, drain)
 
 
 @command(
@@ -176,46 +162,38 @@ def cancel(
     What it has read since its newest checkpoint is read again when it is started again. With -s it
     takes a savepoint first.
     """
+    job, options = cli.job(job_name, whole=True), SavepointOptions(savepoint)
+    cli.confirm(f"Cancel job {job.name!r}?", yes)
+    return _request(cli, job, "cancel", no_wait, timeout, options, savepoint is not None)
+
+
+def _request(
+    cli: Cli,
+    job: Job,
+    kind: str,
+    no_wait: bool,
+    timeout: str | None,
+    options: SavepointOptions,
+    savepoint: bool | None = None,
+    drain: bool = False,
+) -> ExitCode | None:
+    """Submit a request, wait until the job has done it, and print the result."""
+    from turnback.config.savepoints import SavepointFormat
     from turnback.job.request import RequestKind
 
-    job = cli.job(job_name, whole=True)
-    cli.confirm(f"Cancel job {job.name!r}?", yes)
-    limit_ms = _wait_limit(no_wait, timeout)
-    request = job.ask(
-        RequestKind.CANCEL, target=_target(job, savepoint), savepoint=savepoint is not None
-    )
-    return _finish(cli, job, request, no_wait, limit_ms)
-
-
-def _wait_limit(no_wait: bool, timeout: str | None) -> int | None:
-    """Return how long to wait; checked before anything is asked, which cannot be taken back."""
+    # Checked first: a request cannot be taken back.
     if no_wait and timeout is not None:
         raise ConfigurationError("--no-wait and --timeout contradict each other: give one of them")
-    return None if timeout is None else parse_duration(timeout, "--timeout")
-
-
-def _format(name: str | None) -> SavepointFormat | None:
-    from turnback.config.savepoints import SavepointFormat
-
-    return None if name is None else SavepointFormat(name)
-
-
-def _target(job: Job, directory: str | None) -> str | None:
-    """Return where to put a savepoint, absolute if the driver is on this machine too."""
-    if not directory:
-        return None
-    driver = job.summary().driver
-    if driver is None or driver.alive is None:
-        return directory
-    from turnback.config.configuration import location
-
-    return location(directory)
-
-
-def _finish(
-    cli: Cli, job: Job, request: RequestRow, no_wait: bool, limit_ms: int | None
-) -> ExitCode | None:
-    """Wait until the job has done what it was asked, and print the result."""
+    limit_ms = None if timeout is None else parse_duration(timeout, "--timeout")
+    request = job.submit(
+        RequestKind(kind),
+        target=_target(job, options.directory),
+        savepoint=savepoint,
+        drain=drain,
+        format=None if options.format is None else SavepointFormat(options.format),
+        label=options.label,
+        note=options.note,
+    )
     if not no_wait:
         waiter = RequestWaiter(cli, job)
         try:
@@ -235,6 +213,18 @@ def _finish(
             ended = {"stop": "stopped", "cancel": "canceled"}[request.kind]
             cli.out.message(f"Job {job.name!r} is {ended}.")
     return None
+
+
+def _target(job: Job, directory: str | None) -> str | None:
+    """Return where to put a savepoint, absolute if the driver is on this machine too."""
+    if not directory:
+        return None
+    driver = job.summary().driver
+    if driver is None or driver.alive is None:
+        return directory
+    from turnback.config.configuration import location
+
+    return location(directory)
 
 
 # -- waiting for the answer
@@ -260,13 +250,8 @@ class RequestWaiter:
         self._lost_at: float | None = None
 
     def wait(self, request: RequestRow, limit_ms: int | None) -> RequestRow:
-        """Wait, with a progress bar if a person watches.
-
-        Raises:
-            RequestFailedError: It failed, or nobody is left to answer it.
-            TimedOutError: It took longer than the limit; the request goes on.
-        """
-        began = looked = self._clock.monotonic()
+        """Wait, with a progress bar if a person watches; after the limit the request goes on."""
+        began = checked = self._clock.monotonic()
         row = request
         with _progress_bar(self._cli, request) as show:
             while row.state not in _DONE:
@@ -276,8 +261,8 @@ class RequestWaiter:
                         f"{_name(request)} of job {self._job.name!r} is not done after "
                         f"{format_duration(limit_ms)}; it goes on. {self._advice()}"
                     )
-                if now - looked >= _LIVENESS_POLL_S:
-                    looked = now
+                if now - checked >= _LIVENESS_POLL_S:
+                    checked = now
                     self._check_liveness(request, now)
                 self._clock.sleep(_POLL_S)
                 row = self._job.request(request.id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from turnback.core.errors import ConfigurationError, ElementTypeError, StateError
 from turnback.inspect.model import StatePage
-from turnback.inspect.snapshots import while_kept
+from turnback.inspect.snapshots import reading
 from turnback.inspect.text import Formatter, formatter, parse_key
 from turnback.snapshot.reader import spans_of
 from turnback.snapshot.snapshot import Snapshot
@@ -217,7 +217,7 @@ def page(
     start = RowPosition.of(after)
     rows = StateRows(snapshot, uid, name)
     found = _Found(limit)
-    with while_kept(snapshot):
+    with reading(snapshot):
         if key is None:
             following = _scan(rows, start, found, None)
         elif (prefix := _prefix(key, rows)) is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
 from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
-from turnback.inspect.snapshots import while_kept
+from turnback.inspect.snapshots import reading
 from turnback.snapshot.reader import spans
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import Span
@@ -61,7 +61,7 @@ def page(
     start = RowPosition.of(after_cursor)
     pair = state_pair(before, after, uid, name)
     _check_comparable(pair)
-    with while_kept(before, after):
+    with reading(before, after):
         changes, unchanged, following = _compare(pair, start, limit)
     counts = Counter(change.change.value for change in changes)
     side = after if (uid, name) in after.state_ids else before

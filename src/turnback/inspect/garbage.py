@@ -25,11 +25,10 @@ from turnback.inspect.garbage_files import (
     unused_stores,
     why_in_use,
 )
-from turnback.inspect.job import Job
+from turnback.inspect.job import ENDED, Job
 from turnback.inspect.jobs import Jobs
-from turnback.inspect.locations import normalized, shown
+from turnback.inspect.locations import display_path, normalized
 from turnback.inspect.model import View
-from turnback.inspect.requests import ENDED
 from turnback.inspect.snapshots import exists
 from turnback.job.catalog import SavepointCatalog
 from turnback.snapshot.directory import is_mark
@@ -82,14 +81,14 @@ def scan(
                 raise StillNeededError(in_use)
             found += unused_files(job, jobs.root) + half_written(job, jobs.root)
         except (StorageError, StillNeededError) as error:
-            path = shown(job.directory.storage.uri)
+            path = display_path(job.directory.storage.uri)
             skipped.append(Skipped(path=path, reason=str(error), job=job.name))
     if savepoints_dir is not None:
         try:
             partial, left = _partial_savepoints(savepoints_dir, every, jobs.root, jobs.options)
             found, skipped = found + partial, skipped + left
         except (StorageError, ConfigurationError) as error:
-            skipped.append(Skipped(path=shown(savepoints_dir), reason=str(error)))
+            skipped.append(Skipped(path=display_path(savepoints_dir), reason=str(error)))
     if local_dirs is not None:
         stores, left = unused_stores(every, jobs.root, local_dirs)
         found, skipped = found + stores, skipped + left
@@ -186,7 +185,7 @@ def _partial_savepoints(
     found: list[Garbage] = []
     skipped: list[Skipped] = []
     for folder in storage.folders():
-        place = shown(storage.uri).rstrip("/") + f"/{folder}"
+        place = display_path(storage.uri).rstrip("/") + f"/{folder}"
         files = storage.sizes(folder)
         marks = _marks(folder, files)
         if not marks or f"{folder}/{METADATA}" in files:
@@ -246,8 +245,8 @@ def _stale_records(
         if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
             continue
         path = f"savepoints/{entry.id}.json"
-        size, reason = sizes.get(path, 0), f"the savepoint is gone from {shown(entry.path)}"
-        path = f"{shown(storage.uri)}/{path}"
+        size, reason = sizes.get(path, 0), f"the savepoint is gone from {display_path(entry.path)}"
+        path = f"{display_path(storage.uri)}/{path}"
         found.append(Garbage(GarbageKind.RECORD, path, size, reason, job.name, root))
     return found
 
@@ -265,14 +264,14 @@ def _remove_record(job: Job, stale: Garbage, options: Mapping[str, str]) -> None
     except NotFoundError:
         return
     if not _is_gone(entry.path, options):
-        raise StillNeededError(f"savepoint {id_} is at {shown(entry.path)}")
+        raise StillNeededError(f"savepoint {id_} is at {display_path(entry.path)}")
     catalog.forget(id_)
 
 
 def _is_gone(path: str, options: Mapping[str, str] | None) -> bool:
     if exists(path, options) is not False:
         return False
-    place = shown(path)
+    place = display_path(path)
     # A disk that is not mounted holds no savepoints either.
     return not place.startswith("/") or Path(place).parent.is_dir()
 

@@ -12,7 +12,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.retention import attempt_of
 from turnback.core.errors import CheckpointError, StillNeededError, StorageError
 from turnback.inspect.job import Job
-from turnback.inspect.locations import is_below, resolved, shown
+from turnback.inspect.locations import display_path, is_below, resolved
 from turnback.inspect.model import View
 from turnback.inspect.summary import LOST, UNREADABLE, is_terminal
 from turnback.storage.local import LocalStorage
@@ -101,7 +101,7 @@ def unused_files(job: Job, root: str) -> list[Garbage]:
     by_folder: dict[str, list[int]] = defaultdict(list)
     for path, size in _unreferenced(job).items():
         by_folder["/".join(path.split("/")[:2])].append(size)
-    directory = shown(job.directory.storage.uri)
+    directory = display_path(job.directory.storage.uri)
     found = []
     for folder, sizes in sorted(by_folder.items(), key=lambda item: _order(item[0])):
         attempt = folder.rpartition("/")[2]
@@ -114,7 +114,7 @@ def unused_files(job: Job, root: str) -> list[Garbage]:
 def remove_unused_files(job: Job, unused: Garbage) -> None:
     """Delete what no checkpoint needs, by a new look at the checkpoints."""
     _require_idle(job)
-    folder = unused.path.removeprefix(f"{shown(job.directory.storage.uri)}/")
+    folder = unused.path.removeprefix(f"{display_path(job.directory.storage.uri)}/")
     if not _FOLDER.fullmatch(folder):
         raise StillNeededError(f"{unused.path} holds no state of job {job.name!r}")
     unneeded = _unreferenced(job, folder)
@@ -130,7 +130,7 @@ def half_written(job: Job, root: str) -> list[Garbage]:
     sizes = storage.leftovers() if isinstance(storage, LocalStorage) else {}
     if not sizes:
         return []
-    reason, path = f"the writers of {len(sizes)} files were killed", shown(storage.uri)
+    reason, path = f"the writers of {len(sizes)} files were killed", display_path(storage.uri)
     kind = GarbageKind.HALF_WRITTEN
     return [Garbage(kind, path, sum(sizes.values()), reason, job.name, root)]
 
@@ -241,7 +241,7 @@ def _why_unused(owner: StoreOwner, jobs: Sequence[Job]) -> str | None:
     place = resolved(owner.directory)
     job = next((job for job in jobs if resolved(job.directory.storage.uri) == place), None)
     if job is None:
-        return f"there is no job in {shown(owner.directory)} any more"
+        return f"there is no job in {display_path(owner.directory)} any more"
     try:
         if job.info().job_id != owner.job_id:
             return f"they are of an earlier job {owner.job!r}, with the id {owner.job_id}"

@@ -22,7 +22,7 @@ from turnback.core.errors import (
 )
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.inspect.job import Job
-from turnback.inspect.locations import is_directory_of, last_segment, normalized, shown
+from turnback.inspect.locations import display_path, is_directory_of, last_segment, normalized
 from turnback.inspect.model import JobSummary, SavepointRow
 from turnback.inspect.timeline import Timeline, timeline
 from turnback.job.catalog import SavepointCatalog
@@ -55,7 +55,7 @@ class Jobs:
         self.options = dict(options or {})
         self._storage = open_storage(root, self.options)
         self._clock = clock or SystemClock()
-        self.root = shown(self._storage.uri)
+        self.root = display_path(self._storage.uri)
 
     def names(self) -> builtins.list[str]:
         """Return the names of the jobs, those of unreadable ones included."""

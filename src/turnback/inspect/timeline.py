@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from turnback.core.errors import StorageError
 from turnback.inspect.history import AttemptLife
 from turnback.inspect.job import Job
-from turnback.inspect.locations import normalized, shown
+from turnback.inspect.locations import display_path, normalized
 from turnback.inspect.model import SavepointRow, View
 from turnback.inspect.summary import Liveness
 from turnback.snapshot.find import split_slot_path
@@ -163,7 +163,7 @@ class _Family:
             return life, _checkpoint(normalized(life.job.directory.storage.uri), life.name, number)
         if given is None:
             return None, None
-        slot = split_slot_path(shown(given))
+        slot = split_slot_path(display_path(given))
         if slot is not None:
             owner = self._places.get(normalized(slot[0]))
             return owner, _checkpoint(normalized(slot[0]), owner.name if owner else None, slot[1])
@@ -215,4 +215,4 @@ def _ended_ms(attempt: AttemptLife, following: AttemptLife | None, alive: Livene
         return attempt.ended.at_ms
     if following is not None:
         return following.started_ms if following.started_ms is not None else following.last_ms
-    return None if alive.is_driven else attempt.last_ms
+    return None if alive.has_live_driver else attempt.last_ms

@@ -25,7 +25,7 @@ from turnback.core.errors import (
 )
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
-from turnback.inspect.summary import judge
+from turnback.inspect.summary import liveness_of
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.sinks.base import Committer, CommitterContext, Sink, handle_kind
 from turnback.sinks.files import sink_from_description
@@ -201,24 +201,21 @@ def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
 
 
 def _require_dead(directory: JobDirectory, force: bool, clock: Clock) -> None:
-    status = directory.status()
-    found = judge(status, clock.now_ms())
-    if not found.is_served or found.driver is None:
+    job = liveness_of(directory.status(), clock.now_ms())
+    if not job.takes_requests or job.driver is None:
         return
-    who = f"pid {found.driver.pid} on {found.driver.host}"
-    if found.driver.alive:
+    who = f"pid {job.driver.pid} on {job.driver.host}"
+    if job.driver.alive:
         raise JobInUseError(
-            f"job {directory.name!r} is {found.state} as {who}: it settles its transactions "
-            "itself. Stop it first"
+            f"job {directory.name!r} is {job.state} as {who}: it settles its transactions itself. "
+            "Stop it first"
         )
     if not force:
-        what = (
-            f"its driver was {who}, and whether that still runs cannot be told from here"
-            if found.driver.alive is None
-            else "its supervisor is about to start it again"
-        )
+        what = "its supervisor is about to start it again"
+        if job.driver.alive is None:
+            what = f"its driver was {who}, and whether that still runs cannot be told from here"
         raise JobInUseError(
-            f"job {directory.name!r} is {found.state}: {what}. Stop it first, or force it if you "
+            f"job {directory.name!r} is {job.state}: {what}. Stop it first, or force it if you "
             "know that it is dead: it will be fenced out"
         )
 

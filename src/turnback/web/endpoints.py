@@ -47,15 +47,17 @@ _JSON = "application/json"
 
 def _take_savepoint(call: Call) -> RequestRow:
     body = call.body
-    return call.job.ask(RequestKind.SAVEPOINT, label=body.label, note=body.note, format=body.format)
+    return call.job.submit(
+        RequestKind.SAVEPOINT, label=body.label, note=body.note, format=body.format
+    )
 
 
 def _stop(call: Call) -> RequestRow:
-    return call.job.ask(RequestKind.STOP, savepoint=call.body.savepoint, drain=call.body.drain)
+    return call.job.submit(RequestKind.STOP, savepoint=call.body.savepoint, drain=call.body.drain)
 
 
 def _cancel(call: Call) -> RequestRow:
-    return call.job.ask(RequestKind.CANCEL, savepoint=call.body.savepoint)
+    return call.job.submit(RequestKind.CANCEL, savepoint=call.body.savepoint)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (

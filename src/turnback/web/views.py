@@ -84,9 +84,9 @@ def snapshots(call: Call) -> list[SnapshotRow]:
 
 def snapshot(call: Call) -> SnapshotView:
     """Return what is in a snapshot."""
-    from turnback.inspect.snapshots import view
+    from turnback.inspect.snapshots import describe
 
-    return view(_snapshot(call, call.path["snapshot"]))
+    return describe(_snapshot(call, call.path["snapshot"]))
 
 
 def state(call: Call) -> StatePage:
