@@ -18,24 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnback.core.errors import (
-    AmbiguousJobError,
-    CheckpointNotFoundError,
-    ConfigurationError,
-    CorruptFileError,
-    FormatVersionError,
-    JobInUseError,
-    JobNotFoundError,
-    JobNotRunningError,
-    NotFoundError,
-    PlanError,
-    StateError,
-    StorageError,
-    TurnbackError,
-)
+from turnback.core import errors
+from turnback.core.errors import ConfigurationError, TurnbackError
 from turnback.core.ids import check_job_name
 from turnback.inspect.job import Job
-from turnback.web.model import Body, ErrorAnswer, ErrorInfo
+from turnback.inspect.model import View
 from turnback.web.site import Site
 
 PREFIX = "/api/v1"
@@ -48,19 +35,12 @@ _LOG = logging.getLogger(__name__)
 # One for each event loop: limits of one loop cannot be used in another.
 _LIMITER: RunVar[CapacityLimiter] = RunVar("turnback_web_limiter")
 # The first that fits decides.
-_STATUS: tuple[tuple[type[TurnbackError], int], ...] = (
-    (JobNotFoundError, 404),
-    (CheckpointNotFoundError, 404),
-    (NotFoundError, 404),
-    (JobNotRunningError, 409),
-    (JobInUseError, 409),
-    (AmbiguousJobError, 400),
-    (ConfigurationError, 400),
-    (PlanError, 400),
-    (StateError, 400),
-    (CorruptFileError, 500),
-    (FormatVersionError, 500),
-    (StorageError, 503),
+_STATUS: tuple[tuple[int, tuple[type[TurnbackError], ...]], ...] = (
+    (404, (errors.JobNotFoundError, errors.CheckpointNotFoundError, errors.NotFoundError)),
+    (409, (errors.JobNotRunningError, errors.JobInUseError)),
+    (400, (errors.AmbiguousJobError, ConfigurationError, errors.PlanError, errors.StateError)),
+    (500, (errors.CorruptFileError, errors.FormatVersionError)),
+    (503, (errors.StorageError,)),
 )
 _KINDS = {
     400: "BadRequest",
@@ -73,6 +53,23 @@ _KINDS = {
     504: "Timeout",
 }
 T = TypeVar("T")
+
+
+class ErrorInfo(View, frozen=True):
+    """What went wrong: a word for programs, a sentence for people."""
+
+    kind: str
+    message: str
+
+
+class ErrorAnswer(View, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorInfo
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of what is posted."""
 
 
 class RequestError(HTTPException):
@@ -251,7 +248,7 @@ def error_response(error: Exception, method: str, path: str) -> Response:
         status, message, headers = error.status_code, error.detail, error.headers
         kind = error.kind if isinstance(error, RequestError) else _KINDS.get(status, "Error")
     elif isinstance(error, TurnbackError):
-        status = next((code for type_, code in _STATUS if isinstance(error, type_)), 500)
+        status = next((code for code, kinds in _STATUS if isinstance(error, kinds)), 500)
         kind, message = type(error).__name__, str(error)
         if status >= 500:
             _LOG.error("%s %s: %s: %s", method, path, kind, message)

@@ -11,17 +11,74 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnback.config.options import OPTIONS
-from turnback.inspect.model import ConfigRow, DiffPage, SnapshotView, StateDiffRow, StatePage
+from turnback.inspect.model import (
+    ConfigRow,
+    DiffPage,
+    RequestRow,
+    SnapshotView,
+    StateDiffRow,
+    StatePage,
+    View,
+)
+from turnback.inspect.timeline import Timeline
 from turnback.launch.runs import last_lines
 from turnback.storage.envelope import is_id
 from turnback.web.api import Call, RequestError
-from turnback.web.model import About, LogTail, SnapshotRow
 
 if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is looked at
     from turnback.snapshot.snapshot import Snapshot
 
 _CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
 _MAX_LOG_BYTES = 1024 * 1024
+
+
+class About(View, frozen=True):
+    """The dashboard itself.
+
+    Attributes:
+        version: Of Turnback.
+        read_only: Whether nobody may change anything here.
+        authorized: Whether this request carried the token or its cookie.
+        needs_token: Whether looking needs the token too, not only changing.
+        root: The directory of the jobs.
+        savepoints_dir: Where savepoints go by default, if that is configured.
+        now_ms: The server's clock.
+    """
+
+    version: str
+    read_only: bool
+    authorized: bool
+    needs_token: bool
+    root: str
+    savepoints_dir: str | None
+    now_ms: int
+
+
+class SnapshotRow(View, frozen=True):
+    """A snapshot that can be looked into.
+
+    Attributes:
+        id: "chk-7", or the savepoint's id.
+        kind: "checkpoint" or "savepoint".
+        created_ms: When it was taken.
+        label: The savepoint's short name.
+        checkpoint: Number of the checkpoint; of a savepoint, the one it was written from.
+        epoch: The last epoch in it.
+    """
+
+    id: str
+    kind: str
+    created_ms: int
+    label: str | None
+    checkpoint: int
+    epoch: int
+
+
+class LogTail(View, frozen=True):
+    """The end of a driver's log."""
+
+    path: str
+    lines: tuple[str, ...]
 
 
 @cache
@@ -53,28 +110,24 @@ def configuration(call: Call) -> list[ConfigRow]:
     ]
 
 
+def timeline(call: Call) -> Timeline:
+    """Return the lives of a job, its ancestors and its forks."""
+    return call.site.jobs.timeline(call.job)
+
+
+def request(call: Call) -> RequestRow:
+    """Return one request to a job."""
+    return call.job.request(call.path["request"])
+
+
 def snapshots(call: Call) -> list[SnapshotRow]:
     """Return the snapshots of a job that can be looked into, newest first."""
     rows = [
-        SnapshotRow(
-            id=manifest.name,
-            kind="checkpoint",
-            created_ms=manifest.created_ms,
-            label=None,
-            checkpoint=manifest.number,
-            epoch=manifest.epoch,
-        )
-        for manifest in call.job.retained()
+        SnapshotRow(m.name, "checkpoint", m.created_ms, None, m.number, m.epoch)
+        for m in call.job.retained()
     ]
     rows += [
-        SnapshotRow(
-            id=row.id,
-            kind="savepoint",
-            created_ms=row.created_ms,
-            label=row.label,
-            checkpoint=row.checkpoint,
-            epoch=row.epoch,
-        )
+        SnapshotRow(row.id, "savepoint", row.created_ms, row.label, row.checkpoint, row.epoch)
         for row in call.job.savepoints()
         if row.exists is not False
     ]
