@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import ExitCode
 from unit.cli.cli_support import TOTAL, Shell, make_job
 
 JOB = """

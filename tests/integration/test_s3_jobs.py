@@ -49,7 +49,7 @@ def test_jobs_are_listed_found_and_asked(root: str, server: S3Server, spelling: 
     assert {job.state for job in jobs.list()} == {"RUNNING"}
     assert jobs.find("word").name == "wordcount"
     found = jobs.find(f"{root}/wordcount")
-    row = found.ask(RequestKind.CANCEL)
+    row = found.submit(RequestKind.CANCEL)
     assert [request.id for request in Requests(found.directory.storage).open()] == [row.id]
     assert [job.name for job in jobs.timeline(found).jobs] == ["wordcount"]
     with pytest.raises(JobNotFoundError):

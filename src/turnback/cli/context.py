@@ -1,16 +1,16 @@
-"""What every command works with: where jobs are, the configuration, and where to print."""
+"""What every command works with: jobs, configuration, where to print, and how it can end."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from enum import IntEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from turnback.cli.exit import DeclinedError
-from turnback.cli.output import Output
-from turnback.cli.text import printable
+from turnback.cli.output import Output, printable
+from turnback.core import errors
 
 if TYPE_CHECKING:
     from turnback.config.configuration import Configuration
@@ -20,14 +20,7 @@ if TYPE_CHECKING:
 
 
 class Cli:
-    """The values of the options that every command has, and what follows from them.
-
-    Args:
-        root: Where jobs are, if --root says so.
-        settings: The values of -D, as ``key=value``.
-        output: Where to print.
-        debug: Whether errors show where in the code they come from.
-    """
+    """What the options of every command say: `settings` are the values of -D, as ``key=value``."""
 
     def __init__(
         self,
@@ -58,7 +51,6 @@ class Cli:
 
     @cached_property
     def configuration(self) -> Configuration:
-        """The configuration of file, environment and command line."""
         from turnback.config.configuration import Configuration
 
         return Configuration.load(command_line=self.pairs)
@@ -86,29 +78,17 @@ class Cli:
         return Jobs(self.root, self.storage_options)
 
     def job(self, text: str, *, whole: bool = False) -> Job:
-        """Find a job by its name or id, or the beginning of either unless it has to be whole."""
+        """Find a job by its name or id; by the beginning of either, unless `whole`."""
         return self.jobs.find(text, whole=whole)
 
     def snapshot(self, text: str, *, whole: bool = False) -> Snapshot:
-        """The checkpoint or savepoint that is meant.
-
-        Args:
-            text: What was written.
-            whole: Prefixes of names and ids are not enough: for what deletes it.
-
-        Raises:
-            CheckpointNotFoundError: There is none.
-        """
+        """Find a checkpoint or savepoint; `whole`: not by the beginning of a name or id."""
         from turnback.snapshot.find import open_snapshot
 
         return open_snapshot(text, self.jobs, self.storage_options, whole=whole)
 
     def confirm(self, question: str, yes: bool) -> None:
-        """Ask before something that cannot be undone, unless --yes was given.
-
-        Raises:
-            DeclinedError: The answer is no, or there is nobody to ask.
-        """
+        """Ask before something that cannot be undone, unless --yes was given."""
         if yes:
             return
         if not sys.stdin.isatty():
@@ -122,3 +102,62 @@ class Cli:
             print(file=sys.stderr)
         if answer.strip().lower() not in ("y", "yes"):
             raise DeclinedError("not done, as you said no")
+
+
+class ExitCode(IntEnum):
+    """One code for each kind of ending, so that scripts need not read messages."""
+
+    meaning: str
+
+    def __new__(cls, code: int, meaning: str) -> ExitCode:
+        member = int.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    OK = 0, "done"
+    FAILED = 1, "it failed; diff --exit-code: there are differences"
+    USAGE = 2, "wrong usage or configuration"
+    NOT_FOUND = 3, "no such job, snapshot or state"
+    CONFLICT = 4, "the job is in use or not running, or needs what was to be deleted"
+    WOULD_NOT_START = 5, "the job would not start from this snapshot"
+    DAMAGED = 6, "a file is damaged, or was written by a newer version"
+    STORAGE = 7, "the storage refuses or does not answer"
+    TIMED_OUT = 8, "it took longer than --timeout"
+    DECLINED = 9, "you were asked and said no, or could not be asked"
+    PROBLEM = 10, "doctor found a problem"
+    INTERRUPTED = 130, "interrupted with Ctrl-C"
+
+
+class DeclinedError(errors.TurnbackError):
+    """The user was asked and said no, or there was nobody to ask."""
+
+
+class RequestFailedError(errors.TurnbackError):
+    """The job could not do what was requested."""
+
+
+class TimedOutError(errors.TurnbackError):
+    """The command has waited as long as --timeout says."""
+
+
+# The first class that fits decides, so subclasses come before their bases.
+_CODES: tuple[tuple[ExitCode, tuple[type[BaseException], ...]], ...] = (
+    (ExitCode.INTERRUPTED, (KeyboardInterrupt,)),
+    (ExitCode.DECLINED, (DeclinedError,)),
+    (ExitCode.TIMED_OUT, (TimedOutError, errors.CheckpointTimeoutError)),
+    (ExitCode.NOT_FOUND, (errors.JobNotFoundError, errors.NotFoundError)),
+    (ExitCode.NOT_FOUND, (errors.CheckpointNotFoundError,)),
+    (ExitCode.USAGE, (errors.AmbiguousJobError, errors.ConfigurationError, errors.PlanError)),
+    (ExitCode.CONFLICT, (errors.JobInUseError, errors.JobNotRunningError)),
+    (ExitCode.CONFLICT, (errors.StillNeededError, errors.FencedError, errors.AlreadyExistsError)),
+    (ExitCode.DAMAGED, (errors.CorruptFileError, errors.FormatVersionError)),
+    (ExitCode.STORAGE, (errors.StorageError,)),
+    (ExitCode.WOULD_NOT_START, (errors.IncompatibleStateError,)),
+    (ExitCode.NOT_FOUND, (errors.StateError,)),
+)
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """Return the exit code for an error that ends a command."""
+    return next((code for code, kinds in _CODES if isinstance(error, kinds)), ExitCode.FAILED)

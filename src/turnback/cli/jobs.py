@@ -1,33 +1,27 @@
-"""`turnback list`, `status`, `checkpoints` and `savepoints`: look at jobs."""
+"""`turnback list`, `status`, `logs`, `checkpoints` and `savepoints`: look at jobs."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli
 from turnback.cli.output import Column, Output, Value
 from turnback.cli.parameters import complete_job, job_argument
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
-    from turnback.inspect.model import (
-        CheckpointHistory,
-        CheckpointRow,
-        Distribution,
-        JobDetail,
-        JobSummary,
-        OperatorNode,
-        Process,
-        RequestRow,
-        SavepointRow,
-    )
+    from turnback.inspect import model
 
 # -- list
 
 _ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
-_JOBS: tuple[Column[JobSummary], ...] = (
+_JOBS: tuple[Column[model.JobSummary], ...] = (
     Column("name", lambda job, out: job.name),
     Column("state", lambda job, out: out.state(job.state)),
     Column("attempt", lambda job, out: job.attempt, right=True, extra=True),
@@ -54,8 +48,7 @@ def list_jobs(cli: Cli, running: bool, every: bool) -> None:
         raise ConfigurationError("-r and -a contradict each other: give one of them")
     jobs = cli.jobs.list()
     listed = [job for job in jobs if every or _is_listed(job, running)]
-    if listed or not cli.out.terminal:
-        cli.out.records(_JOBS, listed)
+    cli.out.records(_JOBS, listed)
     others = len(jobs) - len(listed)
     if not jobs and not cli.json:
         cli.out.message(f"There are no jobs in {cli.root}. Look elsewhere with --root DIR.")
@@ -64,18 +57,18 @@ def list_jobs(cli: Cli, running: bool, every: bool) -> None:
         cli.out.hint(f"{text} in {cli.root}: turnback list -a")
 
 
-def _is_listed(job: JobSummary, running: bool) -> bool:
+def _is_listed(job: model.JobSummary, running: bool) -> bool:
     return job.state == "RUNNING" if running else job.state not in _ENDED
 
 
-def _rate(job: JobSummary) -> float | None:
+def _rate(job: model.JobSummary) -> float | None:
     running = job.state == "RUNNING" and job.records_per_s is not None
     return round(job.records_per_s or 0, 1) if running else None
 
 
 # -- status
 
-_OPERATORS: tuple[Column[OperatorNode], ...] = (
+_OPERATORS: tuple[Column[model.OperatorNode], ...] = (
     Column("uid", lambda node, out: node.uid),
     Column("kind", lambda node, out: node.kind),
     Column("parallelism", lambda node, out: node.parallelism, right=True),
@@ -85,7 +78,7 @@ _OPERATORS: tuple[Column[OperatorNode], ...] = (
     Column("watermark", lambda node, out: out.time(node.watermark_ms)),
     Column("inputs", lambda node, out: ",".join(node.inputs)),
 )
-_REQUESTS: tuple[Column[RequestRow], ...] = (
+_REQUESTS: tuple[Column[model.RequestRow], ...] = (
     Column("id", lambda row, out: row.id),
     Column("kind", lambda row, out: row.kind),
     Column("state", lambda row, out: out.state(row.state)),
@@ -108,17 +101,13 @@ def status(cli: Cli, job_name: str) -> None:
         cli.out.document(detail)
         return
     cli.out.fields(_job_facts(cli.out, detail))
-    if detail.operators:
-        cli.out.head("Operators")
-        cli.out.records(_OPERATORS, detail.operators)
-    if detail.requests:
-        cli.out.head("Requests")
-        cli.out.records(_REQUESTS, detail.requests)
+    cli.out.section("Operators", _OPERATORS, detail.operators)
+    cli.out.section("Requests", _REQUESTS, detail.requests)
     for warning in detail.warnings:
         cli.out.message(f"warning: {warning}", "yellow")
 
 
-def _job_facts(out: Output, detail: JobDetail) -> list[tuple[str, Value]]:
+def _job_facts(out: Output, detail: model.JobDetail) -> list[tuple[str, Value]]:
     job = detail.summary
     versions = ", ".join(f"{name} {version}" for name, version in detail.versions.items())
     rate = _rate(job)
@@ -147,16 +136,74 @@ def _job_facts(out: Output, detail: JobDetail) -> list[tuple[str, Value]]:
     ]
 
 
-def _process(process: Process | None) -> str | None:
+def _process(process: model.Process | None) -> str | None:
     if process is None:
         return None
     alive = {True: "alive", False: "gone", None: "elsewhere"}[process.alive]
     return f"pid {process.pid} on {process.host} ({alive})"
 
 
+# -- logs
+
+_POLL_S = 0.3
+
+
+@command("logs", "turnback logs clicks", "turnback logs -f clicks", "turnback logs -l 20 clicks")
+@job_argument
+@flag("-f", "--follow", help="Go on as the job prints more.")
+@number_option(
+    "-l", "--lines", least=0, default=200, help="How many lines to begin with; 200 if left out."
+)
+def logs(cli: Cli, job_name: str, follow: bool, lines: int) -> None:
+    """Show what the driver of a job has printed.
+
+    It is kept on the machine where the job was started with turnback run, over all lives of the
+    driver.
+    """
+    from turnback.launch.runs import last_lines
+
+    job = cli.job(job_name)
+    path = _log_path(job.summary())
+    if cli.json:
+        text, _ = last_lines(path, lines)
+        cli.out.document({"job": job.name, "path": str(path), "lines": text.splitlines()})
+    else:
+        print_log(path, lines, follow=follow)
+
+
+def print_log(path: Path, lines: int, *, follow: bool) -> None:
+    """Print the end of a file; with `follow`, also what is added, until Ctrl-C."""
+    from turnback.launch.runs import LogFollower, last_lines
+
+    text, end = last_lines(path, lines)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    follower = LogFollower(path, sys.stdout, end)
+    with suppress(KeyboardInterrupt):
+        while follow:
+            follower.print_new()
+            time.sleep(_POLL_S)
+
+
+def _log_path(summary: model.JobSummary) -> Path:
+    if summary.log is None:
+        raise NotFoundError(
+            f"job {summary.name!r} has no log that Turnback knows of: it was not started with "
+            "turnback run, so its output is where it was started"
+        )
+    path = Path(summary.log)
+    if not path.is_file():
+        where = summary.driver.host if summary.driver is not None else "another machine"
+        raise NotFoundError(
+            f"the log of job {summary.name!r} is {summary.log} on {where}: it is not on this "
+            "machine, or was removed"
+        )
+    return path
+
+
 # -- checkpoints
 
-_CHECKPOINTS: tuple[Column[CheckpointRow], ...] = (
+_CHECKPOINTS: tuple[Column[model.CheckpointRow], ...] = (
     Column("checkpoint", lambda row, out: None if row.number is None else f"chk-{row.number}"),
     Column("status", lambda row, out: out.state(row.status.value)),
     Column("attempt", lambda row, out: row.attempt, right=True, extra=True),
@@ -168,7 +215,12 @@ _CHECKPOINTS: tuple[Column[CheckpointRow], ...] = (
     Column("async", lambda row, out: out.duration(row.async_ms), right=True, extra=True),
     Column("delta", lambda row, out: out.size(row.delta_bytes), right=True),
     Column("full", lambda row, out: out.size(row.full_bytes), right=True),
-    Column("acks", lambda row, out: _acknowledgements(row), right=True, extra=True),
+    Column(
+        "acks",
+        lambda row, out: row.tasks and f"{row.acknowledged}/{row.tasks}",
+        right=True,
+        extra=True,
+    ),
     Column("note", lambda row, out: row.reason or ("retained" if row.path else None)),
 )
 _QUANTILES = ("min", "p50", "p90", "p99", "max")
@@ -200,46 +252,36 @@ def checkpoints(cli: Cli, job_name: str, limit: int | None, retained: bool, path
         for row in rows:
             cli.out.line(str(row.path))
     else:
-        if rows or not cli.out.terminal:
-            cli.out.records(_CHECKPOINTS, rows)
+        cli.out.records(_CHECKPOINTS, rows)
         if cli.out.terminal:
             _print_checkpoint_summary(cli.out, history)
 
 
-def _acknowledgements(row: CheckpointRow) -> str | None:
-    return None if row.tasks is None else f"{row.acknowledged}/{row.tasks}"
-
-
-def _print_checkpoint_summary(out: Output, history: CheckpointHistory) -> None:
+def _print_checkpoint_summary(out: Output, history: model.CheckpointHistory) -> None:
     out.head(
         f"{history.completed} completed, {history.failed} failed, {history.in_progress} in "
         f"progress, {history.restored} restored"
     )
-    rows = [
-        _quantiles("duration", history.duration_ms, out.duration),
-        _quantiles("sync", history.sync_ms, out.duration),
-        _quantiles("async", history.async_ms, out.duration),
-        _quantiles("delta", history.delta_bytes, out.size),
-        _quantiles("full", history.full_bytes, out.size),
+    measured: tuple[tuple[str, model.Distribution | None, Callable[[int], str | None]], ...] = (
+        ("duration", history.duration_ms, out.duration),
+        ("sync", history.sync_ms, out.duration),
+        ("async", history.async_ms, out.duration),
+        ("delta", history.delta_bytes, out.size),
+        ("full", history.full_bytes, out.size),
+    )
+    table: list[list[Value]] = [
+        [name, *(text(round(getattr(numbers, quantile))) for quantile in _QUANTILES)]
+        for name, numbers, text in measured
+        if numbers is not None
     ]
-    table = [row for row in rows if row]
     if table:
-        heads = [Column[None](name, right=True) for name in _QUANTILES]
-        out.table(("", *heads), table)
-
-
-def _quantiles(
-    name: str, numbers: Distribution | None, text: Callable[[int], str | None]
-) -> list[Value]:
-    if numbers is None:
-        return []
-    return [name, *(text(round(getattr(numbers, quantile))) for quantile in _QUANTILES)]
+        out.table(("", *(Column[None](name, right=True) for name in _QUANTILES)), table)
 
 
 # -- savepoints
 
 _EXISTS = {True: "yes", False: "gone", None: "unknown"}
-_SAVEPOINTS: tuple[Column[SavepointRow], ...] = (
+_SAVEPOINTS: tuple[Column[model.SavepointRow], ...] = (
     Column("job", lambda row, out: row.job),
     Column("id", lambda row, out: row.id),
     Column("label", lambda row, out: row.label),
@@ -264,7 +306,5 @@ def savepoints(cli: Cli, job_name: str | None, restore: bool) -> None:
     if restore and not cli.json:
         for row in rows:
             cli.out.line(row.restore)
-    elif rows or not cli.out.terminal:
-        cli.out.records(_SAVEPOINTS, rows)
     else:
-        cli.out.line("There are no savepoints.")
+        cli.out.records(_SAVEPOINTS, rows, "There are no savepoints.")

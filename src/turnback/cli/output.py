@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from turnback.cli.text import NOTHING, local_time, printable, time_ago, utc_time
 from turnback.core.clock import SystemClock
-from turnback.core.units import format_size, round_duration
+from turnback.core.units import format_age, format_size, round_duration
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+NOTHING = "-"
+"""Stands where there is no value, so that every line has the same number of columns."""
 _COLORS = {
     "green": ("RUNNING", "COMPLETED", "restored", "ok", "added"),
     "blue": ("FINISHED",),
@@ -45,14 +48,7 @@ Value = Cell | str | int | None
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """A column of a table.
-
-    Attributes:
-        name: Its head.
-        value: What it shows of a record.
-        right: Whether its values stand on the right, as numbers do.
-        extra: Whether it is left out where a terminal is too narrow for all columns.
-    """
+    """A column of a table; one that is `extra` is left out where a terminal is too narrow."""
 
     name: str
     value: Callable[[T, Output], Value] = lambda record, out: None
@@ -63,9 +59,7 @@ class Column(Generic[T]):
 class Output:
     """Where a command prints: results to stdout, everything else to stderr.
 
-    Args:
-        json: Whether stdout gets one JSON document and nothing else.
-        color: Whether colours may be used where stdout is a terminal.
+    With `json` stdout gets one JSON document and nothing else.
     """
 
     def __init__(self, *, json: bool = False, color: bool = True) -> None:
@@ -105,12 +99,25 @@ class Output:
             else:
                 print(f"{name.ljust(width)}  {cell.text}")
 
-    def records(self, columns: Sequence[Column[T]], records: Sequence[T]) -> None:
-        """Print a line for each record below a head, or all records as JSON."""
+    def records(
+        self, columns: Sequence[Column[T]], records: Sequence[T], if_none: str | None = None
+    ) -> None:
+        """Print a line for each record below a head, or all as JSON.
+
+        On a terminal a table without records is left out, or `if_none` stands in its place.
+        """
         if self.json:
             self.document(records)
-            return
-        self.table(columns, [[column.value(r, self) for column in columns] for r in records])
+        elif records or not self.terminal:
+            self.table(columns, [[column.value(r, self) for column in columns] for r in records])
+        elif if_none is not None:
+            self.line(if_none)
+
+    def section(self, title: str, columns: Sequence[Column[T]], records: Sequence[T]) -> None:
+        """Print records below a title; nothing if there are none."""
+        if records:
+            self.head(title)
+            self.records(columns, records)
 
     def table(self, columns: Sequence[Column[Any] | str], rows: Iterable[Sequence[Value]]) -> None:
         """Print rows below a head; in a pipe one line each, nothing cut off.
@@ -252,3 +259,69 @@ def _cell(value: Value) -> Cell:
     if value is None or value == "":
         return Cell(NOTHING, "dim")
     return Cell(printable(str(value)))
+
+
+# -- texts, times and values as people read them
+
+
+def printable(text: str) -> str:
+    """Return text that cannot move the cursor: names and causes come from elsewhere."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c
+        if c.isprintable() or unicodedata.category(c) in ("Zs", "Co", "Cn")
+        else c.encode("unicode_escape").decode()
+        for c in text
+    )
+
+
+def utc_time(ms: int) -> str:
+    """Return a time in UTC, to the second."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+
+
+def local_time(ms: int, now_ms: int) -> str:
+    """Return a time where the user is: to the second if it was today, else with its day."""
+    try:
+        then = datetime.fromtimestamp(ms / 1000).astimezone()
+        today = datetime.fromtimestamp(now_ms / 1000).astimezone()
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+    same_day = then.date() == today.date()
+    return then.strftime("%H:%M:%S" if same_day else "%Y-%m-%d %H:%M")
+
+
+def time_ago(ms: int, now_ms: int) -> str:
+    """Return how long ago something was; clocks of machines differ, so it is never negative."""
+    age = now_ms - ms
+    return "now" if age < 1_000 else f"{format_age(age)} ago"
+
+
+def value_text(value: Any) -> str | None:
+    """Return a value as text: text as it is, everything else as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    import msgspec
+
+    return msgspec.json.encode(value).decode()
+
+
+def json_value(value: Any) -> Any:
+    """Return a value of Spark's in a form that JSON can hold."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, bytes | bytearray):
+        return "0x" + bytes(value).hex()
+    if hasattr(value, "asDict"):
+        return {name: json_value(part) for name, part in value.asDict(recursive=False).items()}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value):
+            return {key: json_value(part) for key, part in value.items()}
+        return [[json_value(key), json_value(part)] for key, part in value.items()]
+    if isinstance(value, Sequence):
+        return [json_value(part) for part in value]
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

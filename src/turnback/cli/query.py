@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from turnback.cli.command import argument, command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
-from turnback.cli.output import Column, Value
+from turnback.cli.context import Cli, ExitCode
+from turnback.cli.output import Column, Value, json_value, value_text
 from turnback.cli.parameters import complete_snapshot, find_state, snapshot_argument, state_option
-from turnback.cli.text import json_value, value_text
 from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
 
 if TYPE_CHECKING:
@@ -57,7 +55,11 @@ def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str
     if sql is None:
         _list_tables(cli, snapshot)
         return
-    columns, rows = _run_query(cli, snapshot, sql, limit + 1)
+    from turnback.api.savepoint import Savepoint
+    from turnback.inspect.snapshots import reading
+
+    with reading(snapshot), spark_session(cli) as session:
+        columns, rows = _collect(Savepoint(snapshot, session).sql(sql), limit + 1)
     more = len(rows) > limit
     del rows[limit:]
     if cli.json or format == "json":
@@ -84,16 +86,6 @@ def _list_tables(cli: Cli, snapshot: Snapshot) -> None:
         cli.out.document(tables)
     else:
         cli.out.table(("table", "uid", "state", "kind"), [list(t.values()) for t in tables])
-
-
-def _run_query(
-    cli: Cli, snapshot: Snapshot, sql: str, most: int
-) -> tuple[list[str], list[list[Any]]]:
-    from turnback.api.savepoint import Savepoint
-    from turnback.inspect.snapshots import while_kept
-
-    with while_kept(snapshot), spark_session(cli) as session:
-        return _collect(Savepoint(snapshot, session).sql(sql), most)
 
 
 def _collect(frame: DataFrame, most: int) -> tuple[list[str], list[list[Any]]]:
@@ -124,10 +116,10 @@ def diff(
     Counts what was added, removed and changed in every state; with --state shows the keys of one.
     They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
     """
-    from turnback.inspect.snapshots import while_kept
+    from turnback.inspect.snapshots import reading
 
     old, new = cli.snapshot(a), cli.snapshot(b)
-    with while_kept(old, new), spark_session(cli) as session:
+    with reading(old, new), spark_session(cli) as session:
         from turnback.api.savepoint import SavepointDiff
 
         both = SavepointDiff(old, new, session)
@@ -174,12 +166,9 @@ def _print_changes(cli: Cli, columns: list[str], changes: list[list[Any]]) -> No
 
 @contextmanager
 def spark_session(cli: Cli) -> Iterator[SparkSession]:
-    """A session that ends with the block. Print results after it.
+    """Start a session that ends with the block, with Spark's errors as ours.
 
-    Raises:
-        ConfigurationError: Spark does not understand what it is asked.
-        JobFailedError: Spark failed.
-        TurnbackError: What its tasks raised.
+    What is printed in the block is lost.
     """
     cli.out.hint("Starting Spark ...")
     with _silenced(cli.debug):

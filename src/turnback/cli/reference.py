@@ -8,7 +8,7 @@ from inspect import cleandoc
 import click
 
 from turnback.cli.command import SHARED_OPTIONS, SHARED_TITLE, Command
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import ExitCode
 from turnback.cli.main import PROGRAM
 
 

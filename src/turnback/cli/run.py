@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from turnback.cli.command import command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
-from turnback.cli.logs import Tail
+from turnback.cli.context import Cli, ExitCode
 from turnback.cli.parameters import (
     allow_all_option,
     allow_option,
@@ -195,10 +193,12 @@ class AttachedJob:
     """A job that was started from this terminal: shows what it prints, and ends it with Ctrl-C."""
 
     def __init__(self, cli: Cli, directory: RunDirectory) -> None:
+        from turnback.launch.runs import LogFollower
+
         self._cli = cli
         self._directory = directory
         # With --json stdout is for the document at the end.
-        self._tail = Tail(directory.log, sys.stderr if cli.json else sys.stdout)
+        self._log = LogFollower(directory.log, sys.stderr if cli.json else sys.stdout)
         self._interrupts = 0
 
     def follow(self) -> ExitCode | None:
@@ -206,8 +206,8 @@ class AttachedJob:
         from turnback.launch.runs import await_end
 
         with self._signals():
-            end = await_end(self._directory, self._tail.show)
-        self._tail.show()
+            end = await_end(self._directory, self._log.print_new)
+        self._log.print_new()
         if self._interrupts:
             self._print_end()
             return ExitCode.INTERRUPTED
@@ -299,17 +299,22 @@ def check(
     SCRIPT is run until it calls execute(); no job is started. Ends with code 5 if the job would
     refuse to start, so that it can guard an upgrade.
     """
-    from turnback.launch.preflight import preflight
+    from turnback.job.run import Launch, LaunchMode
+    from turnback.launch.preflight import ProgramTask, with_program
+    from turnback.snapshot.preflight import CheckReport
 
-    report = preflight(
-        script_path(script),
-        arguments,
-        snapshot_location(cli, start_from),
-        allow=droppable(allow_all, allow),
+    launch = Launch(
+        script=script_path(script),
+        arguments=tuple(arguments),
+        directory=str(Path.cwd()),
+        mode=LaunchMode.PLAN,
+        name=name,
+        start_from=snapshot_location(cli, start_from),
+        allow_non_restored_state=droppable(allow_all, allow),
         renames=parse_renames(rename),
         settings=cli.pairs,
-        name=name,
     )
+    report = with_program(launch, ProgramTask("check"), CheckReport)
     if cli.json:
         cli.out.document(report.to_dict())
     else:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from turnback.cli.command import command, flag, number_option
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode
-from turnback.cli.output import Column, Output, Value
+from turnback.cli.context import Cli, ExitCode
+from turnback.cli.output import Column, Output, Value, value_text
 from turnback.cli.parameters import find_state, snapshot_argument, state_option, yes_option
-from turnback.cli.text import value_text
 from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def inspect(cli: Cli, snapshot_name: str, state: str | None, key: str | None, ro
     Who took it and when, its states with their types and sizes, and where its sources go on. With
     --state the rows of one state. Needs no Spark.
     """
-    from turnback.inspect.snapshots import view
+    from turnback.inspect.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name)
     if state is not None:
@@ -64,48 +62,44 @@ def inspect(cli: Cli, snapshot_name: str, state: str | None, key: str | None, ro
     if key is not None:
         raise ConfigurationError("--key is about the rows of a state: give --state UID/NAME too")
     if cli.json:
-        cli.out.document(view(snapshot))
+        cli.out.document(describe(snapshot))
     else:
-        _print_snapshot(cli.out, view(snapshot))
+        _print_snapshot(cli.out, describe(snapshot))
 
 
-def _print_snapshot(out: Output, seen: SnapshotView) -> None:
-    out.fields(_facts(out, seen))
-    if seen.states:
-        out.head("States")
-        out.records(_STATES, seen.states)
-    if seen.operators:
-        out.head("Operators")
-        out.records(_OPERATORS, seen.operators)
-    if seen.sources:
+def _print_snapshot(out: Output, view: SnapshotView) -> None:
+    out.fields(_facts(out, view))
+    out.section("States", _STATES, view.states)
+    out.section("Operators", _OPERATORS, view.operators)
+    if view.sources:
         out.head("Sources")
-        out.table(("uid", "offset"), seen.sources.items())
-    if seen.transactions:
+        out.table(("uid", "offset"), view.sources.items())
+    if view.transactions:
         out.head("Transactions of sinks")
-        out.table(("uid", Column[None]("prepared", right=True)), seen.transactions.items())
+        out.table(("uid", Column[None]("prepared", right=True)), view.transactions.items())
 
 
-def _facts(out: Output, seen: SnapshotView) -> list[tuple[str, Value]]:
-    from turnback.inspect.locations import shown
+def _facts(out: Output, view: SnapshotView) -> list[tuple[str, Value]]:
+    from turnback.inspect.locations import display_path
 
     return [
-        (seen.kind, seen.id),
-        ("location", shown(seen.location)),
-        ("job", seen.job),
-        ("job id", seen.job_id),
-        ("taken", out.time(seen.created_ms)),
-        ("label", seen.label),
-        ("note", seen.note),
-        ("trigger", seen.trigger),
-        ("attempt", seen.attempt),
-        ("from", f"chk-{seen.checkpoint}" if seen.kind == "savepoint" else None),
-        ("epoch", seen.epoch),
-        ("format", seen.format),
-        ("drained", "yes" if seen.drained else None),
-        ("key groups", seen.max_parallelism),
-        ("size", out.size(seen.bytes)),
-        ("files", out.number(seen.files)),
-        ("started from", seen.started_from and shown(seen.started_from)),
+        (view.kind, view.id),
+        ("location", display_path(view.location)),
+        ("job", view.job),
+        ("job id", view.job_id),
+        ("taken", out.time(view.created_ms)),
+        ("label", view.label),
+        ("note", view.note),
+        ("trigger", view.trigger),
+        ("attempt", view.attempt),
+        ("from", f"chk-{view.checkpoint}" if view.kind == "savepoint" else None),
+        ("epoch", view.epoch),
+        ("format", view.format),
+        ("drained", "yes" if view.drained else None),
+        ("key groups", view.max_parallelism),
+        ("size", out.size(view.bytes)),
+        ("files", out.number(view.files)),
+        ("started from", view.started_from and display_path(view.started_from)),
     ]
 
 
@@ -148,22 +142,22 @@ def verify(cli: Cli, snapshot_name: str) -> ExitCode | None:
 
     Ends with code 6 if a file is missing or damaged.
     """
-    from turnback.inspect.snapshots import view
+    from turnback.inspect.snapshots import describe
     from turnback.snapshot.snapshot import verify_snapshot
 
     snapshot = cli.snapshot(snapshot_name)
-    seen = view(snapshot)
+    view = describe(snapshot)
     with _progress_bar(cli) as show:
         problems = verify_snapshot(snapshot, show)
     if cli.json:
         rows = [{"path": p.path, "reason": p.reason} for p in problems]
-        about = {"snapshot": seen.location, "files": seen.files, "bytes": seen.bytes}
+        about = {"snapshot": view.location, "files": view.files, "bytes": view.bytes}
         cli.out.document(about | {"ok": not problems, "problems": rows})
     elif problems:
         cli.out.table(("path", "problem"), [[p.path, p.reason] for p in problems])
-        cli.out.message(f"error: {len(problems)} of {seen.files} files are damaged", "bold red")
+        cli.out.message(f"error: {len(problems)} of {view.files} files are damaged", "bold red")
     else:
-        cli.out.line(f"ok: {seen.files} files, {cli.out.size(seen.bytes)}", "green")
+        cli.out.line(f"ok: {view.files} files, {cli.out.size(view.bytes)}", "green")
     return ExitCode.DAMAGED if problems else None
 
 
@@ -200,16 +194,16 @@ def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
     Checkpoints are refused: their job keeps and deletes them. Names and ids have to be whole.
     """
     from turnback.inspect.jobs import dispose as delete
-    from turnback.inspect.locations import shown
-    from turnback.inspect.snapshots import view
+    from turnback.inspect.locations import display_path
+    from turnback.inspect.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name, whole=True)
-    seen = view(snapshot)
-    name = seen.id if seen.label is None else f"{seen.id} ({seen.label})"
-    place = shown(seen.location)
-    cli.confirm(f"Delete {seen.kind} {name} of job {seen.job!r} at {place} for good?", yes)
+    view = describe(snapshot)
+    name = view.id if view.label is None else f"{view.id} ({view.label})"
+    place = display_path(view.location)
+    cli.confirm(f"Delete {view.kind} {name} of job {view.job!r} at {place} for good?", yes)
     delete(snapshot, cli.jobs, force=force)
     if cli.json:
-        cli.out.document({"disposed": place, "id": seen.id, "job": seen.job})
+        cli.out.document({"disposed": place, "id": view.id, "job": view.job})
     else:
         cli.out.line(f"deleted {place}")

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
 from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
-from turnback.inspect.snapshots import while_kept
+from turnback.inspect.snapshots import reading
 from turnback.snapshot.reader import spans
 from turnback.snapshot.snapshot import Snapshot
-from turnback.state.files import Span
 
 if TYPE_CHECKING:  # needs Arrow
     from turnback.snapshot.diff import EntryChange, StatePair
@@ -23,7 +22,7 @@ SPAN_BYTES = 32 << 20
 
 
 def states(before: Snapshot, after: Snapshot) -> list[StateDiffRow]:
-    """Which states there are to compare; `presence` is both, before or after."""
+    """Return which states there are to compare; `presence` is both, before or after."""
     old, new = set(before.state_ids), set(after.state_ids)
     rows = []
     for id in sorted(old | new):
@@ -40,20 +39,12 @@ def page(
     *,
     after_cursor: str | None = None,
     limit: int = 50,
-    full: bool = False,
 ) -> DiffPage:
     """Compare a state in two snapshots, key group by key group, as `snapshot.diff` does.
 
     The numbers of all pages add up to those of the whole state. A page may have fewer rows than
-    asked for and still not be the last one: only `next` tells.
-
-    Raises:
-        StateError: Neither has such a state, or its rows cannot be read.
-        IncompatibleStateError: Its types or key groups differ.
-        ConfigurationError: An argument cannot be used.
-        CorruptFileError: A file is damaged.
-        CheckpointNotFoundError: A checkpoint was dropped meanwhile.
-        NotFoundError: A file is missing.
+    `limit` and still not be the last one: only `next` tells. Raises `IncompatibleStateError` if
+    types or key groups differ.
     """
     from turnback.snapshot.diff import state_pair
 
@@ -61,7 +52,7 @@ def page(
     start = RowPosition.of(after_cursor)
     pair = state_pair(before, after, uid, name)
     _check_comparable(pair)
-    with while_kept(before, after):
+    with reading(before, after):
         changes, unchanged, following = _compare(pair, start, limit)
     counts = Counter(change.change.value for change in changes)
     side = after if (uid, name) in after.state_ids else before
@@ -72,7 +63,7 @@ def page(
         removed=counts["removed"],
         changed=counts["changed"],
         same=unchanged,
-        rows=_rows(changes, StateRows(side, uid, name), full),
+        rows=_rows(changes, StateRows(side, uid, name)),
         next=following.cursor() if following is not None else None,
     )
 
@@ -100,15 +91,15 @@ def _check_comparable(pair: StatePair) -> None:
 def _compare(
     pair: StatePair, start: RowPosition, limit: int
 ) -> tuple[list[EntryChange], int, RowPosition | None]:
-    """Compare from a position on.
-
-    Returns:
-        What differs, how many rows do not, and where the next page begins.
-    """
+    """Return what differs from a position on, how many rows do not, and where to go on."""
     from turnback.snapshot.diff import changes
 
     deadline = time.monotonic() + SCAN_S
-    ranges = _spans(pair)
+    # Always the same ranges of key groups, so that a cursor means the same on every page.
+    files = pair.old.held_by() + pair.new.held_by()
+    rows, size = sum(f.rows for f in files), sum(f.length for f in files)
+    parts = max(-(-rows // SPAN_ROWS), -(-size // SPAN_BYTES))
+    ranges = spans(max(pair.old_groups, pair.new_groups), parts)
     if start.block not in (first for first, _ in ranges):
         raise ConfigurationError(
             f"{start.cursor()!r} does not say where to go on: pass on what the page before gave "
@@ -120,30 +111,20 @@ def _compare(
         is_first = span[0] == start.block
         if not is_first and (len(page) >= limit or time.monotonic() >= deadline):
             return page, unchanged, RowPosition(span[0], 0)
-        found, same = changes(pair, *span)
+        different, same = changes(pair, *span)
         skipped = start.row if is_first else 0
-        taken = found[skipped:][: limit - len(page)]
+        taken = different[skipped:][: limit - len(page)]
         page += taken
-        if skipped + len(taken) < len(found):
+        if skipped + len(taken) < len(different):
             return page, unchanged, RowPosition(span[0], skipped + len(taken))
         unchanged += same
     return page, unchanged, None
 
 
-def _spans(pair: StatePair) -> list[Span]:
-    """Ranges of key groups to be compared one after the other; always the same."""
-    files = pair.old.held_by() + pair.new.held_by()
-    rows, size = sum(f.rows for f in files), sum(f.length for f in files)
-    groups = max(pair.old_groups, pair.new_groups)
-    return spans(groups, max(-(-rows // SPAN_ROWS), -(-size // SPAN_BYTES)))
-
-
-def _rows(changes: list[EntryChange], state: StateRows, full: bool) -> tuple[DiffRow, ...]:
+def _rows(changes: list[EntryChange], state: StateRows) -> tuple[DiffRow, ...]:
     from turnback.snapshot.diff import typed_changes
 
-    before, after = (
-        state.formatted(side, full=full) for side in typed_changes(changes, state.schema)
-    )
+    before, after = map(state.formatted, typed_changes(changes, state.schema))
     return tuple(
         DiffRow(
             change=change.change.value,

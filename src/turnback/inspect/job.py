@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.config.savepoints import SavepointFormat
+from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     ConfigurationError,
@@ -16,58 +19,40 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.inspect.history import (
-    AttemptLife,
-    checkpoint_history,
-    failure_rows,
-    read_attempts,
-    under_way_rows,
-    unrecorded,
-)
-from turnback.inspect.locations import is_directory_of, last_segment, shown
-from turnback.inspect.model import (
-    CheckpointHistory,
-    ConfigRow,
-    FailureRow,
-    JobDetail,
-    JobSummary,
-    RequestRow,
-    SavepointRow,
-)
-from turnback.inspect.requests import (
-    ENDED,
-    ended_row,
-    request_format,
-    request_kind,
-    request_row,
-    request_rows,
-    savepoint_settings,
-    takes_savepoint,
-)
+from turnback.inspect import model
+from turnback.inspect.history import AttemptLife, checkpoint_history, read_attempts
+from turnback.inspect.locations import display_path, is_directory_of, last_segment
 from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
     UNREADABLE,
     Liveness,
     is_terminal,
-    judge,
+    liveness_of,
     operators,
     state_names,
     summarise,
-    unreadable,
 )
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo
-from turnback.job.history import read_history
-from turnback.job.request import RequestKind, RequestSpec
+from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, Metrics
+from turnback.job.status import JobProgram, JobState, Metrics
 from turnback.snapshot.find import find_snapshot
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
 
+ENDED = ("COMPLETED", "FAILED")
+"""The states of a request that has its result."""
+_SAVEPOINT_KEYS = (
+    "state.savepoints.dir",
+    "execution.checkpointing.savepoint-dir",
+    "savepoints.on-stop",
+    "savepoints.format",
+)
+
 
 class Job:
-    """A job, for those who look at it and ask something of it. What it shows is never cached."""
+    """A job, for those who inspect and control it. Nothing is cached."""
 
     def __init__(
         self,
@@ -84,58 +69,51 @@ class Job:
     # -- how it is
 
     def info(self) -> JobInfo:
-        """Return who the job is.
-
-        Raises:
-            NotFoundError: There is no job in the directory.
-            CorruptFileError: What the directory says of its job is damaged, or is of another job.
-            FormatVersionError: It was written by a newer version.
-        """
-        found = self.directory.info()
+        """Return who the job is; `CorruptFileError` if its directory was copied or renamed."""
+        info = self.directory.info()
         uri = self.directory.storage.uri
-        if found is None:
-            raise NotFoundError(f"{shown(uri)} is no job directory: it holds no {JOB}")
-        if found.job != self.name or not is_directory_of(last_segment(uri), found.job):
+        if info is None:
+            raise NotFoundError(f"{display_path(uri)} is no job directory: it holds no {JOB}")
+        if info.job != self.name or not is_directory_of(last_segment(uri), info.job):
             raise CorruptFileError(
-                f"{shown(uri)} says that it belongs to the job {found.job!r}, whose directory has "
-                "another name: it was copied or renamed. Give it its name again, or remove it"
+                f"{display_path(uri)} says that it belongs to the job {info.job!r}, whose "
+                "directory has another name: it was copied or renamed. Give it its name again, or "
+                "remove it"
             )
-        return found
+        return info
 
-    def summary(self) -> JobSummary:
+    def summary(self) -> model.JobSummary:
         """Return how the job is; UNREADABLE if its files do not say."""
-        uri = self.directory.storage.uri
+        info = None
         try:
             info = self.info()
-        except StorageError as error:
-            return unreadable(self.name, uri, str(error))
-        try:
             return summarise(self.directory, info, self._clock.now_ms())
         except StorageError as error:
-            return unreadable(self.name, uri, str(error), info.job_id)
+            return model.JobSummary(
+                name=self.name,
+                job_id=info.job_id if info is not None else None,
+                directory=display_path(self.directory.storage.uri),
+                state=UNREADABLE,
+                problem=str(error),
+            )
 
     def liveness(self) -> Liveness:
-        """Return whether somebody runs the job.
+        return liveness_of(self.directory.status(), self._clock.now_ms())
 
-        Raises:
-            StorageError: Its status cannot be read.
-        """
-        return judge(self.directory.status(), self._clock.now_ms())
-
-    def detail(self) -> JobDetail:
+    def detail(self) -> model.JobDetail:
         summary = self.summary()
         if summary.state == UNREADABLE:
-            return JobDetail(summary=summary)
+            return model.JobDetail(summary=summary)
         status = self.directory.status()
         metrics = status.metrics if status is not None else Metrics()
         requests = tuple(row for row in self.requests() if row.state not in ENDED)
         try:
             program = self.directory.program()
         except (CorruptFileError, FormatVersionError) as error:
-            return JobDetail(summary=summary, warnings=(str(error),), requests=requests)
+            return model.JobDetail(summary=summary, warnings=(str(error),), requests=requests)
         if program is None:
-            return JobDetail(summary=summary, requests=requests)
-        return JobDetail(
+            return model.JobDetail(summary=summary, requests=requests)
+        return model.JobDetail(
             summary=summary,
             operators=operators(program, metrics, state_names(self.directory, summary.checkpoint)),
             max_parallelism=program.max_parallelism,
@@ -145,36 +123,25 @@ class Job:
             requests=requests,
         )
 
-    def configuration(self) -> list[ConfigRow]:
+    def configuration(self) -> list[model.ConfigRow]:
         """Return the settings its newest attempt runs with, by key."""
         program = self.directory.program()
         settings = sorted(program.settings, key=lambda s: s.key) if program is not None else []
-        return [ConfigRow(key=s.key, value=s.value, origin=s.origin) for s in settings]
+        return [model.ConfigRow(key=s.key, value=s.value, origin=s.origin) for s in settings]
 
     # -- its past
 
-    def checkpoints(self) -> CheckpointHistory:
+    def checkpoints(self) -> model.CheckpointHistory:
         """Return the checkpoints it has taken and is taking."""
-        storage = self.directory.storage
         status = self.directory.status()
-        driven = judge(status, self._clock.now_ms()).is_driven
-        log, records = CheckpointLog(storage), read_history(storage)
-        return checkpoint_history(
-            records,
-            under_way=under_way_rows(status) if status is not None and driven else (),
-            unrecorded=unrecorded(log, records),
-            retained=set(log.numbers()),
-            directory=shown(storage.uri),
-        )
+        alive = liveness_of(status, self._clock.now_ms())
+        return checkpoint_history(self.directory.storage, status if alive.has_live_driver else None)
 
     def retained(self) -> tuple[Manifest, ...]:
-        """Return the checkpoints it can be started from, oldest first.
-
-        The history may not know the newest yet.
-        """
+        """Return the checkpoints it can be started from, oldest first."""
         return CheckpointLog(self.directory.storage).scan().manifests
 
-    def savepoints(self) -> list[SavepointRow]:
+    def savepoints(self) -> list[model.SavepointRow]:
         """Return the savepoints it has taken, newest first."""
         entries, program = SavepointCatalog(self.directory.storage).list(), self._program()
         script = program.script if program is not None else ()
@@ -183,39 +150,41 @@ class Job:
     def attempts(self) -> list[AttemptLife]:
         return read_attempts(self.directory, self.directory.status())
 
-    def failures(self) -> list[FailureRow]:
+    def failures(self) -> list[model.FailureRow]:
         """Return what went wrong with it, newest first."""
         status = self.directory.status()
-        alive = judge(status, self._clock.now_ms())
-        return failure_rows(read_attempts(self.directory, status), alive)
+        alive = liveness_of(status, self._clock.now_ms())
+        attempts = reversed(read_attempts(self.directory, status))
+        return [row for attempt in attempts if (row := attempt.failure(alive)) is not None]
 
-    # -- asking
+    # -- requests
 
-    def requests(self) -> list[RequestRow]:
-        """Return what was asked of it, newest first; those that ended long ago are forgotten."""
-        return request_rows(self._requests)
+    def requests(self) -> list[model.RequestRow]:
+        """Return what was requested of it, newest first; what ended long ago is forgotten."""
+        rows = []
+        for id_ in reversed(self._requests.ids()):
+            with suppress(NotFoundError):  # forgotten a moment ago
+                rows.append(self._request_row(id_))
+        return rows
 
-    def request(self, id: str) -> RequestRow:
-        """Return one of the requests.
+    def request(self, id: str) -> model.RequestRow:
+        """Return one of the requests; `NotFoundError` if there is none of this id.
 
-        One that its job has fulfilled by ending is done, also if the driver died before it could
-        say so.
-
-        Raises:
-            NotFoundError: There is none of this id.
+        One that its job has fulfilled by ending is completed, also if the driver died before it
+        could write the result.
         """
-        row = request_row(self._requests, id)
+        row = self._request_row(id)
         if row.state in ENDED:
             return row
         try:
             status = self.directory.status()
             if status is None or not status.state.is_terminal:
                 return row
-            return ended_row(row, self._requests, status.state, self.directory.storage)
+            return self._after_end(row, status.state)
         except (CorruptFileError, FormatVersionError):
-            return row  # what the job says of itself is another matter
+            return row  # the summary reports that the job cannot be read
 
-    def ask(
+    def submit(
         self,
         kind: RequestKind,
         *,
@@ -225,11 +194,11 @@ class Job:
         format: SavepointFormat | None = None,
         label: str | None = None,
         note: str | None = None,
-    ) -> RequestRow:
-        """Ask something of its driver; durable on return, done later.
+    ) -> model.RequestRow:
+        """Submit a request to its driver; durable on return, done later.
 
         Args:
-            kind: What.
+            kind: What is requested.
             target: Directory for the savepoint; the configured one if left out.
             savepoint: Whether to stop or cancel with a savepoint. If left out, a stop takes one
                 if the job is configured so, a target is given or it drains, a cancel only for a
@@ -238,53 +207,77 @@ class Job:
             format: How the savepoint is written; as configured if left out.
             label: A short name for it.
             note: Why it is taken.
-
-        Raises:
-            JobNotRunningError: Nobody is there to do it.
-            ConfigurationError: The arguments contradict each other, or the target is relative.
         """
-        self._require_served()
-        wanted = request_kind(kind)
+        self._require_driver()
         program = self._program()
-        settings = savepoint_settings(program.settings if program is not None else ())
+        settings = _savepoint_settings(program)
+        if drain and savepoint is False:
+            raise ConfigurationError(
+                "a drained job is marked as such in a savepoint: take one, or do not drain"
+            )
+        if savepoint is None and kind is not RequestKind.SAVEPOINT:
+            on_stop = settings.on_stop and settings.directory is not None
+            savepoint = target is not None or (kind is RequestKind.STOP and (on_stop or drain))
         spec = RequestSpec(
-            wanted,
+            kind,
             target=target,
-            type=request_format(format) or settings.format,
+            type=format or settings.format,
             label=label,
             note=note,
-            savepoint=takes_savepoint(wanted, settings, target, savepoint, drain=drain),
+            savepoint=bool(savepoint),
             drain=drain,
         )
-        request = self._requests.submit(spec)
-        return request_row(self._requests, request.id)
+        return self._request_row(self._requests.submit(spec).id)
 
-    # -- its snapshots
+    def _request_row(self, id_: str) -> model.RequestRow:
+        try:
+            request, result = self._requests.get(id_), self._requests.result(id_)
+        except ConfigurationError as error:
+            raise NotFoundError(f"there is no request {id_!r}: {error}") from None
+        except (CorruptFileError, FormatVersionError) as error:
+            created_ms = _created_ms(id_)
+            return model.RequestRow(
+                id=id_, kind="unreadable", state="FAILED", created_ms=created_ms, error=str(error)
+            )
+        if request is None and result is None:
+            raise NotFoundError(
+                f"there is no request {id_}: it was never made, or it ended long ago and is "
+                "forgotten"
+            )
+        progress = self._requests.progress(id_)
+        state = "RUNNING" if progress is not None else "WAITING"
+        path = result.path if result is not None else None
+        row = model.RequestRow(
+            id=id_,
+            kind=request.kind.value if request is not None else "unreadable",
+            state=result.state.value if result is not None else state,
+            created_ms=request.created_ms if request is not None else _created_ms(id_),
+            savepoint=request.takes_savepoint if request is not None else path is not None,
+            ended_ms=result.ended_ms if result is not None else None,
+            path=display_path(path) if path is not None else None,
+            error=result.error if result is not None else None,
+        )
+        measured = msgspec.structs.asdict(progress) if progress is not None else {}
+        return msgspec.structs.replace(row, **measured)
 
-    def snapshot(self, text: str) -> Snapshot:
-        """Return one of its checkpoints or savepoints.
+    def _after_end(self, row: model.RequestRow, job: JobState) -> model.RequestRow:
+        """Return a request without result, as it is now that its job has ended."""
+        request = self._requests.get(row.id)
+        # The driver may have written the result since the row was read.
+        if request is None or self._requests.result(row.id) is not None:
+            return self._request_row(row.id)
+        outcome = outcome_of_ended_job(request, job, SavepointCatalog(self.directory.storage))
+        if outcome.state is not RequestState.COMPLETED:
+            return row
+        path = display_path(outcome.path) if outcome.path is not None else None
+        return msgspec.structs.replace(row, state=outcome.state.value, path=path)
 
-        Args:
-            text: "latest"; a number or "chk-7"; the id or label of a savepoint; or a time, for the
-                newest snapshot before it. Never a path.
-
-        Raises:
-            CheckpointNotFoundError: There is none.
-            ConfigurationError: Several savepoints fit.
-            CorruptFileError: It is damaged.
-        """
-        if not isinstance(text, str):
-            raise ConfigurationError(f"{text!r} names no snapshot of job {self.name!r}")
-        return find_snapshot(text, StorageRef(self.directory.storage.uri, self.options))
-
-    # -- internals
-
-    def _require_served(self) -> None:
+    def _require_driver(self) -> None:
         summary = self.summary()
         if summary.state == UNREADABLE:
             raise JobNotRunningError(f"job {self.name!r} cannot take requests: {summary.problem}")
         alive = self.liveness()
-        if alive.is_served:
+        if alive.takes_requests:
             return
         if alive.driver is None:
             why = "has never been run by a driver"
@@ -298,6 +291,12 @@ class Job:
             "run`; it goes on from its latest checkpoint"
         )
 
+    # -- snapshots
+
+    def snapshot(self, text: str) -> Snapshot:
+        """Return one of its checkpoints or savepoints, by name or time; a path is not followed."""
+        return find_snapshot(text, StorageRef(self.directory.storage.uri, self.options))
+
     def _program(self) -> JobProgram | None:
         try:
             return self.directory.program()
@@ -306,3 +305,15 @@ class Job:
 
     def __repr__(self) -> str:
         return f"Job({self.name!r}, {self.directory.storage.uri!r})"
+
+
+def _savepoint_settings(program: JobProgram | None) -> SavepointSettings:
+    """Read how a job takes savepoints; no other setting of it can keep it from being stopped."""
+    settings = program.settings if program is not None else ()
+    values = {s.key: s.value for s in settings if s.key in _SAVEPOINT_KEYS and s.value}
+    return SavepointSettings.from_configuration(values)
+
+
+def _created_ms(request_id: str) -> int:
+    digits = request_id.partition("-")[0]
+    return int(digits) if digits.isdecimal() else 0

@@ -22,7 +22,7 @@ from turnback.core.errors import (
 )
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.inspect.job import Job
-from turnback.inspect.locations import is_directory_of, last_segment, normalized, shown
+from turnback.inspect.locations import display_path, is_directory_of, last_segment, normalized
 from turnback.inspect.model import JobSummary, SavepointRow
 from turnback.inspect.timeline import Timeline, timeline
 from turnback.job.catalog import SavepointCatalog
@@ -38,13 +38,10 @@ _SHORTEST_ID = 4
 
 
 class Jobs:
-    """The jobs below a root, whether or not they run. What it shows is never cached.
+    """The jobs below a root, whether or not they run. Nothing is cached.
 
     Names of directories are not trusted: a job's name is what its `job.json` says, and has to be
     the name its directory is made from. Links in the root are not followed.
-
-    Raises:
-        ConfigurationError: The root cannot be used.
     """
 
     def __init__(
@@ -55,27 +52,22 @@ class Jobs:
         self.options = dict(options or {})
         self._storage = open_storage(root, self.options)
         self._clock = clock or SystemClock()
-        self.root = shown(self._storage.uri)
+        self.root = display_path(self._storage.uri)
 
     def names(self) -> builtins.list[str]:
         """Return the names of the jobs, those of unreadable ones included."""
         return sorted(job.name for job in self.all())
 
     def all(self) -> builtins.list[Job]:
-        found = (self._in(segment) for segment in self._storage.folders())
-        return sorted((job for job in found if job is not None), key=lambda job: job.name)
+        jobs = (self._in(segment) for segment in self._storage.folders())
+        return sorted((job for job in jobs if job is not None), key=lambda job: job.name)
 
     def list(self) -> builtins.list[JobSummary]:
         """Return how the jobs are, by name; one that cannot be read hides no other."""
         return [job.summary() for job in self.all()]
 
     def get(self, name: str) -> Job:
-        """Return the job of exactly this name.
-
-        Raises:
-            JobNotFoundError: There is none.
-            StorageError: The storage does not answer.
-        """
+        """Return the job of exactly this name; `JobNotFoundError` if there is none."""
         try:
             job = self._exact(check_job_name(name))
         except ConfigurationError as error:
@@ -92,11 +84,6 @@ class Jobs:
                 of its directory.
             whole: The beginning is not enough: for what changes or ends a job, where a guess
                 might hit the wrong one.
-
-        Raises:
-            JobNotFoundError: There is none.
-            AmbiguousJobError: Several fit.
-            StorageError: The storage does not answer.
         """
         if not isinstance(text, str) or not text.strip():
             raise JobNotFoundError(f"{text!r} names no job: give a name, an id, or a directory")
@@ -130,7 +117,7 @@ class Jobs:
             segment = path_segment(check_job_name(name))
         except ConfigurationError:
             return None
-        # Asked for first, because a link is no folder and what it leads to is not ours to read.
+        # A link is no folder, and what it leads to is not ours to read.
         return self._in(segment) if segment in self._storage.folders() else None
 
     def _beginning(self, text: str, whole: bool) -> Job:
@@ -204,7 +191,11 @@ class Jobs:
             )
         folded = {name.casefold(): name for name in names}
         close = get_close_matches(text.casefold(), folded, 1)
-        hint = f"did you mean {folded[close[0]]!r}?" if close else _some(names)
+        hint = f"there is {', '.join(map(repr, names[:5]))}"
+        if close:
+            hint = f"did you mean {folded[close[0]]!r}?"
+        elif len(names) > 5:
+            hint += f" and {len(names) - 5} more"
         return JobNotFoundError(f"there is no job {text!r} in {self.root}: {hint}")
 
     def __repr__(self) -> str:
@@ -221,11 +212,6 @@ def _name_of(segment: str) -> str:
     return "?"
 
 
-def _some(names: builtins.list[str]) -> str:
-    text = ", ".join(repr(name) for name in names[:5])
-    return f"there is {text}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
 def _id(job: Job) -> str | None:
     try:
         return job.info().job_id
@@ -234,12 +220,9 @@ def _id(job: Job) -> str | None:
 
 
 def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:
-    """Delete a savepoint for good; the job that took it forgets it.
+    """Delete a savepoint for good, unless a job needs it; the job that took it forgets it.
 
-    Raises:
-        ConfigurationError: It is a checkpoint, or a job needs it.
-        CheckpointNotFoundError: It is gone already; what the job remembers of it is, too.
-        StorageError: Not all of it could be deleted. What is left is no savepoint any more.
+    If not all of it can be deleted, what is left is no savepoint any more.
     """
     if snapshot.metadata is None:
         raise ConfigurationError(
@@ -276,7 +259,7 @@ def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
 
 
 def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
-    """Drop the record of a savepoint that is gone; a copy of it elsewhere is not meant by it."""
+    """Drop the record of a savepoint that is gone; one of a copy elsewhere stays."""
     assert snapshot.metadata is not None
     id, directory = snapshot.metadata.id, SavepointDirectory(storage_of(snapshot.storage))
     for job in jobs:

@@ -11,17 +11,17 @@ from turnback.core.ids import check_job_name, path_segment
 _METADATA = "/_metadata.json"
 
 
-def shown(location: str) -> str:
+def display_path(location: str) -> str:
     """Return a location for people: a plain path if it is on this machine, else the URI."""
-    scheme, found, rest = location.partition(":")
-    if found and scheme.lower() == "file" and rest.startswith("/"):
+    scheme, _, rest = location.partition(":")
+    if scheme.lower() == "file" and rest.startswith("/"):
         return unquote("/" + rest.lstrip("/"))
     return location
 
 
 def normalized(location: str) -> str:
     """Return the one form that all spellings of a location have, to compare them."""
-    text = shown(location.strip()).removesuffix(_METADATA)
+    text = display_path(location.strip()).removesuffix(_METADATA)
     if text.lower().startswith("s3a://"):
         text = f"s3://{text[6:]}"
     return text.rstrip("/") or text

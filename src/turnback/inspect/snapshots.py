@@ -15,7 +15,7 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
-from turnback.inspect.locations import shown
+from turnback.inspect.locations import display_path
 from turnback.inspect.model import OperatorNode, SavepointRow, SnapshotView
 from turnback.job.catalog import SavepointEntry
 from turnback.job.directory import JobDirectory
@@ -26,13 +26,8 @@ from turnback.state.files import storage_of
 
 
 @contextmanager
-def while_kept(*snapshots: Snapshot) -> Iterator[None]:
-    """Tell a checkpoint that was dropped meanwhile from one with a file missing.
-
-    Raises:
-        CheckpointNotFoundError: One of them is not kept any more.
-        NotFoundError: It is, and a file of it is missing: it is damaged.
-    """
+def reading(*snapshots: Snapshot) -> Iterator[None]:
+    """While snapshots are read: report one that was dropped as such, not as a missing file."""
     try:
         yield
     except NotFoundError:
@@ -56,8 +51,8 @@ def _is_dropped(snapshot: Snapshot) -> bool:
     return False
 
 
-def view(snapshot: Snapshot) -> SnapshotView:
-    """What a snapshot says of itself; no state is read."""
+def describe(snapshot: Snapshot) -> SnapshotView:
+    """Return what a snapshot says of itself; no state is read."""
     document, metadata, manifest = snapshot.document, snapshot.metadata, snapshot.manifest
     files = snapshot.files()
     return SnapshotView(
@@ -118,7 +113,7 @@ def savepoint_rows(
     """Return the savepoints of a job, newest first."""
     rows = []
     for entry in entries:
-        path = shown(entry.path)
+        path = display_path(entry.path)
         row = SavepointRow(
             **msgspec.structs.asdict(msgspec.structs.replace(entry, path=path)),
             job=job,

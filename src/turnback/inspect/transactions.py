@@ -15,7 +15,7 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.clock import Clock, SystemClock
+from turnback.core.clock import SystemClock
 from turnback.core.errors import (
     ConfigurationError,
     JobInUseError,
@@ -25,7 +25,7 @@ from turnback.core.errors import (
 )
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
-from turnback.inspect.summary import judge
+from turnback.inspect.summary import liveness_of
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.sinks.base import Committer, CommitterContext, Sink, handle_kind
 from turnback.sinks.files import sink_from_description
@@ -50,15 +50,7 @@ class TransactionState(StrEnum):
 
 
 class TransactionRow(View, frozen=True, kw_only=True):
-    """A transaction of a sink.
-
-    Attributes:
-        kind: What sort of sink it is.
-        state: What becomes of it when the job is started again.
-        what: What it is, for people.
-        epoch: The epoch it belongs to, if that is known.
-        rows: Number of elements in it, if that is known.
-    """
+    """A transaction of a sink; `kind` is what sort of sink it is, `what` is for people."""
 
     sink: str
     kind: str
@@ -91,11 +83,6 @@ def list_transactions(job: Job) -> list[TransactionRow]:
 
     Of a running job these are the ones it works on. What a sink has left behind can only be seen
     of file sinks; others know by themselves what to roll back.
-
-    Raises:
-        JobNotFoundError: The job was never started.
-        CorruptFileError: A checkpoint or record is damaged.
-        SinkError: A directory of files cannot be read.
     """
     info, records = _info(job), recorded_sinks(job.directory)
     manifest = _promising(CheckpointLog(job.directory.storage), job.directory)
@@ -111,7 +98,6 @@ def settle(
     sinks: Mapping[str, Sink] | None = None,
     *,
     force: bool = False,
-    clock: Clock | None = None,
 ) -> Settled:
     """Settle what a dead job has left, as its next start would do, or drop it.
 
@@ -128,21 +114,15 @@ def settle(
             the job goes on after them.
         sinks: By uid, those that only the program can make. Built-in ones need not be given.
         force: Also if a driver elsewhere, or a supervisor, may still be there.
-        clock: Where time comes from.
 
     Raises:
         JobInUseError: A driver runs the job, or may do so.
-        JobNotFoundError: The job was never started.
         ConfigurationError: A sink is needed and was not given.
         FencedError: The job was started meanwhile; nothing was done.
         SinkError: Not all are settled; the message says what to do.
-        CorruptFileError: A checkpoint or record is damaged.
     """
-    if action not in list(Action):
-        raise ConfigurationError(f"{action!r} is none of {', '.join(Action)}")
-    action, clock = Action(action), clock or SystemClock()
     info = _info(job)
-    _require_dead(job.directory, force, clock)
+    _require_dead(job, force)
     log = CheckpointLog(job.directory.storage)
     manifest = _promising(log, job.directory)
     pending = dict(manifest.transactions) if manifest else {}
@@ -151,7 +131,7 @@ def settle(
     fence = log.fence(
         job=info.job,
         job_id=info.job_id,
-        created_ms=clock.now_ms(),
+        created_ms=SystemClock().now_ms(),
         host=socket.gethostname(),
         pid=os.getpid(),
         nonce=uuid.uuid4().hex,
@@ -173,14 +153,14 @@ def settle(
 
     if action is Action.COMMIT:
         _settle_each(job, committers, lambda uid, one: _commit(log, manifest, uid, one), _AGAIN)
-        _record(log, manifest)
-    else:
-        _record(log, manifest)
+    if manifest is not None:
+        log.record_commit(manifest.number)
+    if action is Action.ABORT:
         _settle_each(job, committers, lambda uid, one: _drop(one, pending.get(uid, ())), _DROPPED)
     return Settled(
         action=action,
         checkpoint=manifest.number if manifest else None,
-        transactions={uid: len(found) for uid, found in pending.items()},
+        transactions={uid: len(prepared) for uid, prepared in pending.items()},
     )
 
 
@@ -192,7 +172,7 @@ def _info(job: Job) -> JobInfo:
 
 
 def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
-    """The checkpoint that the job goes on from, with the transactions that are left to commit."""
+    """Return the checkpoint the job goes on from, with the transactions left to commit."""
     point = resume_point(log, directory)
     manifest = point.manifest if point is not None else None
     if manifest is None or manifest.number <= log.committed():
@@ -200,26 +180,23 @@ def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
     return msgspec.structs.replace(manifest, transactions=log.uncommitted(manifest))
 
 
-def _require_dead(directory: JobDirectory, force: bool, clock: Clock) -> None:
-    status = directory.status()
-    found = judge(status, clock.now_ms())
-    if not found.is_served or found.driver is None:
+def _require_dead(job: Job, force: bool) -> None:
+    alive = liveness_of(job.directory.status(), SystemClock().now_ms())
+    if not alive.takes_requests or alive.driver is None:
         return
-    who = f"pid {found.driver.pid} on {found.driver.host}"
-    if found.driver.alive:
+    who = f"pid {alive.driver.pid} on {alive.driver.host}"
+    if alive.driver.alive:
         raise JobInUseError(
-            f"job {directory.name!r} is {found.state} as {who}: it settles its transactions "
-            "itself. Stop it first"
+            f"job {job.name!r} is {alive.state} as {who}: it settles its transactions itself. "
+            "Stop it first"
         )
     if not force:
-        what = (
-            f"its driver was {who}, and whether that still runs cannot be told from here"
-            if found.driver.alive is None
-            else "its supervisor is about to start it again"
-        )
+        what = "its supervisor is about to start it again"
+        if alive.driver.alive is None:
+            what = f"its driver was {who}, and whether that still runs cannot be told from here"
         raise JobInUseError(
-            f"job {directory.name!r} is {found.state}: {what}. Stop it first, or force it if you "
-            "know that it is dead: it will be fenced out"
+            f"job {job.name!r} is {alive.state}: {what}. Stop it first, or force it if you know "
+            "that it is dead: it will be fenced out"
         )
 
 
@@ -229,21 +206,21 @@ def _usable_sinks(
     records: Mapping[str, SinkRecord],
     given: dict[str, Sink],
 ) -> dict[str, Sink]:
-    """The sinks that take part; all that have promised something are among them."""
-    found = dict(given)
+    """Return the sinks that take part; all that have promised something are among them."""
+    usable = dict(given)
     for uid, record in records.items():
-        if uid in found:
+        if uid in usable:
             continue
         path = record.description.get("path")
         if path is not None and not Path(path).is_dir() and uid not in pending:
             continue  # it is somewhere else, or nothing was ever written
         sink = sink_from_description(record.description)
         if sink is not None:
-            found[uid] = sink
+            usable[uid] = sink
     missing = [
         uid
         for uid, transactions in pending.items()
-        if uid not in found and not all(handle_kind(t) in _IN_MEMORY for t in transactions)
+        if uid not in usable and not all(handle_kind(t) in _IN_MEMORY for t in transactions)
     ]
     if missing:
         raise ConfigurationError(
@@ -258,7 +235,7 @@ def _usable_sinks(
                 f"sink {uid!r} of job {job.name!r} writes to {path}, which is not on this machine. "
                 "Go where it is mounted; nothing was done"
             )
-    return found
+    return usable
 
 
 def _settle_each(
@@ -288,11 +265,6 @@ def _commit(log: CheckpointLog, manifest: Manifest | None, uid: str, committer: 
     committer.recover(promised)
     if manifest is not None and promised:
         log.record_commit(manifest.number, [uid])
-
-
-def _record(log: CheckpointLog, manifest: Manifest | None) -> None:
-    if manifest is not None:
-        log.record_commit(manifest.number)
 
 
 def _drop(committer: Committer, transactions: tuple[bytes, ...]) -> None:
@@ -329,29 +301,27 @@ def _promised_row(
     if kind is None:
         raise SinkError(f"sink {context.uid!r}: a prepared transaction cannot be read")
     description = record.description if record is not None else {}
-    if kind == KIND:
-        root, file = description.get("path"), StagedFile.decode(transaction, context)
-        return TransactionRow(
-            sink=context.uid,
-            kind=KIND,
-            state=TransactionState.PROMISED,
-            what=file.final,
-            epoch=file.epoch,
-            rows=file.rows,
-            bytes=file.length,
-            path=None if root is None else str(Path(root) / file.staged),
-            problem=_file_problem(root, file),
-        )
-    epoch = None
-    if kind in ("collect", "discard", "print"):
-        epoch = inline_output(kind, transaction, f"sink {context.uid!r}").epoch
-    return TransactionRow(
+    row = TransactionRow(
         sink=context.uid,
         kind=kind,
         state=TransactionState.PROMISED,
         what=f"transaction of a {description.get('kind') or kind} sink",
-        epoch=epoch,
         bytes=len(transaction),
+    )
+    if kind in ("collect", "discard", "print"):
+        epoch = inline_output(kind, transaction, f"sink {context.uid!r}").epoch
+        return msgspec.structs.replace(row, epoch=epoch)
+    if kind != KIND:
+        return row
+    root, file = description.get("path"), StagedFile.decode(transaction, context)
+    return msgspec.structs.replace(
+        row,
+        what=file.final,
+        epoch=file.epoch,
+        rows=file.rows,
+        bytes=file.length,
+        path=None if root is None else str(Path(root) / file.staged),
+        problem=_file_problem(root, file),
     )
 
 

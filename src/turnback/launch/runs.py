@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import msgspec
 
@@ -40,14 +40,13 @@ _ROOT = "state.checkpoints.dir"
 _POLL_S = 0.1
 _ORPHANED_S = 15.0
 _TAIL = 40
+_BLOCK = 64 << 10
 
 
-class Over(NamedTuple):
+class FinishedRuns(NamedTuple):
     """Directories of launches whose processes are all gone, oldest first.
 
-    Attributes:
-        paths: Those that belong to a root.
-        unclear: Those that may belong to any: they never came to a job, and name no root.
+    Those in `unclear` may belong to any root: they never came to a job, and name no root.
     """
 
     paths: list[Path]
@@ -61,11 +60,7 @@ class Runs:
         self.root = root
 
     def create(self, launch: Launch) -> RunDirectory:
-        """Make the directory of a new launch.
-
-        Raises:
-            ConfigurationError: It cannot be made.
-        """
+        """Make the directory of a new launch."""
         now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         path = self.root / f"{now}-{secrets.token_hex(4)}"
         try:
@@ -81,35 +76,27 @@ class Runs:
         run.write(LAUNCH, msgspec.structs.replace(launch, supervisor=SUPERVISOR))
         return run
 
-    def over(self, root: str) -> Over:
+    def finished(self, root: str) -> FinishedRuns:
         """Return the launches that are over and belong to a root.
 
         A launch belongs to the root of the job it ran; one that never came to a job, to the root
         that it was started with.
         """
-        found = Over([], [])
         entries = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        for path in entries:
-            if not self._is_over(path):
-                continue
-            belongs = _belongs(RunDirectory(path), root)
-            if belongs is None:
-                found.unclear.append(path)
-            elif belongs:
-                found.paths.append(path)
-        return found
+        finished = [path for path in entries if self._is_finished(path)]
+        belongs = {path: _belongs(RunDirectory(path), root) for path in finished}
+        return FinishedRuns(
+            paths=[path for path in finished if belongs[path]],
+            unclear=[path for path in finished if belongs[path] is None],
+        )
 
     def remove(self, path: Path) -> None:
-        """Remove the directory of a launch that is over.
-
-        Raises:
-            ConfigurationError: It is none, or it is not over.
-        """
-        if path.parent != self.root or not self._is_over(path):
+        """Remove the directory of a launch that is over; refuses any other."""
+        if path.parent != self.root or not self._is_finished(path):
             raise ConfigurationError(f"{path} is not the directory of a launch that is over")
         shutil.rmtree(path)
 
-    def _is_over(self, path: Path) -> bool:
+    def _is_finished(self, path: Path) -> bool:
         if path.is_symlink() or not (path / LAUNCH).is_file():
             return False
         run = RunDirectory(path)
@@ -157,32 +144,24 @@ def _boot(process: ProcessId) -> str:
 
 @dataclass(frozen=True)
 class Started:
-    """What became of a launch so far.
-
-    Attributes:
-        job: The job, if the program got as far as that.
-        error: Why it does not run.
-        tail: The last lines it printed, if it does not run.
-    """
+    """The job of a launch, if the program got that far; else why not, and what it printed last."""
 
     job: RunningJob | None
     error: RunError | None = None
     tail: tuple[str, ...] = ()
 
 
-def await_running(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> Started:
-    """Wait until the job runs, or does not."""
-    watch = _Watch(run)
-    while True:
-        if run.running() is not None:
-            return Started(run.job())
-        end = watch.end()
+def await_running(run: RunDirectory) -> Started:
+    """Wait until the job runs, or its launch is over."""
+    watch, end = _Watch(run), None
+    while run.running() is None:
         if end is not None:
-            if run.running() is not None:
-                return Started(run.job())
-            return Started(run.job(), why_never_run(run, end), last_lines(run, _TAIL))
-        on_wait()
-        time.sleep(_POLL_S)
+            text = last_lines(run.log, _TAIL)[0] if run.log.is_file() else ""
+            return Started(run.job(), why_never_run(run, end), tuple(text.splitlines()))
+        end = watch.end()
+        if end is None:
+            time.sleep(_POLL_S)
+    return Started(run.job())
 
 
 def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
@@ -195,7 +174,7 @@ def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
     return RunError("JobFailedError", f"the job never ran: {end.reason}")
 
 
-def await_end(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> RunEnd:
+def await_end(run: RunDirectory, on_wait: Callable[[], None]) -> RunEnd:
     """Wait until the launch is over; `on_wait` is called again and again meanwhile."""
     watch = _Watch(run)
     while (end := watch.end()) is None:
@@ -204,12 +183,15 @@ def await_end(run: RunDirectory, on_wait: Callable[[], None] = lambda: None) -> 
     return end
 
 
+def job_directory(job: RunningJob) -> JobDirectory:
+    """Return the directory of the job that a driver has reported."""
+    return JobDirectory.locate(job.root, job.name, job.storage_options)
+
+
 def final_state(run: RunDirectory) -> JobState | None:
     """Return the state the job has ended in, `None` if that is not known."""
     job = run.job()
-    if job is None:
-        return None
-    status = JobDirectory.locate(job.root, job.name, job.storage_options).status()
+    status = job_directory(job).status() if job is not None else None
     return status.state if status is not None and status.state.is_terminal else None
 
 
@@ -217,8 +199,7 @@ def cancel(run: RunDirectory) -> None:
     """End what was launched: the job in good order if it runs, else the processes."""
     job = run.job()
     if job is not None and run.running() is not None:
-        directory = JobDirectory.locate(job.root, job.name, job.storage_options)
-        Requests(directory.storage).submit(RequestSpec(RequestKind.CANCEL))
+        Requests(job_directory(job).storage).submit(RequestSpec(RequestKind.CANCEL))
     else:
         kill(run)
 
@@ -233,26 +214,17 @@ def kill(run: RunDirectory) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def last_lines(run: RunDirectory, most: int) -> tuple[str, ...]:
-    """Return the end of what the driver printed."""
-    try:
-        data = run.log.read_bytes()[-200_000:]
-    except FileNotFoundError:
-        return ()
-    return tuple(data.decode(errors="replace").splitlines()[-most:])
-
-
 class _Watch:
-    """Finds out when a launch is over, also when no process of it is left to record that."""
+    """Detects that a launch is over, also when no process of it is left to record that."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._alive = time.monotonic()
 
     def end(self) -> RunEnd | None:
-        found = self._run.end()
-        if found is not None:
-            return found
+        end = self._run.end()
+        if end is not None:
+            return end
         if _alive(self._run.supervisor()) or _alive(self._run.driver()):
             self._alive = time.monotonic()
         elif time.monotonic() - self._alive > _ORPHANED_S:
@@ -262,3 +234,47 @@ class _Watch:
 
 def _alive(process: ProcessId | None) -> bool:
     return process is not None and process.is_alive()
+
+
+# -- logs
+
+
+class LogFollower:
+    """Prints what is added to a log file, from a position on."""
+
+    def __init__(self, path: Path, out: TextIO, start: int = 0) -> None:
+        self._path = path
+        self._out = out
+        self._position = start
+
+    def print_new(self) -> None:
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return
+        if size < self._position:  # the file was begun anew
+            self._position = 0
+        if size == self._position:
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read(size - self._position)
+        self._position = size
+        self._out.write(data.decode(errors="replace"))
+        self._out.flush()
+
+
+def last_lines(path: Path, most: int, most_bytes: int = sys.maxsize) -> tuple[str, int]:
+    """Return the last lines of a file, and where it ended when they were read."""
+    data = b""
+    with path.open("rb") as file:
+        end = at = file.seek(0, os.SEEK_END)
+        first = max(0, end - most_bytes)
+        while at > first and data.count(b"\n") <= most:
+            at = max(first, at - _BLOCK)
+            file.seek(at)
+            data = file.read(end - at)
+    lines = data.decode(errors="replace").splitlines(keepends=True)
+    if at > 0:
+        del lines[:1]  # the beginning of this line was not read
+    return "".join(lines[-most:] if most else []), end

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -18,24 +18,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnback.core.errors import (
-    AmbiguousJobError,
-    CheckpointNotFoundError,
-    ConfigurationError,
-    CorruptFileError,
-    FormatVersionError,
-    JobInUseError,
-    JobNotFoundError,
-    JobNotRunningError,
-    NotFoundError,
-    PlanError,
-    StateError,
-    StorageError,
-    TurnbackError,
-)
+from turnback.core import errors
+from turnback.core.errors import ConfigurationError, TurnbackError
 from turnback.core.ids import check_job_name
 from turnback.inspect.job import Job
-from turnback.web.model import Body, ErrorAnswer, ErrorInfo
+from turnback.inspect.model import View
 from turnback.web.site import Site
 
 PREFIX = "/api/v1"
@@ -48,19 +35,12 @@ _LOG = logging.getLogger(__name__)
 # One for each event loop: limits of one loop cannot be used in another.
 _LIMITER: RunVar[CapacityLimiter] = RunVar("turnback_web_limiter")
 # The first that fits decides.
-_STATUS: tuple[tuple[type[TurnbackError], int], ...] = (
-    (JobNotFoundError, 404),
-    (CheckpointNotFoundError, 404),
-    (NotFoundError, 404),
-    (JobNotRunningError, 409),
-    (JobInUseError, 409),
-    (AmbiguousJobError, 400),
-    (ConfigurationError, 400),
-    (PlanError, 400),
-    (StateError, 400),
-    (CorruptFileError, 500),
-    (FormatVersionError, 500),
-    (StorageError, 503),
+_STATUS: tuple[tuple[int, tuple[type[TurnbackError], ...]], ...] = (
+    (404, (errors.JobNotFoundError, errors.CheckpointNotFoundError, errors.NotFoundError)),
+    (409, (errors.JobNotRunningError, errors.JobInUseError)),
+    (400, (errors.AmbiguousJobError, ConfigurationError, errors.PlanError, errors.StateError)),
+    (500, (errors.CorruptFileError, errors.FormatVersionError)),
+    (503, (errors.StorageError,)),
 )
 _KINDS = {
     400: "BadRequest",
@@ -75,15 +55,25 @@ _KINDS = {
 T = TypeVar("T")
 
 
-class RequestError(HTTPException):
-    """A request that is refused.
+class ErrorInfo(View, frozen=True):
+    """What went wrong: a word for programs, a sentence for people."""
 
-    Args:
-        status: The HTTP status.
-        message: Why, and what to do.
-        kind: A word for programs; one that fits the status if left out.
-        headers: Further headers of the answer.
-    """
+    kind: str
+    message: str
+
+
+class ErrorAnswer(View, frozen=True):
+    """The body of every answer that is not a success."""
+
+    error: ErrorInfo
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of what is posted."""
+
+
+class RequestError(HTTPException):
+    """A request that is refused; `kind` is a word for programs, by default that of the status."""
 
     def __init__(
         self,
@@ -109,11 +99,7 @@ class Parameter:
     default: int | None = None
 
     def parse(self, text: str | None) -> str | int | None:
-        """Return the value in a request.
-
-        Raises:
-            RequestError: It is missing or invalid.
-        """
+        """Return the value in a request; `RequestError` if it is missing or invalid."""
         if text is None or (text == "" and self.required):
             if self.required:
                 raise RequestError(400, f"the parameter {self.name!r} is missing: {self.doc}")
@@ -135,14 +121,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an endpoint.
+    """One call of an endpoint: decoded path segments, checked parameters and body.
 
-    Attributes:
-        site: What is served.
-        path: Names in the path, decoded.
-        query: Parameters, checked.
-        body: What was posted, checked.
-        authorized: Whether the request carries the token or its cookie.
+    It is `authorized` if the request carries the token or its cookie.
     """
 
     site: Site
@@ -166,12 +147,9 @@ class Endpoint:
     """An entry of the API.
 
     Attributes:
-        method: GET or POST.
         path: Below the API's prefix; names in braces.
-        doc: What it does, in a sentence.
         answer: The type of its answer.
         handle: Returns the answer; runs in a thread.
-        query: Its parameters.
         body: The type of what is posted.
         status: Of a success.
     """
@@ -190,11 +168,7 @@ class Endpoint:
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
     def parse_query(self, query: QueryParams) -> dict[str, str | int | None]:
-        """Return the parameters of a request.
-
-        Raises:
-            RequestError: One is unknown, missing, repeated or invalid.
-        """
+        """Return the parameters; `RequestError` if one is unknown, missing, repeated or invalid."""
         known = {parameter.name for parameter in self.query}
         for name, _ in query.multi_items():
             if name not in known:
@@ -205,20 +179,8 @@ class Endpoint:
         return {p.name: p.parse(query.get(p.name)) for p in self.query}
 
 
-def api_routes(site: Site, endpoints: Sequence[Endpoint]) -> list[Route]:
-    """Return the routes of the API."""
-    return [
-        Route(PREFIX + endpoint.path, _handler(site, endpoint), methods=[endpoint.method])
-        for endpoint in endpoints
-    ]
-
-
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run what reads storage beside the event loop, not too many at a time.
-
-    Raises:
-        RequestError: It took too long.
-    """
+    """Run what reads storage beside the event loop, not too many at a time nor too long."""
     try:
         limiter = _LIMITER.get()
     except LookupError:
@@ -241,17 +203,14 @@ def json_response(
 def error_response(error: Exception, method: str, path: str) -> Response:
     """Return the answer for an error; an unexpected one is logged, its text never shown.
 
-    Args:
-        error: The error.
-        method: Of the request.
-        path: Of the request, without its query: that may hold a token.
+    The path comes without its query, which may hold a token.
     """
     headers: Mapping[str, str] | None = None
     if isinstance(error, HTTPException):
         status, message, headers = error.status_code, error.detail, error.headers
         kind = error.kind if isinstance(error, RequestError) else _KINDS.get(status, "Error")
     elif isinstance(error, TurnbackError):
-        status = next((code for type_, code in _STATUS if isinstance(error, type_)), 500)
+        status = next((code for code, kinds in _STATUS if isinstance(error, kinds)), 500)
         kind, message = type(error).__name__, str(error)
         if status >= 500:
             _LOG.error("%s %s: %s: %s", method, path, kind, message)
@@ -271,7 +230,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return error_response(error, request.method, request.url.path)
 
 
-def _handler(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def api_route(site: Site, endpoint: Endpoint) -> Route:
+    """Return the route of an endpoint."""
+
     async def handle(request: Request) -> Response:
         try:
             call = Call(
@@ -286,7 +247,7 @@ def _handler(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Re
         except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
             return error_response(error, request.method, request.scope["path"])
 
-    return handle
+    return Route(PREFIX + endpoint.path, handle, methods=[endpoint.method])
 
 
 async def _read_body(request: Request, endpoint: Endpoint) -> object:

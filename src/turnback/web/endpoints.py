@@ -2,142 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, get_type_hints
 
 import msgspec
 
-from turnback.inspect.model import (
-    CheckpointHistory,
-    ConfigRow,
-    DiffPage,
-    FailureRow,
-    JobDetail,
-    JobSummary,
-    RequestRow,
-    SavepointRow,
-    SnapshotView,
-    StateDiffRow,
-    StatePage,
-)
-from turnback.inspect.timeline import Timeline
+from turnback.config.savepoints import SavepointFormat
+from turnback.inspect.job import Job
+from turnback.inspect.model import JobSummary, RequestRow, SavepointRow
 from turnback.job.request import RequestKind
 from turnback.web import views
-from turnback.web.api import PREFIX, Call, Endpoint, Parameter
-from turnback.web.model import (
-    About,
-    CancelBody,
-    ErrorAnswer,
-    LogTail,
-    SavepointBody,
-    SnapshotRow,
-    StopBody,
-)
+from turnback.web.api import PREFIX, Body, Call, Endpoint, ErrorAnswer, Parameter
 
 _JOB = "/jobs/{job}"
 _FROM = Parameter("from", "the earlier snapshot: chk-N, latest or a savepoint's id", required=True)
 _TO = Parameter("to", "the later snapshot, likewise", required=True)
+_SNAPSHOT = Parameter("snapshot", "chk-N, latest or a savepoint's id", required=True)
 _UID = Parameter("uid", "the operator's uid", required=True)
 _STATE = Parameter("state", "the state's name", required=True)
+_KEY = Parameter("key", "only rows of this key, written in the key's type")
 _AFTER = Parameter("after", "`next` of the page before")
 _LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
+_LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
 
 
+class SavepointBody(Body, frozen=True):
+    """How a savepoint is to be taken; it goes to the configured directory."""
+
+    label: str | None = None
+    note: str | None = None
+    format: SavepointFormat | None = None
+
+
+class StopBody(Body, frozen=True):
+    """How a job is to stop.
+
+    Attributes:
+        savepoint: Whether it takes one first; as configured if left out.
+        drain: Whether event time first runs to its end.
+    """
+
+    savepoint: bool | None = None
+    drain: bool = False
+
+
+class CancelBody(Body, frozen=True):
+    """Whether a savepoint is taken before a job is cancelled."""
+
+    savepoint: bool = False
+
+
 def _take_savepoint(call: Call) -> RequestRow:
-    body = call.body
-    return call.job.ask(RequestKind.SAVEPOINT, label=body.label, note=body.note, format=body.format)
+    body: SavepointBody = call.body
+    return call.job.submit(
+        RequestKind.SAVEPOINT, label=body.label, note=body.note, format=body.format
+    )
 
 
 def _stop(call: Call) -> RequestRow:
-    return call.job.ask(RequestKind.STOP, savepoint=call.body.savepoint, drain=call.body.drain)
+    return call.job.submit(RequestKind.STOP, savepoint=call.body.savepoint, drain=call.body.drain)
 
 
 def _cancel(call: Call) -> RequestRow:
-    return call.job.ask(RequestKind.CANCEL, savepoint=call.body.savepoint)
+    return call.job.submit(RequestKind.CANCEL, savepoint=call.body.savepoint)
+
+
+def _get(path: str, doc: str, handle: Callable[[Call], object], *query: Parameter) -> Endpoint:
+    return Endpoint("GET", _JOB + path, doc, _answer(handle), handle, query)
+
+
+def _job(path: str, doc: str, read: Callable[[Job], object]) -> Endpoint:
+    return Endpoint("GET", _JOB + path, doc, _answer(read), lambda call: read(call.job))
+
+
+def _post(path: str, doc: str, body: type[Body], handle: Callable[[Call], object]) -> Endpoint:
+    return Endpoint("POST", _JOB + path, doc, _answer(handle), handle, body=body, status=202)
+
+
+def _answer(function: Callable[..., object]) -> Any:
+    return get_type_hints(function)["return"]
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("GET", "/about", "This dashboard.", About, views.about),
+    Endpoint("GET", "/about", "This dashboard.", views.About, views.about),
     Endpoint("GET", "/jobs", "All jobs.", list[JobSummary], lambda call: call.site.jobs.list()),
-    Endpoint("GET", _JOB, "A job and its graph.", JobDetail, lambda call: call.job.detail()),
-    Endpoint(
-        "GET",
-        f"{_JOB}/checkpoints",
-        "The checkpoints of a job, with a summary.",
-        CheckpointHistory,
-        lambda call: call.job.checkpoints(),
-    ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/savepoints",
-        "The savepoints of a job, newest first.",
-        list[SavepointRow],
-        lambda call: call.job.savepoints(),
-    ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/configuration",
+    _job("", "A job and its graph.", Job.detail),
+    _job("/checkpoints", "The checkpoints of a job, with a summary.", Job.checkpoints),
+    _job("/savepoints", "The savepoints of a job, newest first.", Job.savepoints),
+    _get(
+        "/configuration",
         "What a job runs with, and where each value comes from.",
-        list[ConfigRow],
         views.configuration,
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/exceptions",
-        "What went wrong with a job, newest first.",
-        list[FailureRow],
-        lambda call: call.job.failures(),
-    ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/timeline",
+    _job("/exceptions", "What went wrong with a job, newest first.", Job.failures),
+    _get(
+        "/timeline",
         "The attempts and savepoints of a job, its ancestors and its forks.",
-        Timeline,
-        lambda call: call.site.jobs.timeline(call.job),
+        views.timeline,
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/requests",
-        "What was asked of a job, newest first.",
-        list[RequestRow],
-        lambda call: call.job.requests(),
+    _job("/requests", "The requests to a job, newest first.", Job.requests),
+    _get(
+        "/requests/{request}",
+        "One request to a job: how far it has got, how it ended.",
+        views.request,
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/requests/{{request}}",
-        "One thing that was asked of a job: how far it has got, how it ended.",
-        RequestRow,
-        lambda call: call.job.request(call.path["request"]),
-    ),
-    Endpoint(
-        "POST",
-        f"{_JOB}/savepoint",
-        "Ask for a savepoint in the configured directory.",
-        RequestRow,
+    _post(
+        "/savepoint",
+        "Request a savepoint in the configured directory.",
+        SavepointBody,
         _take_savepoint,
-        body=SavepointBody,
-        status=202,
     ),
-    Endpoint(
-        "POST",
-        f"{_JOB}/stop",
-        "Ask a job to stop; with a savepoint as configured, unless it says otherwise.",
-        RequestRow,
+    _post(
+        "/stop",
+        "Stop a job; with a savepoint as configured, unless the body says otherwise.",
+        StopBody,
         _stop,
-        body=StopBody,
-        status=202,
     ),
-    Endpoint(
-        "POST",
-        f"{_JOB}/cancel",
-        "Ask a job to cancel.",
-        RequestRow,
-        _cancel,
-        body=CancelBody,
-        status=202,
-    ),
+    _post("/cancel", "Cancel a job.", CancelBody, _cancel),
     Endpoint(
         "GET",
         "/savepoints",
@@ -145,70 +128,41 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         list[SavepointRow],
         lambda call: call.site.jobs.savepoints(),
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/snapshots",
-        "The snapshots of a job that can be looked into, newest first.",
-        list[SnapshotRow],
+    _get(
+        "/snapshots",
+        "The snapshots of a job that can be read, newest first.",
         views.snapshots,
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/snapshots/{{snapshot}}",
+    _get(
+        "/snapshots/{snapshot}",
         "What is in a snapshot: chk-N, latest or a savepoint's id.",
-        SnapshotView,
         views.snapshot,
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/state",
+    _get(
+        "/state",
         "Some rows of a state in a snapshot.",
-        StatePage,
         views.state,
-        query=(
-            Parameter("snapshot", "chk-N, latest or a savepoint's id", required=True),
-            _UID,
-            _STATE,
-            Parameter("key", "only rows of this key, written in the key's type"),
-            _AFTER,
-            _LIMIT,
-        ),
+        *(_SNAPSHOT, _UID, _STATE, _KEY, _AFTER, _LIMIT),
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/diff",
-        "Which states two snapshots of a job have.",
-        list[StateDiffRow],
-        views.diff,
-        query=(_FROM, _TO),
-    ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/diff/state",
+    _get("/diff", "Which states two snapshots of a job have.", views.diff, _FROM, _TO),
+    _get(
+        "/diff/state",
         "Some differences of a state between two snapshots of a job.",
-        DiffPage,
         views.diff_state,
-        query=(_FROM, _TO, _UID, _STATE, _AFTER, _LIMIT),
+        *(_FROM, _TO, _UID, _STATE, _AFTER, _LIMIT),
     ),
-    Endpoint(
-        "GET",
-        f"{_JOB}/log",
-        "The end of the driver's log, if that is on this machine.",
-        LogTail,
-        views.log,
-        query=(Parameter("lines", "lines at most", int, least=1, most=5_000, default=200),),
-    ),
+    _get("/log", "The end of the driver's log, if that is on this machine.", views.log, _LINES),
 )
 
 
-def openapi(endpoints: Sequence[Endpoint], root_path: str = "") -> dict[str, Any]:
+def openapi(root_path: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the API."""
-    types = [e.answer for e in endpoints] + [e.body for e in endpoints if e.body] + [ErrorAnswer]
+    with_body = [e for e in ENDPOINTS if e.body]
+    types = [*(e.answer for e in ENDPOINTS), *(e.body for e in with_body), ErrorAnswer]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    answers = schemas[: len(endpoints)]
-    bodies = dict(zip((e for e in endpoints if e.body), schemas[len(endpoints) :], strict=False))
+    bodies = dict(zip(with_body, schemas[len(ENDPOINTS) :], strict=False))
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint, answer in zip(endpoints, answers, strict=True):
+    for endpoint, answer in zip(ENDPOINTS, schemas, strict=False):
         operation = _operation(endpoint, answer, bodies.get(endpoint))
         paths.setdefault(PREFIX + endpoint.path, {})[endpoint.method.lower()] = operation
     return {
@@ -233,8 +187,9 @@ def openapi(endpoints: Sequence[Endpoint], root_path: str = "") -> dict[str, Any
 def _operation(
     endpoint: Endpoint, answer: dict[str, Any], body: dict[str, Any] | None
 ) -> dict[str, Any]:
+    words = [part.strip("{}") for part in endpoint.path.split("/") if part]
     operation: dict[str, Any] = {
-        "operationId": _operation_id(endpoint),
+        "operationId": "-".join([endpoint.method.lower(), *words]),
         "summary": endpoint.doc,
         "parameters": [_in_path(name) for name in endpoint.names]
         + [_in_query(parameter) for parameter in endpoint.query],
@@ -251,11 +206,6 @@ def _operation(
     if body is not None:
         operation["requestBody"] = {"required": False, "content": {_JSON: {"schema": body}}}
     return operation
-
-
-def _operation_id(endpoint: Endpoint) -> str:
-    words = [part.strip("{}") for part in endpoint.path.split("/") if part]
-    return "-".join([endpoint.method.lower(), *words])
 
 
 def _in_path(name: str) -> dict[str, Any]:

@@ -1,17 +1,25 @@
-"""Checks every request before anything else does: its host, its origin, its credential."""
+"""Checks every request before anything else does: its host, its origin, its credential.
+
+Whoever knows the token may change things. It comes in a header or in the address; a browser gets a
+cookie for it.
+"""
 
 from __future__ import annotations
 
-from urllib.parse import quote
+import base64
+import hashlib
+import hmac
+import secrets
+from enum import Enum
+from html import escape
+from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
-from starlette.datastructures import Headers
-from starlette.requests import Request
-from starlette.responses import Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request, cookie_parser
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnback.web.api import MAX_BODY, RequestError, error_response
-from turnback.web.login import PATH as LOGIN_PATH
-from turnback.web.login import Credential, Session, login_page, read_form, token_in_query
 from turnback.web.site import Site
 
 _HEADERS = {
@@ -52,7 +60,11 @@ class Guard:
         try:
             answer = await self._check(scope, receive, path)
         except RequestError as error:
-            answer = self._refuse(error, scope, path)
+            is_by_person = scope["method"] in _READS and not _is_for_programs(path)
+            if error.status_code == 401 and is_by_person:
+                answer = login_page(self._site.root_path, path)
+            else:
+                answer = error_response(error, scope["method"], path)
         await (answer or self._app)(scope, receive, _with_headers(send))
 
     async def _check(self, scope: Scope, receive: Receive, path: str) -> Response | None:
@@ -127,11 +139,6 @@ class Guard:
         target = self._site.root_path + path + (f"?{query}" if query else "")
         return self._session.log_in(target, secure=scope.get("scheme") == "https")
 
-    def _refuse(self, error: RequestError, scope: Scope, path: str) -> Response:
-        if error.status_code == 401 and scope["method"] in _READS and not _is_for_programs(path):
-            return login_page(self._site.root_path, path)
-        return error_response(error, scope["method"], path)
-
 
 def _is_for_programs(path: str) -> bool:
     """Return whether programs ask for this path, not people."""
@@ -151,14 +158,133 @@ def _encoded_path(scope: Scope, root_path: str) -> str:
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = list(message.get("headers", []))
-            present = {name.lower() for name, _ in headers}
-            headers += [
-                (name.encode(), value.encode())
-                for name, value in _HEADERS.items()
-                if name.encode() not in present
-            ]
-            message = {**message, "headers": headers}
+            message.setdefault("headers", [])
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return send_with_headers
+
+
+# -- logging in
+
+LOGIN_PATH = "/session"
+_BEARER = "bearer "
+_MAX_FORM = 8 * 1024
+_STYLE = (
+    ":root{color-scheme:light dark}"
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:26rem;margin:18vh auto;padding:0 1.25rem}"
+    "input,button{font:inherit;padding:.55rem .7rem;border-radius:.4rem;border:1px solid #8886}"
+    "input{width:100%;box-sizing:border-box;margin:.3rem 0 .8rem}"
+    "button{cursor:pointer}code{font-size:.9em}"
+)
+_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+_LOGIN_HEADERS = {
+    "Content-Security-Policy": (
+        f"default-src 'none'; style-src 'sha256-{_HASH}'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    # With no-referrer browsers would send the form with "Origin: null".
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Turnback</title><style>{style}</style></head>
+<body><main><h1>Turnback</h1>
+<p role="status">{message}</p>
+<form method="post" action="{action}">
+<input type="hidden" name="to" value="{to}">
+<label for="token">Token</label>
+<input id="token" name="token" type="password" autocomplete="off" autofocus required>
+<button type="submit">Open the dashboard</button>
+</form></main></body></html>
+"""
+_TOKEN_NEEDED = (
+    "This dashboard needs a token. <code>turnback ui</code> printed it when it was started."
+)
+_TOKEN_WRONG = (
+    "This token is not valid, or no longer. <code>turnback ui</code> printed the valid one when "
+    "it was started."
+)
+
+
+class Credential(Enum):
+    """What a request carries to show that it may change things."""
+
+    NONE = "none"
+    TOKEN = "token"
+    COOKIE = "cookie"
+
+
+class Session:
+    """Checks tokens and cookies. Neither is ever logged."""
+
+    def __init__(self, token: str, port: int, root_path: str = "") -> None:
+        self._token = token.encode()
+        # Other servers on this host get to see the cookie; they must not learn the token from it.
+        self._value = hmac.new(self._token, b"turnback session", hashlib.sha256).hexdigest()
+        self._path = root_path or "/"
+        # Browsers give cookies to all ports of a host, so the name says whose it is.
+        self._cookie = f"turnback_{port}"
+
+    def is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode("utf-8", "replace"), self._token)
+
+    def credential(self, headers: Headers) -> Credential:
+        given = headers.get("authorization", "")
+        bearer = given[: len(_BEARER)].lower() == _BEARER
+        if bearer and self.is_token(given[len(_BEARER) :].strip()):
+            return Credential.TOKEN
+        parsed = (cookie_parser(header) for header in headers.getlist("cookie"))
+        cookie = next((cookies[self._cookie] for cookies in parsed if self._cookie in cookies), "")
+        if cookie and secrets.compare_digest(cookie.encode(), self._value.encode()):
+            return Credential.COOKIE
+        return Credential.NONE
+
+    def log_in(self, target: str, *, secure: bool) -> Response:
+        """Return the answer that sets the cookie and leads to a path of ours, without the token."""
+        # Two slashes at the beginning would lead to another host.
+        response = RedirectResponse("/" + target.lstrip("/\\"), 303, {"Cache-Control": "no-store"})
+        response.set_cookie(
+            self._cookie,
+            self._value,
+            path=self._path,
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
+        return response
+
+
+def login_page(root_path: str, to: str = "/", *, wrong: bool = False) -> Response:
+    """Return the page that asks for the token; `to`: where to go then, below the root path."""
+    page = _PAGE.format(
+        style=_STYLE,
+        message=_TOKEN_WRONG if wrong else _TOKEN_NEEDED,
+        action=root_path + LOGIN_PATH,
+        to=escape(to),
+    )
+    return HTMLResponse(page, 401, {**_LOGIN_HEADERS, "WWW-Authenticate": "Bearer"})
+
+
+def token_in_query(query: bytes) -> tuple[str, str] | None:
+    """Return the token in a query and the query without it, `None` if there is no token."""
+    pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
+    tokens = [value for name, value in pairs if name == "token"]
+    if not tokens:
+        return None
+    return tokens[-1], urlencode([pair for pair in pairs if pair[0] != "token"])
+
+
+async def read_form(request: Request) -> tuple[str, str]:
+    """Return the token in a submitted form, and the path that was asked for before."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MAX_FORM:
+            return "", "/"
+    values = parse_qs(data.decode("latin-1"))
+    return values.get("token", [""])[0].strip(), values.get("to", ["/"])[0]

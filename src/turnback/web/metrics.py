@@ -12,16 +12,9 @@ from prometheus_client.registry import Collector
 
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
+from turnback.inspect import model
 from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
-from turnback.inspect.model import (
-    CheckpointHistory,
-    CheckpointRow,
-    CheckpointStatus,
-    JobDetail,
-    JobSummary,
-    OperatorNode,
-)
 from turnback.inspect.summary import LOST, UNREADABLE
 from turnback.job.status import JobState, Metrics
 
@@ -40,8 +33,8 @@ _UNKNOWN = -1.0
 class JobSample:
     """What was read of one job for one scrape."""
 
-    detail: JobDetail
-    history: CheckpointHistory
+    detail: model.JobDetail
+    history: model.CheckpointHistory
     counts: Metrics
     restored_ms: int | None
     failed_ms: int | None
@@ -49,8 +42,8 @@ class JobSample:
     now_ms: int
 
     @property
-    def completed(self) -> Iterator[CheckpointRow]:
-        return (row for row in self.history.rows if row.status is CheckpointStatus.COMPLETED)
+    def completed(self) -> Iterator[model.CheckpointRow]:
+        return (row for row in self.history.rows if row.status is model.CheckpointStatus.COMPLETED)
 
     @property
     def running_ms(self) -> float:
@@ -58,7 +51,7 @@ class JobSample:
         return float(max(0, self.now_ms - started)) if started is not None else 0.0
 
 
-def _of_newest(value: Callable[[CheckpointRow], int | None]) -> Callable[[JobSample], float]:
+def _of_newest(value: Callable[[model.CheckpointRow], int | None]) -> Callable[[JobSample], float]:
     def newest(sample: JobSample) -> float:
         # Of the very newest the numbers may not be recorded yet.
         values = (value(row) for row in sample.completed)
@@ -81,10 +74,6 @@ def _downtime(sample: JobSample) -> float:
     if state == _RUNNING or sample.failed_ms is None:
         return 0.0
     return float(max(0, sample.now_ms - sample.failed_ms))
-
-
-def _running_time(sample: JobSample) -> float:
-    return sample.running_ms if sample.detail.summary.state == _RUNNING else 0.0
 
 
 JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
@@ -128,7 +117,10 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}fullRestarts": ("The same, by an older name.", lambda s: s.detail.summary.restarts),
     f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
     f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),
-    f"{_JOB}runningTime": ("Milliseconds since it is RUNNING.", _running_time),
+    f"{_JOB}runningTime": (
+        "Milliseconds since it is RUNNING.",
+        lambda s: s.running_ms if s.detail.summary.state == _RUNNING else 0.0,
+    ),
     "turnback_savepoints": ("Savepoints the job has taken.", lambda s: s.savepoints),
     "turnback_job_records_in": (
         "Elements that the sources read since the attempt began.",
@@ -136,7 +128,7 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     ),
 }
 
-OPERATOR_METRICS: dict[str, tuple[str, Callable[[OperatorNode], float | None]]] = {
+OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | None]]] = {
     f"{_OPERATOR}numRecordsIn": ("Elements read.", lambda node: node.records_in),
     f"{_OPERATOR}numRecordsOut": ("Elements written.", lambda node: node.records_out),
     f"{_OPERATOR}currentInputWatermark": (
@@ -186,7 +178,7 @@ class _Jobs(Collector):
         yield from _job_metrics(samples)
         yield from _operator_metrics(samples)
 
-    def _read(self, summary: JobSummary) -> JobSample | None:
+    def _read(self, summary: model.JobSummary) -> JobSample | None:
         """Return one job's sample, `None` if it cannot be read: the others still count."""
         if summary.state == UNREADABLE:
             return None

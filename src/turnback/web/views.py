@@ -11,16 +11,61 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnback.config.options import OPTIONS
-from turnback.inspect.model import ConfigRow, DiffPage, SnapshotView, StateDiffRow, StatePage
+from turnback.inspect import model
+from turnback.inspect.timeline import Timeline
+from turnback.launch.runs import last_lines
 from turnback.storage.envelope import is_id
 from turnback.web.api import Call, RequestError
-from turnback.web.model import About, LogTail, SnapshotRow
 
-if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is looked at
+if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is read
     from turnback.snapshot.snapshot import Snapshot
 
 _CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
 _MAX_LOG_BYTES = 1024 * 1024
+
+
+class About(model.View, frozen=True):
+    """The dashboard itself.
+
+    Attributes:
+        read_only: Whether nobody may change anything here.
+        authorized: Whether this request carried the token or its cookie.
+        needs_token: Whether reading needs the token too, not only changing.
+        savepoints_dir: Where savepoints go by default, if that is configured.
+        now_ms: The server's clock.
+    """
+
+    version: str
+    read_only: bool
+    authorized: bool
+    needs_token: bool
+    root: str
+    savepoints_dir: str | None
+    now_ms: int
+
+
+class SnapshotRow(model.View, frozen=True):
+    """A snapshot that can be read.
+
+    Attributes:
+        id: "chk-7", or the savepoint's id.
+        kind: "checkpoint" or "savepoint".
+        checkpoint: Number of the checkpoint; of a savepoint, the one it was written from.
+    """
+
+    id: str
+    kind: str
+    created_ms: int
+    label: str | None
+    checkpoint: int
+    epoch: int
+
+
+class LogTail(model.View, frozen=True):
+    """The end of a driver's log."""
+
+    path: str
+    lines: tuple[str, ...]
 
 
 @cache
@@ -43,37 +88,31 @@ def about(call: Call) -> About:
     )
 
 
-def configuration(call: Call) -> list[ConfigRow]:
+def configuration(call: Call) -> list[model.ConfigRow]:
     """Return the configuration of a job, with what each key does."""
     docs = {option.key: option.doc for option in OPTIONS}
-    return [
-        row if row.doc else msgspec.structs.replace(row, doc=docs.get(row.key, ""))
-        for row in call.job.configuration()
-    ]
+    rows = call.job.configuration()
+    return [msgspec.structs.replace(row, doc=docs.get(row.key, "")) for row in rows]
+
+
+def timeline(call: Call) -> Timeline:
+    """Return the lives of a job, its ancestors and its forks."""
+    return call.site.jobs.timeline(call.job)
+
+
+def request(call: Call) -> model.RequestRow:
+    """Return one request to a job."""
+    return call.job.request(call.path["request"])
 
 
 def snapshots(call: Call) -> list[SnapshotRow]:
-    """Return the snapshots of a job that can be looked into, newest first."""
+    """Return the snapshots of a job that can be read, newest first."""
     rows = [
-        SnapshotRow(
-            id=manifest.name,
-            kind="checkpoint",
-            created_ms=manifest.created_ms,
-            label=None,
-            checkpoint=manifest.number,
-            epoch=manifest.epoch,
-        )
-        for manifest in call.job.retained()
+        SnapshotRow(m.name, "checkpoint", m.created_ms, None, m.number, m.epoch)
+        for m in call.job.retained()
     ]
     rows += [
-        SnapshotRow(
-            id=row.id,
-            kind="savepoint",
-            created_ms=row.created_ms,
-            label=row.label,
-            checkpoint=row.checkpoint,
-            epoch=row.epoch,
-        )
+        SnapshotRow(row.id, "savepoint", row.created_ms, row.label, row.checkpoint, row.epoch)
         for row in call.job.savepoints()
         if row.exists is not False
     ]
@@ -81,14 +120,14 @@ def snapshots(call: Call) -> list[SnapshotRow]:
     return sorted(rows, key=lambda row: (row.checkpoint, row.kind, row.created_ms), reverse=True)
 
 
-def snapshot(call: Call) -> SnapshotView:
+def snapshot(call: Call) -> model.SnapshotView:
     """Return what is in a snapshot."""
-    from turnback.inspect.snapshots import view
+    from turnback.inspect.snapshots import describe
 
-    return view(_snapshot(call, call.path["snapshot"]))
+    return describe(_snapshot(call, call.path["snapshot"]))
 
 
-def state(call: Call) -> StatePage:
+def state(call: Call) -> model.StatePage:
     """Return some rows of a state."""
     from turnback.inspect.browse import page
 
@@ -103,14 +142,14 @@ def state(call: Call) -> StatePage:
     )
 
 
-def diff(call: Call) -> list[StateDiffRow]:
+def diff(call: Call) -> list[model.StateDiffRow]:
     """Return which states two snapshots of a job have."""
     from turnback.inspect.compare import states
 
     return states(_snapshot(call, call.query["from"]), _snapshot(call, call.query["to"]))
 
 
-def diff_state(call: Call) -> DiffPage:
+def diff_state(call: Call) -> model.DiffPage:
     """Return some differences of a state between two snapshots of a job."""
     from turnback.inspect.compare import page
 
@@ -138,7 +177,8 @@ def log(call: Call) -> LogTail:
         raise RequestError(
             404, f"the log {summary.log} is not among this machine's runs; see {host}"
         )
-    return LogTail(path=str(path), lines=tuple(_last_lines(path, call.query["lines"])))
+    text, _ = last_lines(path, call.query["lines"], _MAX_LOG_BYTES)
+    return LogTail(path=str(path), lines=tuple(text.splitlines()))
 
 
 def _snapshot(call: Call, text: str) -> Snapshot:
@@ -166,13 +206,3 @@ def _file_below(path: Path, directory: Path | None) -> Path | None:
         return real if real.is_relative_to(root) and real.is_file() else None
     except (OSError, RuntimeError, ValueError):
         return None
-
-
-def _last_lines(path: Path, count: int) -> list[str]:
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        begin = max(0, size - _MAX_LOG_BYTES)
-        file.seek(begin)
-        # A log that is being written may grow while it is read.
-        lines = file.read(_MAX_LOG_BYTES).decode("utf-8", "replace").splitlines()
-    return lines[1 if begin else 0 :][-count:]

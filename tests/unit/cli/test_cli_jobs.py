@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from turnback.cli.exit import ExitCode
-from turnback.cli.logs import Tail, last_lines
+from turnback.cli.context import ExitCode
 from turnback.job.status import JobState, StatusUpdate
+from turnback.launch.runs import LogFollower, last_lines
 from unit.cli.cli_support import TOTAL, make_job
 
 
@@ -212,16 +212,16 @@ def test_long_files_are_read_from_their_end(tmp_path: Path) -> None:
 
 def test_what_is_added_is_shown_also_after_the_file_was_begun_anew(tmp_path: Path) -> None:
     path, out = tmp_path / "log", io.StringIO()
-    tail = Tail(path, out)
-    tail.show()
+    log = LogFollower(path, out)
+    log.print_new()
     path.write_text("first\n")
-    tail.show()
-    tail.show()
+    log.print_new()
+    log.print_new()
     path.write_text("new\n")
-    tail.show()
+    log.print_new()
     with path.open("ab") as file:
         file.write(b"\xff bytes\n")
-    tail.show()
+    log.print_new()
     assert out.getvalue() == "first\nnew\n\ufffd bytes\n"
 
 

@@ -2,10 +2,17 @@
 
 import pytest
 
-from turnback.cli.exit import ExitCode, exit_code
-from turnback.cli.output import Column, Output
+from turnback.cli.context import ExitCode, exit_code
+from turnback.cli.output import (
+    Column,
+    Output,
+    json_value,
+    local_time,
+    printable,
+    time_ago,
+    utc_time,
+)
 from turnback.cli.parameters import find_state
-from turnback.cli.text import json_value, local_time, printable, time_ago, utc_time
 from turnback.core import errors
 from turnback.core.errors import StateError, TurnbackError
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import ExitCode
 from turnback.cli.main import COMMANDS
 from turnback.job.request import RequestState
 from turnback.job.requests import Requests

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from turnback.cli.command import Command
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import ExitCode
 from turnback.cli.main import PROGRAM
 from turnback.cli.reference import all_commands, render
 

@@ -8,9 +8,8 @@ import time
 import pytest
 
 from manual_clock import ManualClock
-from turnback.cli.context import Cli
-from turnback.cli.exit import ExitCode, RequestFailedError
-from turnback.cli.waiting import RequestWaiter
+from turnback.cli.context import Cli, ExitCode, RequestFailedError
+from turnback.cli.requests import RequestWaiter
 from turnback.inspect.job import Job
 from turnback.inspect.model import JobSummary, Process, RequestRow
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
@@ -189,7 +188,7 @@ def test_the_beginning_of_a_name_is_not_enough_to_change_a_job(shell, job, verb)
 def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so(
     shell, job, tmp_path, monkeypatch
 ):
-    def ask(self, *args, **more):
+    def submit(self, *args, **more):
         request = Requests(job.storage).submit(RequestSpec(RequestKind.STOP, savepoint=True))
         entry = SavepointEntry(
             id=request.id, path=str(tmp_path / "sp"), created_ms=0, checkpoint=1, epoch=1
@@ -198,7 +197,7 @@ def test_a_stop_is_done_when_the_job_has_ended_whether_or_not_the_driver_says_so
         job.directory.write_status(JobState.FINISHED, job.info.job_id)
         return self.request(request.id)
 
-    monkeypatch.setattr(Job, "ask", ask)
+    monkeypatch.setattr(Job, "submit", submit)
     done = shell("stop", "orders", "--yes")
     assert (done.code, done.lines) == (0, [str(tmp_path / "sp")])
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnback.cli.exit import ExitCode
+from turnback.cli.context import ExitCode
 from turnback.job.run import Launch, ProcessId, RunningJob
 from turnback.job.status import JobState
 from turnback.launch.runs import Runs

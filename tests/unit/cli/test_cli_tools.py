@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 from packaging.requirements import Requirement
 
+from turnback.cli.context import ExitCode
 from turnback.cli.doctor import package_problem
-from turnback.cli.exit import ExitCode
 from unit.cli.cli_support import make_job
 
 # -- config

@@ -170,7 +170,7 @@ def test_a_damaged_program_hides_only_the_graph(driver: Driver) -> None:
     assert "program.json" in detail.warnings[0]
     with pytest.raises(CorruptFileError, match=r"program\.json"):
         seen(driver).configuration()
-    assert seen(driver).ask(RequestKind.STOP).savepoint is False
+    assert seen(driver).submit(RequestKind.STOP).savepoint is False
 
 
 def test_the_configuration_is_sorted_by_key(driver: Driver) -> None:

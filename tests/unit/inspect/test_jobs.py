@@ -59,7 +59,7 @@ def test_odd_names_stay_inside_the_root(root: str, name: str, tmp_path: Path) ->
         assert found.name == name
         assert found.directory.storage.uri == driver.storage.uri
         assert found.summary().job_id == driver.info.job_id
-    asked = jobs.get(name).ask(RequestKind.SAVEPOINT)
+    asked = jobs.get(name).submit(RequestKind.SAVEPOINT)
     assert [request.id for request in driver.requests.open()] == [asked.id]
     inside = {"all jobs"} if list(tmp_path.iterdir()) else set()
     assert {path.name for path in tmp_path.iterdir()} == inside
@@ -219,7 +219,7 @@ def test_a_damaged_job_hides_no_other(tmp_path: Path, file: str, damage: bytes) 
     assert jobs.find("b").detail().summary == b
     assert jobs.find("c").summary().state == "RUNNING"
     with pytest.raises(JobNotRunningError, match=file):
-        jobs.get("b").ask(RequestKind.STOP)
+        jobs.get("b").submit(RequestKind.STOP)
     assert jobs.savepoints() == []
     assert len(jobs.timeline(jobs.get("a")).jobs) == 1
 
@@ -237,7 +237,7 @@ def test_a_copied_directory_is_not_taken_for_the_job_it_names(tmp_path: Path) ->
     assert "belongs to the job 'a'" in str(jobs.get("b").summary().problem)
     assert jobs.find(driver.info.job_id).name == "a"
     with pytest.raises(JobNotRunningError, match="copied or renamed"):
-        jobs.get("b").ask(RequestKind.CANCEL)
+        jobs.get("b").submit(RequestKind.CANCEL)
     assert not (tmp_path / "b/ops").exists()
     elsewhere_too = jobs.find(str(tmp_path / "b")).summary()
     assert elsewhere_too.state == "UNREADABLE"
@@ -255,7 +255,7 @@ def test_a_job_json_that_names_another_place_leads_nowhere(tmp_path: Path, name:
     assert Jobs(str(tmp_path)).find(str(evil)).summary() == summary
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(JobNotRunningError):
-        Jobs(str(tmp_path / "root")).get("evil").ask(RequestKind.STOP)
+        Jobs(str(tmp_path / "root")).get("evil").submit(RequestKind.STOP)
     assert sorted(tmp_path.rglob("*")) == before
 
 

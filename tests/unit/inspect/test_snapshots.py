@@ -15,7 +15,7 @@ from turnback.core.errors import (
     CorruptFileError,
     JobNotFoundError,
 )
-from turnback.inspect.snapshots import view
+from turnback.inspect.snapshots import describe
 from turnback.snapshot.find import find_snapshot, locate, open_snapshot
 from turnback.snapshot.metadata import METADATA, Origin
 from turnback.snapshot.snapshot import verify_snapshot
@@ -59,7 +59,7 @@ def find(job, text, **more):
 
 
 def found(job, text):
-    return view(find(job, text)).id
+    return describe(find(job, text)).id
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def found(job, text):
 )
 def test_snapshots_of_a_job(job, text, id):
     assert found(job, text) == id
-    assert view(locate(text, StorageRef(job.storage.uri))).id == id  # as in start_from
+    assert describe(locate(text, StorageRef(job.storage.uri))).id == id  # as in start_from
 
 
 def test_what_deletes_a_savepoint_needs_its_whole_id(job):
@@ -175,12 +175,12 @@ def test_a_damaged_checkpoint_is_not_passed_over(job):
     ],
 )
 def test_snapshots_on_a_command_line(job, tmp_path, text, id):
-    assert view(open_snapshot(text.format(root=tmp_path), KnownJobs(job))).id == id
+    assert describe(open_snapshot(text.format(root=tmp_path), KnownJobs(job))).id == id
 
 
 def test_a_relative_directory(job, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert view(open_snapshot("monday", KnownJobs(job))).id == "abcd1234"
+    assert describe(open_snapshot("monday", KnownJobs(job))).id == "abcd1234"
 
 
 def test_jobs_labels_and_paths_with_an_at_sign(tmp_path):
@@ -189,9 +189,9 @@ def test_jobs_labels_and_paths_with_an_at_sign(tmp_path):
     job.checkpoint(STATE)
     job.savepoint(str(tmp_path / "x@y" / "sp"), STATE, id="atat", label="v@1")
     jobs = KnownJobs(job)
-    assert view(open_snapshot("a@b@chk-2", jobs)).id == "chk-2"
-    assert view(open_snapshot("a@b@v@1", jobs)).id == "atat"
-    assert view(open_snapshot(str(tmp_path / "x@y" / "sp"), jobs)).id == "atat"
+    assert describe(open_snapshot("a@b@chk-2", jobs)).id == "chk-2"
+    assert describe(open_snapshot("a@b@v@1", jobs)).id == "atat"
+    assert describe(open_snapshot(str(tmp_path / "x@y" / "sp"), jobs)).id == "atat"
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_checkpoint_says_what_it_is(tmp_path):
     job.attempt(snapshot="s3://old/savepoint")
     seen = schema("seen", "map", Types.PICKLED_BYTE_ARRAY(), [Types.LONG(), Types.STRING()],
                   Types.SQL_DATE())  # fmt: skip
-    shown = view(job.checkpoint(STATE, (seen, {}), transactions={"out": (b"1", b"2")}))
+    shown = describe(job.checkpoint(STATE, (seen, {}), transactions={"out": (b"1", b"2")}))
     assert (shown.id, shown.kind, shown.checkpoint) == ("chk-2", "checkpoint", 2)
     assert shown.location == f"{job.storage.uri}/checkpoints/chk-2.json"
     assert (shown.format, shown.label, shown.started_from) == (None, None, "s3://old/savepoint")
@@ -239,7 +239,7 @@ def test_a_checkpoint_says_what_it_is(tmp_path):
 def test_a_savepoint_says_what_it_is(job, tmp_path):
     origin = Origin("s3://old/savepoint", id="x", job="likes", checkpoint=3)
     saved = job.savepoint(str(tmp_path / "sp"), STATE, label="l", origin=origin)
-    shown = view(saved)
+    shown = describe(saved)
     assert (shown.kind, shown.format, shown.label) == ("savepoint", "canonical", "l")
     assert shown.started_from == "s3://old/savepoint"
     assert (shown.states[0].rows, shown.states[0].bytes) == (2, shown.bytes)
@@ -249,7 +249,7 @@ def test_a_savepoint_says_what_it_is(job, tmp_path):
 def test_inline_state_is_counted():
     job = FakeJob(memory_root())
     job.attempt()
-    shown = view(job.checkpoint(STATE, inline=True))
+    shown = describe(job.checkpoint(STATE, inline=True))
     assert shown.files == 1
     assert shown.bytes > 0
 
@@ -261,8 +261,8 @@ def test_every_file_is_verified(job, tmp_path):
     ):
         told = []
         assert verify_snapshot(snapshot, lambda *at: told.append(at)) == []  # noqa: B023
-        assert told[-1] == (view(snapshot).bytes, view(snapshot).bytes)
-        assert len(told) == view(snapshot).files
+        assert told[-1] == (describe(snapshot).bytes, describe(snapshot).bytes)
+        assert len(told) == describe(snapshot).files
 
 
 @pytest.mark.parametrize("text", ["chk-4", "monday"])
@@ -284,10 +284,10 @@ def test_looking_at_a_snapshot_needs_no_arrow(job):
     code = (
         "import sys\n"
         "from turnback.state.files import StorageRef\n"
-        "from turnback.inspect.snapshots import view\n"
+        "from turnback.inspect.snapshots import describe\n"
         "from turnback.snapshot.find import find_snapshot\n"
         "import turnback.inspect.browse, turnback.inspect.compare\n"
-        f"print(view(find_snapshot('latest', StorageRef({job.storage.uri!r}))).id)\n"
+        f"print(describe(find_snapshot('latest', StorageRef({job.storage.uri!r}))).id)\n"
         "print(sorted({'pyarrow', 'numpy', 'pandas', 'pyspark'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -155,7 +155,7 @@ def test_logs_are_followed(launches: Launches, tmp_path: Path) -> None:
 FOLLOW = """
 import sys
 from pathlib import Path
-from turnback.cli.logs import print_log
+from turnback.cli.jobs import print_log
 print_log(Path(sys.argv[1]), 10, follow=True)
 """
 

@@ -10,8 +10,8 @@ from turnback.inspect.model import JobDetail, RequestRow
 from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.web import api
+from turnback.web.api import ErrorAnswer
 from turnback.web.endpoints import ENDPOINTS
-from turnback.web.model import ErrorAnswer
 
 TEAM = quote("team/a job", safe="")
 

@@ -9,7 +9,7 @@ import pytest
 from web_support import BEARER, HOSTILE, TOKEN
 
 from turnback.core.errors import ConfigurationError
-from turnback.web.login import Session
+from turnback.web.guard import Session
 
 OWN = {"Origin": "http://127.0.0.1:8081"}
 FOREIGN = [

@@ -1,0 +1,246 @@
+"""`turnback ui`, `config` and `gc`: the dashboard, the configuration, and removing garbage."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from turnback.cli.command import argument, command, flag, number_option
+from turnback.cli.context import Cli, ExitCode
+from turnback.cli.output import Cell, Column, Value
+from turnback.cli.parameters import yes_option
+from turnback.core.errors import ConfigurationError, StillNeededError, StorageError
+from turnback.core.units import format_size
+
+if TYPE_CHECKING:
+    from turnback.inspect.garbage import Findings
+    from turnback.inspect.garbage_files import Garbage
+    from turnback.launch.runs import Runs
+
+# -- ui
+
+_SHORTEST_TOKEN = 16
+
+
+@command("ui", "turnback ui", "turnback ui --port 0 --read-only", "turnback ui --open")
+@click.option("--host", metavar="ADDRESS", help="Listen here instead of web.address.")
+@number_option(
+    "--port",
+    least=0,
+    most=65535,
+    help="Listen on this port instead of web.port; 0 for any that is free.",
+)
+@flag("--read-only", help="Only show; nobody can change anything.")
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Use the token in this file.",
+)
+@click.option(
+    "--allowed-host",
+    metavar="NAME",
+    multiple=True,
+    help="A name browsers may use; may be repeated.",
+)
+@flag("--open", "browse", help="Open it in a browser.")
+def ui(
+    cli: Cli,
+    host: str | None,
+    port: int | None,
+    read_only: bool,
+    token_file: Path | None,
+    allowed_host: Sequence[str],
+    browse: bool,
+) -> None:
+    """Start the dashboard.
+
+    Prints its address and serves until Ctrl-C. On this machine everyone may look; the token in the
+    address lets you press buttons. Bound to another address, the token is needed for everything.
+    With --json the address is printed as a JSON document once it serves.
+    """
+    configuration = cli.configuration
+    token = secrets.token_urlsafe(32) if token_file is None else _read_token(token_file)
+
+    try:
+        from turnback.web.server import serve
+        from turnback.web.site import Site
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("turnback"):
+            raise
+        raise ConfigurationError(
+            f"the dashboard needs the package {error.name}: pip install 'turnback[ui]'"
+        ) from error
+
+    serve(
+        Site(
+            jobs=cli.jobs,
+            token=token,
+            host=host if host is not None else configuration.value("web.address"),
+            port=port if port is not None else configuration.value("web.port"),
+            read_only=read_only or configuration.value("web.read-only"),
+            root_path=configuration.value("web.root-path") or "",
+            allowed_hosts=allowed_host,
+            runs_dir=cli.runs_dir,
+            savepoints_dir=configuration.value("state.savepoints.dir"),
+        ),
+        on_ready=lambda url: _print_address(cli, url, token, browse),
+    )
+
+
+def _read_token(path: Path) -> str:
+    """Return the token in a file, which its owner alone may read."""
+    try:
+        token = path.read_text("utf-8").strip()
+        mode = path.stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--token-file {path} cannot be read: {error}") from error
+    short = len(token) < _SHORTEST_TOKEN
+    if short or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError(
+            f"--token-file {path} must hold one word of at least {_SHORTEST_TOKEN} characters, "
+            "such as `openssl rand -hex 32` prints"
+        )
+    if mode & 0o077:
+        raise ConfigurationError(f"others may read {path}: chmod 600 {path}")
+    return token
+
+
+def _print_address(cli: Cli, url: str, token: str, browse: bool) -> None:
+    address = f"{url}?token={token}"
+    if cli.json:
+        cli.out.document({"url": url, "token": token, "address": address})
+    else:
+        cli.out.line(address)
+        cli.out.hint("Press Ctrl-C to stop.")
+    sys.stdout.flush()
+    if browse:
+        import webbrowser
+
+        if not webbrowser.open(address):
+            cli.out.message("No browser could be opened: open the address yourself.")
+
+
+# -- config
+
+
+@command(
+    "config",
+    "turnback config",
+    "turnback config savepoints --doc",
+    "turnback config --set-only -D state.checkpoints.num-retained=3",
+)
+@argument("text", "[TEXT]", help="Only keys that hold this text.")
+@flag("--set-only", help="Leave defaults out.")
+@flag("--doc", help="Also say what each key does.")
+def config(cli: Cli, text: str | None, set_only: bool, doc: bool) -> None:
+    """Show the configuration: every key, its value and where that comes from.
+
+    Defaults are overridden by turnback.yaml (or the file that TURNBACK_CONF names), that by
+    environment variables, those by the program, and that by -D. What a program sets is known only
+    when it runs: the dashboard shows it for a running job.
+    """
+    from turnback.inspect.model import ConfigRow
+
+    rows = [
+        ConfigRow(key=e.key, value=e.value_text, origin=e.origin, doc=e.doc)
+        for e in cli.configuration.entries()
+        if (text or "").lower() in e.key and (e.is_set or not set_only)
+    ]
+    if cli.json:
+        cli.out.document(rows)
+        return
+    table: list[list[Value]] = []
+    for row in rows:
+        style = "dim" if row.origin == "default" else "bold"
+        value = None if row.value is None else Cell(row.value, style)
+        table.append([row.key, value, Cell(row.origin, style), *([row.doc] if doc else [])])
+    cli.out.table(("key", "value", "origin", *(("what it does",) if doc else ())), table)
+
+
+# -- gc
+
+_COLUMNS: tuple[Column[Garbage], ...] = (
+    Column("what", lambda item, out: item.kind.value),
+    Column("job", lambda item, out: item.job),
+    Column("size", lambda item, out: out.size(item.bytes), right=True),
+    Column("path", lambda item, out: item.path),
+    Column("why", lambda item, out: item.reason),
+)
+
+
+@command("gc", "turnback gc --dry-run", "turnback gc --yes --json")
+@flag("--dry-run", help="Only show what would be removed.")
+@yes_option
+def gc(cli: Cli, dry_run: bool, yes: bool) -> ExitCode | None:
+    """Remove what nothing needs any more.
+
+    Files that no checkpoint references, files that were being written when a process died,
+    savepoints that were given up, records of savepoints that are gone; and on this machine local
+    stores that jobs do not use any more, and what launches that are over have left, their logs
+    too. Only jobs below the root, and launches of such jobs, are looked at; a launch that never
+    came to a job belongs to the root it was started with. Jobs that run, or may run, are left
+    alone.
+    """
+    from turnback.launch.runs import Runs
+
+    runs = Runs(cli.runs_dir)
+    findings = _scan(cli, runs)
+    if not cli.json:
+        cli.out.records(_COLUMNS, findings.garbage, "There is nothing to remove.")
+        for skipped in findings.skipped:
+            cli.out.message(f"left alone: {skipped.path}: {skipped.reason}", "yellow")
+    left: list[str] = []
+    if findings.garbage and not dry_run:
+        cli.confirm(f"Remove {_amount(findings.garbage)}?", yes)
+        left = _remove(cli, findings.garbage, runs)
+    if cli.json:
+        about = {"garbage": findings.garbage, "skipped": findings.skipped}
+        cli.out.document(about | {"removed": not dry_run, "left": left})
+    return ExitCode.FAILED if left else None
+
+
+def _scan(cli: Cli, runs: Runs) -> Findings:
+    from turnback.inspect.garbage import Findings, scan
+    from turnback.inspect.garbage_files import Skipped
+
+    local_dir = cli.configuration.value("state.backend.local-dir")
+    finished = runs.finished(cli.jobs.root)
+    findings = scan(
+        cli.jobs,
+        cli.configuration.value("state.savepoints.dir"),
+        finished.paths,
+        [local_dir] if local_dir is not None else [],
+    )
+    if not finished.unclear:
+        return findings
+    names = ", ".join(path.name for path in finished.unclear)
+    reason = f"nothing tells which root these launches belong to, so remove them by hand: {names}"
+    skipped = Skipped(path=str(runs.root), reason=reason)
+    return Findings(garbage=findings.garbage, skipped=(*findings.skipped, skipped))
+
+
+def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:
+    """Remove one after the other; returns the paths of those that could not be removed."""
+    from turnback.inspect.garbage import remove
+
+    left = []
+    for item in garbage:
+        try:
+            remove(item, cli.storage_options, runs.remove)
+        except (StillNeededError, StorageError) as error:
+            cli.out.message(f"left alone: {item.path}: {error}", "yellow")
+            left.append(item.path)
+    removed = [item for item in garbage if item.path not in left]
+    cli.out.message(f"Removed {_amount(removed)}.")
+    return left
+
+
+def _amount(garbage: Sequence[Garbage]) -> str:
+    things = "1 thing" if len(garbage) == 1 else f"{len(garbage)} things"
+    return f"{things} of {format_size(sum(item.bytes for item in garbage))}"
