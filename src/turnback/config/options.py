@@ -8,114 +8,84 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from turnback.config.checkpointing import CHECKPOINT_OPTIONS, CheckpointStorage
+from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
 from turnback.config.option import (
     Option,
+    Parser,
     choice,
     count,
-    duration_option,
+    duration,
     flag,
     size,
     spellings,
     text,
+    written,
 )
 from turnback.config.restart import RESTART_OPTIONS
-from turnback.config.savepoints import SAVEPOINT_OPTIONS
+from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError
-from turnback.core.units import size_setting
+from turnback.core.units import duration_setting, size_setting
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"
 
 
-# The field is the option of `S3Storage`; path style is the opposite of its option.
+def _s3(
+    key: str,
+    doc: str,
+    default: str | None = None,
+    parse: Parser = text,
+    field: str | None = None,
+    **more: Any,
+) -> Option:
+    """The key of an option of `S3Storage`, its field, which has the same name unless given."""
+    name = field or key.removeprefix("s3.").replace("-", "_")
+    return Option(key, parse, doc, default, name, **more)
+
+
+_TIME: dict[str, Any] = {"parse": duration(1), "write": duration_setting}
+
 S3_OPTIONS = (
-    Option(
-        "s3.endpoint",
-        text,
-        "Address of the object store; not needed for Amazon's own.",
-        field="endpoint",
-    ),
-    Option("s3.access-key", text, "Name of the access key.", field="access_key_id"),
-    Option(
-        "s3.secret-key", text, "Secret of the access key.", field="secret_access_key", secret=True
-    ),
-    Option(
-        "s3.session-token",
-        text,
-        "Token that goes with a temporary access key.",
-        field="session_token",
-        secret=True,
-    ),
-    Option(
-        "s3.region", text, "Region of the bucket.", field="region", aliases=("s3.endpoint.region",)
-    ),
-    Option(
+    _s3("s3.endpoint", "Address of the object store; not needed for Amazon's own."),
+    _s3("s3.access-key", "Name of the access key.", field="access_key_id"),
+    _s3("s3.secret-key", "Secret of the access key.", field="secret_access_key", secret=True),
+    _s3("s3.session-token", "Token that goes with a temporary access key.", secret=True),
+    _s3("s3.region", "Region of the bucket.", aliases=("s3.endpoint.region",)),
+    _s3(
         "s3.path.style.access",
-        flag,
         "Whether the bucket is part of the path, as most stores other than Amazon's want it, "
         "instead of the host's name.",
         "true",
-        _VIRTUAL_HOSTED,
+        flag,
+        _VIRTUAL_HOSTED,  # the opposite
         aliases=("s3.path-style-access",),
     ),
-    Option(
-        "s3.allow-http",
-        flag,
-        "Whether an endpoint without TLS may be used.",
-        "false",
-        "allow_http",
-    ),
-    Option(
+    _s3("s3.allow-http", "Whether an endpoint without TLS may be used.", "false", flag),
+    _s3(
         "s3.allow-invalid-certificates",
-        flag,
         "Whether certificates go unchecked; for tests.",
         "false",
-        "allow_invalid_certificates",
-    ),
-    Option(
-        "s3.skip-signature",
         flag,
-        "Whether requests go unsigned, for public buckets.",
-        "false",
-        "skip_signature",
     ),
-    Option(
+    _s3("s3.skip-signature", "Whether requests go unsigned, for public buckets.", "false", flag),
+    _s3(
         "s3.server-side-encryption",
-        text,
         "How the store encrypts objects, such as `AES256` or `aws:kms`.",
-        field="server_side_encryption",
     ),
-    Option("s3.sse-kms-key-id", text, "The key it encrypts them with.", field="sse_kms_key_id"),
+    _s3("s3.sse-kms-key-id", "The key it encrypts them with."),
     # Proxies often have a password in their address.
-    Option(
-        "s3.proxy-url", text, "Proxy for requests to the store.", field="proxy_url", secret=True
-    ),
-    duration_option("s3.timeout", "Most time one request may take.", "2 min", "timeout", 1),
-    duration_option("s3.connect-timeout", "Most time to connect.", "5 s", "connect_timeout", 1),
-    duration_option(
-        "s3.retry-timeout", "Most time to repeat a request for.", "3 min", "retry_timeout", 1
-    ),
-    Option(
-        "s3.max-retries",
-        count(0, 1_000),
-        "How often a request is repeated.",
-        "10",
-        "max_retries",
-    ),
+    _s3("s3.proxy-url", "Proxy for requests to the store.", secret=True),
+    _s3("s3.timeout", "Most time one request may take.", "2 min", **_TIME),
+    _s3("s3.connect-timeout", "Most time to connect.", "5 s", **_TIME),
+    _s3("s3.retry-timeout", "Most time to repeat a request for.", "3 min", **_TIME),
+    _s3("s3.max-retries", "How often a request is repeated.", "10", count(0, 1_000)),
 )
-
-
 _BY_FIELD = {option.field: option for option in S3_OPTIONS}
 
 
 def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
     """Options of `S3Storage` for configuration keys; other keys are ignored."""
-    options = {}
-    for option in S3_OPTIONS:
-        if option.key in settings:
-            value = settings[option.key]
-            options[option.field] = _opposite(value) if option.field == _VIRTUAL_HOSTED else value
-    return options
+    given = {o.field: settings[o.key] for o in S3_OPTIONS if o.key in settings}
+    return {name: _negated(name, value) for name, value in given.items()}
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,15 +98,15 @@ def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         option = _BY_FIELD.get(name)
         if option is None:
-            near = get_close_matches(name, _BY_FIELD, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = suggestion(name, tuple(_BY_FIELD))
             raise ConfigurationError(f"unknown storage option {name!r}{hint}")
-        settings[option.key] = _opposite(value) if name == _VIRTUAL_HOSTED else value
+        settings[option.key] = _negated(name, value)
     return settings
 
 
-def _opposite(value: Any) -> str:
-    return "false" if flag(_VIRTUAL_HOSTED, value) else "true"
+def _negated(name: str, value: Any) -> Any:
+    """Path style and virtual hosts are opposites; any other value stays as it is."""
+    return written(not flag(name, value)) if name == _VIRTUAL_HOSTED else value
 
 
 SPARK_PREFIX = "spark."
@@ -277,9 +247,9 @@ _SERVICE_OPTIONS = (
 OPTIONS: tuple[Option, ...] = tuple(
     sorted(
         (
-            *CHECKPOINT_OPTIONS,
+            *CheckpointSettings.options(),
             *RESTART_OPTIONS,
-            *SAVEPOINT_OPTIONS,
+            *SavepointSettings.options(),
             *S3_OPTIONS,
             *_JOB_OPTIONS,
             *_SERVICE_OPTIONS,

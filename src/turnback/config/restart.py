@@ -12,10 +12,11 @@ from typing import Any, ClassVar
 
 from turnback.config.option import (
     Option,
-    check_fields,
+    Settings,
     count,
-    duration_option,
+    duration_field,
     factor,
+    option_field,
     read_options,
 )
 from turnback.core.errors import ConfigurationError
@@ -56,76 +57,7 @@ def _attempts(key: str, value: Any) -> int | None:
         raise ConfigurationError(f"{error}, or {_UNLIMITED}") from None
 
 
-def _attempts_text(attempts: int | None) -> str:
-    return _UNLIMITED if attempts is None else str(attempts)
-
-
 _FIXED, _RATE, _EXPONENTIAL = (f"restart-strategy.{kind}" for kind in RESTART_KINDS)
-
-RESTART_OPTIONS = (
-    Option(
-        RESTART_TYPE,
-        _type,
-        "What follows a failure: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`. "
-        "When nothing is set, a job with checkpoints restarts every second without limit, one "
-        "without them does not restart.",
-        field="kind",
-        aliases=("restart-strategy",),
-    ),
-    Option(
-        f"{_FIXED}.attempts",
-        _attempts,
-        f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
-        "1",
-        "attempts",
-        write=_attempts_text,
-    ),
-    duration_option(f"{_FIXED}.delay", "Time before each restart.", "1 s", "delay_ms"),
-    Option(
-        f"{_RATE}.max-failures-per-interval",
-        count(1),
-        "How many failures one interval may see; one more, and the job fails for good.",
-        "1",
-        "max_failures",
-    ),
-    duration_option(
-        f"{_RATE}.failure-rate-interval",
-        "The interval in which failures are counted.",
-        "1 min",
-        "interval_ms",
-        1,
-    ),
-    duration_option(f"{_RATE}.delay", "Time before each restart.", "1 s", "delay_ms"),
-    duration_option(
-        f"{_EXPONENTIAL}.initial-backoff", "Time before the first restart.", "1 s", "initial_ms", 1
-    ),
-    duration_option(
-        f"{_EXPONENTIAL}.max-backoff", "Most time before a restart.", "1 min", "max_ms", 1
-    ),
-    Option(
-        f"{_EXPONENTIAL}.backoff-multiplier",
-        factor(1),
-        "By how much the time grows from one restart to the next.",
-        "1.5",
-        "multiplier",
-    ),
-    duration_option(
-        f"{_EXPONENTIAL}.reset-backoff-threshold",
-        "A job that ran well for so long starts with the initial time again.",
-        "1 h",
-        "reset_threshold_ms",
-        1,
-    ),
-    Option(
-        f"{_EXPONENTIAL}.jitter-factor",
-        factor(0, 1),
-        "How much of each time is left to chance, so that jobs do not restart in step.",
-        "0.1",
-        "jitter",
-    ),
-)
-"""Every configuration key of the restart strategies."""
-
 
 Duration = int | str | timedelta
 
@@ -138,14 +70,12 @@ class RestartStrategy(ABC):
         """Say how many milliseconds to wait before the next attempt, `None` to give up."""
 
 
-class RestartStrategyConfiguration(ABC):
+@dataclass(frozen=True)
+class RestartStrategyConfiguration(Settings, ABC):
     """A restart strategy as a user writes it down; equal by value, shared by any number of jobs."""
 
     kind: ClassVar[str | None] = None
     """Its name in ``restart-strategy.type``."""
-
-    def __post_init__(self) -> None:
-        check_fields(_options(self.kind), self)
 
     @abstractmethod
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
@@ -160,7 +90,7 @@ class RestartStrategyConfiguration(ABC):
         if self.kind is None:
             raise ConfigurationError(f"{self!r} has no configuration keys: use RestartStrategies")
         chosen = {RESTART_TYPE: self.kind}
-        return chosen | {o.key: o.write(getattr(self, o.field)) for o in _options(self.kind)}
+        return chosen | {o.key: o.write(getattr(self, o.field)) for o in self.options()}
 
 
 @dataclass(frozen=True)
@@ -179,8 +109,14 @@ class FixedDelayRestart(RestartStrategyConfiguration):
 
     kind = "fixed-delay"
 
-    attempts: int | None = 1
-    delay_ms: int = 1_000
+    attempts: int | None = option_field(
+        f"{_FIXED}.attempts",
+        _attempts,
+        f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
+        "1",
+        write=lambda attempts: _UNLIMITED if attempts is None else str(attempts),
+    )
+    delay_ms: int = duration_field(f"{_FIXED}.delay", "Time before each restart.", "1 s")
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
         return _FixedDelay(self.attempts, self.delay_ms)
@@ -192,9 +128,16 @@ class FailureRateRestart(RestartStrategyConfiguration):
 
     kind = "failure-rate"
 
-    max_failures: int = 1
-    interval_ms: int = 60_000
-    delay_ms: int = 1_000
+    max_failures: int = option_field(
+        f"{_RATE}.max-failures-per-interval",
+        count(1),
+        "How many failures one interval may see; one more, and the job fails for good.",
+        "1",
+    )
+    interval_ms: int = duration_field(
+        f"{_RATE}.failure-rate-interval", "The interval in which failures are counted.", "1 min", 1
+    )
+    delay_ms: int = duration_field(f"{_RATE}.delay", "Time before each restart.", "1 s")
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
         return _FailureRate(self)
@@ -206,18 +149,37 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
 
     kind = "exponential-delay"
 
-    initial_ms: int = 1_000
-    max_ms: int = 60_000
-    multiplier: float = 1.5
-    reset_threshold_ms: int = 3_600_000
-    jitter: float = 0.1
+    initial_ms: int = duration_field(
+        f"{_EXPONENTIAL}.initial-backoff", "Time before the first restart.", "1 s", 1
+    )
+    max_ms: int = duration_field(
+        f"{_EXPONENTIAL}.max-backoff", "Most time before a restart.", "1 min", 1
+    )
+    multiplier: float = option_field(
+        f"{_EXPONENTIAL}.backoff-multiplier",
+        factor(1),
+        "By how much the time grows from one restart to the next.",
+        "1.5",
+    )
+    reset_threshold_ms: int = duration_field(
+        f"{_EXPONENTIAL}.reset-backoff-threshold",
+        "A job that ran well for so long starts with the initial time again.",
+        "1 h",
+        1,
+    )
+    jitter: float = option_field(
+        f"{_EXPONENTIAL}.jitter-factor",
+        factor(0, 1),
+        "How much of each time is left to chance, so that jobs do not restart in step.",
+        "0.1",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_ms < self.initial_ms:
             raise ConfigurationError(
-                f"restart-strategy.exponential-delay.max-backoff is {self.max_ms} ms: it must be "
-                f"at least the initial backoff, {self.initial_ms} ms"
+                f"{_EXPONENTIAL}.max-backoff is {self.max_ms} ms: it must be at least the initial "
+                f"backoff, {self.initial_ms} ms"
             )
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
@@ -233,6 +195,22 @@ class FallBackRestart(RestartStrategyConfiguration):
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
         raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
+
+
+_TYPE = Option(
+    RESTART_TYPE,
+    _type,
+    "What follows a failure: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`. "
+    "When nothing is set, a job with checkpoints restarts every second without limit, one "
+    "without them does not restart.",
+    field="kind",
+    aliases=("restart-strategy",),
+)
+_CONFIGURATIONS: dict[str | None, type[RestartStrategyConfiguration]] = {
+    cls.kind: cls
+    for cls in (NoRestart, FixedDelayRestart, FailureRateRestart, ExponentialDelayRestart)
+}
+RESTART_OPTIONS = (_TYPE, *(o for cls in _CONFIGURATIONS.values() for o in cls.options()))
 
 
 class RestartStrategies:
@@ -302,22 +280,8 @@ def restart_from_configuration(
     Raises:
         ConfigurationError: A value cannot be used.
     """
-    kind = read_options(RESTART_OPTIONS[:1], configuration).get("kind")
-    if kind is None:
-        return None
-    return _CONFIGURATIONS[kind](**read_options(_options(kind), configuration))
-
-
-def _options(kind: str | None) -> list[Option]:
-    return [option for option in RESTART_OPTIONS if kind and restart_kind(option.key) == kind]
-
-
-_CONFIGURATIONS: dict[str, Callable[..., RestartStrategyConfiguration]] = {
-    "none": NoRestart,
-    "fixed-delay": FixedDelayRestart,
-    "failure-rate": FailureRateRestart,
-    "exponential-delay": ExponentialDelayRestart,
-}
+    kind = read_options([_TYPE], configuration).get("kind")
+    return None if kind is None else _CONFIGURATIONS[kind].from_configuration(configuration)
 
 
 class _FixedDelay(RestartStrategy):
