@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -40,18 +40,14 @@ class ConfigEntry:
         value_text: What counts, as people write it; stars for a secret, None for nothing.
         origin: "default", the file's name, the environment variable, "code" or "-D".
         doc: What it does.
-        default: What counts when nobody sets it.
-        is_set: Whether somebody did.
-        secret: Whether the value is hidden.
+        is_set: Whether it is set anywhere.
     """
 
     key: str
     value_text: str | None
     origin: str
     doc: str
-    default: str | None
     is_set: bool
-    secret: bool
 
 
 class Configuration:
@@ -91,34 +87,28 @@ class Configuration:
                 used.
         """
         environ = os.environ if environ is None else environ
-        in_code_name = "the configuration in code"
-        code = _raw_settings(in_code, CODE, in_code_name)
+        where = "the configuration in code"
+        code = _raw_settings(in_code, CODE, where)
         options = _raw_settings(command_line, COMMAND_LINE, COMMAND_LINE)
         return cls(
             {
                 Precedence.ROOT: root_layer(environ),
                 Precedence.FILE: file_layer(environ, Path(directory or ".")),
                 Precedence.ENVIRONMENT: variable_layer(environ),
-                Precedence.IN_CODE: read_layer(
-                    Precedence.IN_CODE, code, "the configuration in code"
-                ),
+                Precedence.IN_CODE: read_layer(Precedence.IN_CODE, code, where),
                 Precedence.COMMAND_LINE: read_layer(Precedence.COMMAND_LINE, options),
             }
         )
 
     def with_code(self, key: str, value: Any) -> Configuration:
-        """Return a configuration in which code sets a key; the command line still wins.
-
-        Raises:
-            ConfigurationError: The key is not known, or the value cannot be used.
-        """
+        """Return a configuration in which code sets a key; the command line still wins."""
         made = read_layer(Precedence.SETTERS, [RawSetting(key, value, CODE)])
         return self._with_setters({**self._layers.get(Precedence.SETTERS, {}), **made})
 
-    def without_code(self, unwanted: Callable[[str], bool]) -> Configuration:
-        """Return a configuration without the keys that `with_code` had set and that match."""
+    def without_code(self, prefix: str) -> Configuration:
+        """Return a configuration without the keys below a prefix that `with_code` had set."""
         setters = self._layers.get(Precedence.SETTERS, {})
-        return self._with_setters({k: s for k, s in setters.items() if not unwanted(k)})
+        return self._with_setters({k: s for k, s in setters.items() if not k.startswith(prefix)})
 
     @property
     def raw(self) -> Mapping[str, str]:
@@ -137,20 +127,12 @@ class Configuration:
         return None if text is None else option.parse(option.key, text)
 
     def origin(self, key: str) -> str:
-        """Where the value of a key comes from.
-
-        Raises:
-            ConfigurationError: The key is not known.
-        """
+        """Where the value of a key comes from."""
         setting = self._settings.get(option_of(key).key)
         return DEFAULT if setting is None else setting.origin
 
     def precedence(self, key: str) -> Precedence:
-        """The layer the value of a key comes from.
-
-        Raises:
-            ConfigurationError: The key is not known.
-        """
+        """The layer the value of a key comes from."""
         setting = self._settings.get(option_of(key).key)
         return Precedence.DEFAULT if setting is None else setting.precedence
 
@@ -161,14 +143,8 @@ class Configuration:
         return [self._entry(known[key]) for key in sorted(known)]
 
     def __repr__(self) -> str:
-        shown = {e.key: e.value_text for e in self.entries() if e.is_set}
-        return f"Configuration({shown})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Configuration) and self._settings == other._settings
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._settings.items()))
+        settings = {e.key: e.value_text for e in self.entries() if e.is_set}
+        return f"Configuration({settings})"
 
     def _with_setters(self, setters: Layer) -> Configuration:
         return Configuration({**self._layers, Precedence.SETTERS: setters})
@@ -181,9 +157,7 @@ class Configuration:
             value_text=HIDDEN if option.secret and setting is not None else value,
             origin=self.origin(option.key),
             doc=option.doc,
-            default=option.default,
             is_set=setting is not None,
-            secret=option.secret,
         )
 
 
@@ -214,7 +188,7 @@ class ConfigurationEditor:
 
     def replace(self, prefix: str, settings: Mapping[str, Any]) -> None:
         """The same, and forget what code had set below this prefix."""
-        self._set(self.current.without_code(lambda key: key.startswith(prefix)), settings)
+        self._set(self.current.without_code(prefix), settings)
 
     def _set(self, configuration: Configuration, settings: Mapping[str, Any]) -> None:
         for key, value in settings.items():
@@ -227,12 +201,12 @@ _STORAGE = "execution.checkpointing.storage"
 
 
 def storage_options(configuration: Configuration) -> dict[str, str]:
-    """What is said of object stores, as `open_storage` takes it."""
+    """The settings of object stores, as `open_storage` takes them."""
     return as_storage_options(configuration.raw)
 
 
 def spark_options(configuration: Configuration) -> dict[str, str]:
-    """What is said to Spark, by Spark's names."""
+    """Spark's own settings."""
     return {key: value for key, value in configuration.raw.items() if key.startswith(SPARK_PREFIX)}
 
 
