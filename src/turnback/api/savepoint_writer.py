@@ -17,9 +17,9 @@ from turnback.api.arguments import (
 from turnback.api.savepoint import Savepoint
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import SystemClock
 from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_job_name, check_uid
+from turnback.core.units import SystemClock
 from turnback.program.descriptors import StateDescriptor
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import SavepointDraft

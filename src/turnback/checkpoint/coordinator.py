@@ -15,7 +15,6 @@ from turnback.checkpoint.protocol import CommitProtocol, SerialExecutor, SerialT
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles, Retention
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.checkpointing import ExternalizedCheckpointRetention as Retain
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     CheckpointError,
     CheckpointTimeoutError,
@@ -24,7 +23,7 @@ from turnback.core.errors import (
     FencedError,
     SinkError,
 )
-from turnback.core.units import format_duration
+from turnback.core.units import Clock, SystemClock, format_duration
 from turnback.job.history import CheckpointStats, Event, History
 from turnback.job.status import UnderWay
 

@@ -25,8 +25,8 @@ from turnback.checkpoint.ledger import Ledger, PendingCheckpoint, Phase
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.checkpoint.retention import Retention
-from turnback.core.clock import Clock
 from turnback.core.errors import FencedError, SinkError, StorageError, TurnbackError
+from turnback.core.units import Clock
 from turnback.job.history import CheckpointStats
 
 _LOG = logging.getLogger(__name__)

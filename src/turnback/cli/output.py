@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from turnback.cli.text import NOTHING, local_time, printable, time_ago, utc_time
-from turnback.core.clock import SystemClock
-from turnback.core.units import format_size, round_duration
+from turnback.core.units import SystemClock, format_size, round_duration
 
 if TYPE_CHECKING:
     from rich.console import Console

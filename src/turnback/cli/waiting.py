@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from turnback.cli.context import Cli
 from turnback.cli.exit import RequestFailedError, TimedOutError
-from turnback.core.clock import Clock, SystemClock
-from turnback.core.units import format_duration, format_size
+from turnback.core.units import Clock, SystemClock, format_duration, format_size
 
 if TYPE_CHECKING:
     from turnback.inspect.job import Job

@@ -1,53 +1,66 @@
-"""Durations and sizes: read from a configuration, written for a configuration or for people."""
+"""The clock; durations and sizes, read from a configuration and written for one or for people."""
 
 import re
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from decimal import Decimal
+from typing import Protocol
 
 from turnback.core.errors import ConfigurationError
 
+
+class Clock(Protocol):
+    """Time, injected, so that tests need not wait."""
+
+    def now_ms(self) -> int:
+        """Return the wall clock in milliseconds since 1970, which may jump; for display only."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds since some moment; never goes back."""
+        ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+
 _DURATION_UNITS = {
-    "ns": Decimal("0.000001"),
-    "nano": Decimal("0.000001"),
-    "nanosecond": Decimal("0.000001"),
-    "us": Decimal("0.001"),
-    "µs": Decimal("0.001"),
-    "micro": Decimal("0.001"),
-    "microsecond": Decimal("0.001"),
-    "ms": Decimal(1),
-    "milli": Decimal(1),
-    "millisecond": Decimal(1),
-    "s": Decimal(1_000),
-    "sec": Decimal(1_000),
-    "second": Decimal(1_000),
-    "m": Decimal(60_000),
-    "min": Decimal(60_000),
-    "minute": Decimal(60_000),
-    "h": Decimal(3_600_000),
-    "hour": Decimal(3_600_000),
-    "d": Decimal(86_400_000),
-    "day": Decimal(86_400_000),
+    name: Decimal(ms)
+    for names, ms in (
+        ("ns nano nanosecond", "0.000001"),
+        ("us µs micro microsecond", "0.001"),
+        ("ms milli millisecond", "1"),
+        ("s sec second", "1000"),
+        ("m min minute", "60000"),
+        ("h hour", "3600000"),
+        ("d day", "86400000"),
+    )
+    for name in names.split()
 }
 _SIZE_UNITS = {
-    "b": 1,
-    "byte": 1,
-    "k": 1 << 10,
-    "kb": 1 << 10,
-    "kib": 1 << 10,
-    "kibibyte": 1 << 10,
-    "m": 1 << 20,
-    "mb": 1 << 20,
-    "mib": 1 << 20,
-    "mebibyte": 1 << 20,
-    "g": 1 << 30,
-    "gb": 1 << 30,
-    "gib": 1 << 30,
-    "gibibyte": 1 << 30,
-    "t": 1 << 40,
-    "tb": 1 << 40,
-    "tib": 1 << 40,
-    "tebibyte": 1 << 40,
+    name: 1 << bits
+    for names, bits in (
+        ("b byte", 0),
+        ("k kb kib kibibyte", 10),
+        ("m mb mib mebibyte", 20),
+        ("g gb gib gibibyte", 30),
+        ("t tb tib tebibyte", 40),
+    )
+    for name in names.split()
 }
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([^\W\d_]*)\s*")
 _MAX = 2**63 - 1

@@ -15,8 +15,7 @@ from turnback.inspect.text import Formatter, formatter, parse_key
 from turnback.snapshot.reader import spans_of
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import storage_of
-from turnback.types.factory import Types
-from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     ConfigurationError,
     CorruptFileError,
@@ -16,6 +15,7 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
+from turnback.core.units import Clock, SystemClock
 from turnback.inspect.history import (
     AttemptLife,
     checkpoint_history,

@@ -9,7 +9,6 @@ from difflib import get_close_matches
 from urllib.parse import quote
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     AmbiguousJobError,
     CheckpointNotFoundError,
@@ -21,6 +20,7 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import check_job_name, path_segment, segment_name
+from turnback.core.units import Clock, SystemClock
 from turnback.inspect.job import Job
 from turnback.inspect.locations import is_directory_of, last_segment, normalized, shown
 from turnback.inspect.model import JobSummary, SavepointRow

@@ -15,7 +15,6 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     ConfigurationError,
     JobInUseError,
@@ -23,6 +22,7 @@ from turnback.core.errors import (
     SinkError,
     TurnbackError,
 )
+from turnback.core.units import Clock, SystemClock
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
 from turnback.inspect.summary import judge

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
+from turnback.core.ids import check_id, is_id
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
+from turnback.storage.envelope import decode_document, encode_document
 
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "savepoints"

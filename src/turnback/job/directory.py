@@ -23,7 +23,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     AlreadyExistsError,
     ConfigurationError,
@@ -34,6 +33,7 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import check_job_name, path_segment
+from turnback.core.units import Clock, SystemClock
 from turnback.job.run import ProcessId
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate

@@ -12,8 +12,8 @@ import threading
 
 import msgspec
 
-from turnback.core.clock import Clock
 from turnback.core.errors import NotFoundError, StorageError
+from turnback.core.units import Clock
 from turnback.storage.base import Storage
 
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import unicodedata
 from enum import StrEnum
 
 import msgspec
 
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import ConfigurationError, NotFoundError
+from turnback.core.ids import check_id, check_printable
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.status import JobState
-from turnback.storage.envelope import check_id
 
 _MAX_LABEL = 200
 _MAX_TEXT = 4_000
@@ -224,10 +223,4 @@ def _check_text(what: str, text: str | None, most: int, *, multiline: bool) -> N
         return
     if not text.strip() or len(text) > most:
         raise ConfigurationError(f"a {what} has 1 to {most} characters, this one {len(text)}")
-    for char in text:
-        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and not (
-            multiline and char in "\n\t"
-        ):
-            raise ConfigurationError(
-                f"the {what} {text!r} holds {char!r}, which cannot be printed; leave it out"
-            )
+    check_printable(what, text, ConfigurationError, "\n\t" if multiline else "")

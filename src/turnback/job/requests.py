@@ -17,7 +17,6 @@ from typing import TypeVar
 
 import msgspec
 
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
     AlreadyExistsError,
     CorruptFileError,
@@ -25,6 +24,8 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
+from turnback.core.ids import check_id, is_id
+from turnback.core.units import Clock, SystemClock
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import (
     Progress,
@@ -39,7 +40,7 @@ from turnback.job.request import (
 )
 from turnback.job.status import JobState
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
+from turnback.storage.envelope import decode_document, encode_document
 
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "ops"

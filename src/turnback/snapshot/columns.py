@@ -30,7 +30,6 @@ from turnback.types.columns import (
     to_column,
     with_nulls,
 )
-from turnback.types.factory import Types
 from turnback.types.serializer import int_to_bytes
 from turnback.types.typeinfo import (
     BASIC,
@@ -40,6 +39,7 @@ from turnback.types.typeinfo import (
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 Values = list[Any]

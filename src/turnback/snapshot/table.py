@@ -21,9 +21,8 @@ from turnback.state.delta import COLUMNS
 from turnback.state.schema import KINDS, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 PART_BYTES = 64 << 20
 GROUP_ROWS = 1 << 16

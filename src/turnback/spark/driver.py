@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.checkpoint.retention import PinnedFiles
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError, FencedError, StorageError
+from turnback.core.units import Clock, SystemClock
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
 from turnback.job.run import ProcessId, RunDirectory

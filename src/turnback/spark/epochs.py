@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import EpochCut, OperatorInfo
-from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
+from turnback.core.units import Clock
 from turnback.job.status import Metrics
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Level, Plan

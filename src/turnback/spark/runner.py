@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import StorageError, TurnbackError
+from turnback.core.units import Clock, SystemClock
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
 from turnback.job.run import RunError, RunningJob

@@ -22,7 +22,6 @@ from turnback.types.coerce import (
     row_values,
     type_mismatch,
 )
-from turnback.types.factory import Types
 from turnback.types.frozen import PickledBytes
 from turnback.types.row import build_rows
 from turnback.types.serializer import pickle_value, unpickle
@@ -33,6 +32,7 @@ from turnback.types.typeinfo import (
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 # Half a step beyond the largest, from where on numbers are rounded to infinity.
@@ -83,9 +83,7 @@ def _is_number(arrow: pa.DataType) -> bool:
 def to_columns(rows: list[Any], type_: RowTypeInfo) -> list[pa.Array]:
     """Return one Arrow array per field of the rows, none of which may be None."""
     columns = []
-    for name, field_type, values in zip(
-        type_.names, type_.types, transpose(rows, type_), strict=True
-    ):
+    for (name, field_type), values in zip(type_.fields(), transpose(rows, type_), strict=True):
         try:
             columns.append(to_column(values, field_type))
         except ElementTypeError as error:
@@ -329,7 +327,7 @@ class Batch:
 def stream_columns(type_: TypeInfo) -> list[tuple[str, TypeInfo]]:
     """Return the name and the type of each column of a stream."""
     if isinstance(type_, RowTypeInfo):
-        return list(zip(type_.names, type_.types, strict=True))
+        return type_.fields()
     return [(VALUE_COLUMN, type_)]
 
 

@@ -19,13 +19,13 @@ import msgspec
 import pyarrow as pa
 
 from turnback.core.errors import UnsupportedTypeError
-from turnback.types.factory import Types
 from turnback.types.typeinfo import (
     DecimalTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 _ALLOWED = (

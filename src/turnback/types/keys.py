@@ -24,10 +24,9 @@ from turnback.types.coerce import (
     row_values,
     short_repr,
 )
-from turnback.types.factory import Types
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer, int_to_bytes
-from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo, Types
 
 Convert = Callable[[Any], Any]
 Hash = Callable[[Any, int], int]

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
+from turnback.core.units import Clock
 from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.model import (

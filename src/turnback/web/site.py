@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import Clock, SystemClock
 from turnback.inspect.jobs import Jobs
 
 _MIN_TOKEN = 16

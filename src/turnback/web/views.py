@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnback.config.options import OPTIONS
+from turnback.core.ids import is_id
 from turnback.inspect.model import ConfigRow, DiffPage, SnapshotView, StateDiffRow, StatePage
-from turnback.storage.envelope import is_id
 from turnback.web.api import Call, RequestError
 from turnback.web.model import About, LogTail, SnapshotRow
 

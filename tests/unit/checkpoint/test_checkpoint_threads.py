@@ -10,8 +10,8 @@ from coordinator_fakes import HookedStorage, RecordingCommitter, cut, memory, st
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings
-from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, CheckpointTimeoutError, FencedError
+from turnback.core.units import SystemClock
 from turnback.job.history import History, read_history
 from turnback.snapshot.snapshot import verify
 from turnback.storage.local import LocalStorage

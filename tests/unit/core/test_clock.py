@@ -3,7 +3,7 @@ import time
 import pytest
 
 from manual_clock import ManualClock
-from turnback.core.clock import Clock, SystemClock
+from turnback.core.units import Clock, SystemClock
 
 
 def test_the_system_clock_tells_the_time() -> None:

@@ -23,7 +23,7 @@ from turnback.snapshot.table import (
 )
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import MemoryStorage
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 SCHEMA = state_schema()
 TABLE = StateTable(SCHEMA)
