@@ -12,8 +12,7 @@ from turnback.core.errors import ConfigurationError, ElementTypeError, StateErro
 from turnback.inspect.model import StatePage
 from turnback.inspect.snapshots import while_kept
 from turnback.inspect.text import Formatter, formatter, parse_key
-from turnback.snapshot.reader import spans_of
-from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
 from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 

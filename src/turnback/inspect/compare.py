@@ -10,8 +10,7 @@ from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
 from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
 from turnback.inspect.snapshots import while_kept
-from turnback.snapshot.reader import spans
-from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.snapshot import Snapshot, spans
 from turnback.state.files import Span
 
 if TYPE_CHECKING:  # needs Arrow

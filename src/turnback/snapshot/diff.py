@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.snapshot.metadata import StateId
-from turnback.snapshot.reader import Batches, StateReader, StoredRows
-from turnback.snapshot.snapshot import Snapshot, check_state
+from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.schema import SINGLE_KINDS, StateSchema
 from turnback.types.typeinfo import (

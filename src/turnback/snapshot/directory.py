@@ -11,7 +11,6 @@ from turnback.core.errors import (
     AlreadyExistsError,
     CheckpointNotFoundError,
     ConfigurationError,
-    CorruptFileError,
     NotFoundError,
     StillNeededError,
     StorageError,
@@ -25,7 +24,6 @@ from turnback.snapshot.metadata import (
     decode,
     encode,
 )
-from turnback.snapshot.snapshot import FileProblem, verify_files
 from turnback.storage.base import Storage, claim
 from turnback.storage.open import open_storage
 
@@ -186,20 +184,6 @@ class SavepointDirectory:
         except NotFoundError:
             raise self._no_savepoint() from None
         return decode(data, f"{self.uri}/{METADATA}")
-
-    def verify(self) -> list[FileProblem]:
-        """Read the metadata and every file it names, see `verify_snapshot`.
-
-        Raises:
-            CheckpointNotFoundError: There is no savepoint.
-            FormatVersionError: It was written by a newer version.
-            StorageError: The storage does not answer, so nothing can be said.
-        """
-        try:
-            metadata = self.load()
-        except CorruptFileError as error:
-            return [FileProblem(METADATA, str(error))]
-        return verify_files(self.storage, metadata.entries())
 
     def delete(self) -> None:
         """Delete the savepoint: first the metadata, then the files it names, and nothing else.

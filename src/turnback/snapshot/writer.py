@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition
 from turnback.core.errors import StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
-from turnback.snapshot.reader import Batches, StoredRows, spans_of
+from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
 from turnback.state.files import Span, StateFile, StorageRef, read_state, share, storage_of
 from turnback.state.merging import live_rows
