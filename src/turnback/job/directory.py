@@ -67,9 +67,6 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     """What an attempt started from.
 
     Attributes:
-        attempt: Its number.
-        started_ms: When, by the driver's clock.
-        process: The driver.
         checkpoint: Number of the job's own checkpoint it started from.
         snapshot: Where another snapshot it started from is, such as a savepoint.
     """
@@ -114,9 +111,7 @@ class JobDirectory:
     def open(self) -> JobInfo:
         """Return who the job is, or make it a new one if the directory is empty.
 
-        Raises:
-            ConfigurationError: The directory belongs to another job.
-            StorageError: It holds checkpoints but no `job.json`, or cannot be read.
+        Raises as `check_owner` does.
         """
         info = self.check_owner()
         if info is None:
@@ -180,8 +175,8 @@ class JobDirectory:
 
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts that are recorded, oldest first."""
-        found = (_ATTEMPT.fullmatch(path) for path in self.storage.list("attempts"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = map(_ATTEMPT.fullmatch, self.storage.list("attempts"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def record_program(self, program: JobProgram) -> None:
         self.storage.put(PROGRAM, _sealed("program", program))
@@ -220,11 +215,6 @@ class JobDirectory:
         """Write the status, as the driver of the job. Thread-safe.
 
         A driver that a newer attempt has replaced writes nothing any more.
-
-        Args:
-            state: Where the job is in its life.
-            job_id: Its identity.
-            update: What else has changed since the last time.
         """
         with self._status_lock:
             first, now = self._status is None, self._clock.now_ms()

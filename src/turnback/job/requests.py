@@ -60,11 +60,8 @@ T = TypeVar("T")
 class Requests:
     """The requests of one job, for those who ask and for the driver. Thread-safe.
 
-    Args:
-        storage: The job directory.
-        clock: Where time comes from.
-        own_attempt: For a driver: called after a request was read and before its result is
-            written; returns the driver's attempt, or raises `FencedError` if it was replaced.
+    A driver gives `own_attempt`, which is called after a request was read and before its result is
+    written: it returns the driver's attempt, or raises `FencedError` if it was replaced.
     """
 
     def __init__(
@@ -101,19 +98,11 @@ class Requests:
         return sorted({*files[_REQUEST], *files[_RESULT]})
 
     def get(self, id_: str) -> Request | None:
-        """Return a request, `None` if there is none of this id.
-
-        Raises:
-            CorruptFileError: It is damaged; or `FormatVersionError`, if it is newer.
-        """
+        """Return a request, `None` if there is none of this id."""
         return self._read(_REQUEST, _path(_REQUEST, id_), Request)
 
     def result(self, id_: str) -> RequestResult | None:
-        """Return how a request ended, `None` if it has not.
-
-        Raises:
-            CorruptFileError: The result is damaged.
-        """
+        """Return how a request ended, `None` if it has not."""
         return self._read(_RESULT, _path(_RESULT, id_), RequestResult)
 
     def progress(self, id_: str) -> Progress | None:
@@ -141,10 +130,10 @@ class Requests:
         began, pause, seen = self._clock.monotonic(), _FIRST_POLL_S, None
         while True:
             result = self.result(id_)
-            if on_progress is not None and (now := self.progress(id_)) not in (None, seen):
-                assert now is not None
-                on_progress(now)
-                seen = now
+            progress = self.progress(id_) if on_progress is not None else None
+            if on_progress is not None and progress is not None and progress != seen:
+                on_progress(progress)
+                seen = progress
             if result is not None:
                 return result
             self._require(id_)
@@ -169,7 +158,7 @@ class Requests:
             StorageError: The requests could not be listed; try again later.
         """
         files = self._files()
-        found: list[Request] = []
+        requests: list[Request] = []
         for id_ in sorted(set(files[_REQUEST]) - set(files[_RESULT])):
             try:
                 request = self._open_request(id_)
@@ -179,15 +168,15 @@ class Requests:
                 self._warn_once(f"request {id_} cannot be read, trying again later: {error}")
             else:
                 if request is not None:
-                    found.append(request)
-        return found
+                    requests.append(request)
+        return requests
 
     def report(self, id_: str, progress: Progress) -> None:
-        """Show how far a request has got; if the storage refuses, that is left out."""
+        """Write down how far a request has got; if the storage refuses, that is left out."""
         try:
             self._storage.put(_path(_PROGRESS, id_), _sealed(_PROGRESS, progress))
         except StorageError as error:
-            _LOG.warning("progress of request %s could not be shown: %s", id_, error)
+            _LOG.warning("progress of request %s could not be written: %s", id_, error)
 
     def finish(self, id_: str, outcome: RequestOutcome) -> RequestResult:
         """End a request, unless it has ended already.
@@ -221,11 +210,7 @@ class Requests:
         return mine
 
     def answer_ended(self, catalog: SavepointCatalog, job: JobState | None) -> None:
-        """Answer every open request of a job that has ended.
-
-        Args:
-            catalog: The savepoints that the job took.
-            job: How it has ended; `None` if that is not known.
+        """Answer every open request of a job that has ended; `job` is how, if that is known.
 
         Raises:
             StorageError: Not all could be answered.
@@ -240,7 +225,7 @@ class Requests:
     def answer_leftovers(
         self, catalog: SavepointCatalog, job: JobState | None, own: frozenset[str]
     ) -> None:
-        """Answer what was asked of a driver that is gone, as the job is started again by its user.
+        """Answer the requests to a driver that is gone, as the user starts the job again.
 
         A stop or cancel is not obeyed: whoever starts the job wants it to run. Savepoints are left
         to be taken by the new driver.
@@ -271,16 +256,10 @@ class Requests:
     def stop_point(self, id_: str, checkpoint: int, epoch: int) -> StopPoint | None:
         """Return where a request without result ends the job, `None` if that is not decided.
 
-        Args:
-            id_: The request.
-            checkpoint: The number of the newest checkpoint of the job.
-            epoch: Its epoch.
-
-        Raises:
-            CorruptFileError: It is damaged; or `FormatVersionError`, if it is newer.
+        `checkpoint` and `epoch` are those of the newest checkpoint of the job.
         """
-        found = self._read(_STOP_POINT, _stop_point_path(id_, checkpoint), StopPoint)
-        return found if found is not None and (found.id, found.epoch) == (id_, epoch) else None
+        point = self._read(_STOP_POINT, _stop_point_path(id_, checkpoint), StopPoint)
+        return point if point is not None and (point.id, point.epoch) == (id_, epoch) else None
 
     def prune(self, keep: int) -> None:
         """Forget requests that have ended, all but the newest `keep`.

@@ -28,10 +28,8 @@ class ProcessId(msgspec.Struct, frozen=True):
     """A process, distinct from every other one that ever had its number.
 
     Attributes:
-        host: Name of the machine.
         machine: This boot of the machine and the namespace of its process numbers; `None` where
             the system does not report them.
-        pid: Its number.
         started: When it started, in whatever form the system reports it; `None` if it does not.
     """
 
@@ -102,10 +100,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """How a program is to be run.
 
     Attributes:
-        script: The program.
-        arguments: Its arguments.
-        directory: Its working directory.
-        mode: What it is started for.
+        directory: The working directory of the script.
         name: Name of the job, instead of the one in the code.
         start_from: Which snapshot to start from, instead of the job's latest.
         fresh: Start empty although there are checkpoints.
@@ -116,7 +111,6 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         allow_pickled_state: Read pickled objects in the snapshot.
         take_over_sinks: Targets of sinks that belong to other jobs become this job's.
         root: Where `turnback run` looks for jobs; the program may name another place.
-        settings: Configuration keys and values.
         log_bytes: How large the driver's log may grow before it is begun anew.
         supervisor: The command that supervises the launch, without its last argument: the
             directory of the launch. Whoever creates the launch fills it in.
@@ -145,10 +139,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """Which job a driver runs.
 
     Attributes:
-        name: Its name.
-        job_id: Its identity.
         root: Where job directories are.
-        directory: Its own.
         restart: Its restart strategy, as configuration.
         storage_options: What is needed to read its directory.
     """
@@ -177,14 +168,14 @@ class RunError(msgspec.Struct, frozen=True):
 
     def rebuilt(self) -> TurnbackError | None:
         """Return the error as it was, `None` if it was none of Turnback's."""
-        found = getattr(errors, self.kind, None)
-        if isinstance(found, type) and issubclass(found, TurnbackError):
-            return found(self.message)
+        cls = getattr(errors, self.kind, None)
+        if isinstance(cls, type) and issubclass(cls, TurnbackError):
+            return cls(self.message)
         return None
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How it ended.
+    """How a launch ended.
 
     Attributes:
         code: Exit status of the last driver, negative if a signal ended it; None if nobody saw it.
@@ -230,7 +221,7 @@ class RunDirectory:
         self.write("launcher.json", process)
 
     def launcher(self) -> ProcessId | None:
-        """Return the process that starts the supervisor, or has done so."""
+        """The process that starts the supervisor, or has done so."""
         return self.read("launcher.json", ProcessId)
 
     def set_supervisor(self, process: ProcessId) -> None:

@@ -179,7 +179,7 @@ def _newest(
 ) -> Snapshot:
     """The newest checkpoint, or the newest savepoint if that is newer; at all or before a time."""
     manifest = log.latest() if before_ms is None else log.find(before_ms=before_ms)
-    saved = catalog.latest() if before_ms is None else catalog.find(before_ms)
+    saved = catalog.latest(before_ms)
     # Order follows the numbers of checkpoints, never the clock.
     if manifest is not None and (saved is None or saved.checkpoint <= manifest.number):
         return Snapshot(manifest, job, log.uncommitted(manifest))
