@@ -69,8 +69,6 @@ class StatePair:
         old: It in the older one; without files where there is none.
         new: It in the newer one; likewise.
         old_groups: Number of key groups of the older snapshot.
-        new_groups: That of the newer.
-        is_in_both: Whether both have it.
         problem: Why the two cannot be compared; None if they can.
     """
 
@@ -217,21 +215,21 @@ def changes(pair: StatePair, first: int, last: int) -> tuple[list[EntryChange], 
     ids = old.keys() | new.keys()
     different = sorted(id for id in ids if old.get(id) != new.get(id))
     single = pair.schema.kind in SINGLE_KINDS
-    found = [
+    changed = [
         EntryChange(key, None if single else sub, old.get((key, sub)), new.get((key, sub)))
         for key, sub in different
     ]
-    return found, len(ids) - len(found)
+    return changed, len(ids) - len(changed)
 
 
 def _entries(stored: StoredRows, first: int, last: int) -> dict[tuple[bytes, bytes], bytes]:
     """Values by key and list position or map key."""
-    found: dict[tuple[bytes, bytes], bytes] = {}
+    entries: dict[tuple[bytes, bytes], bytes] = {}
     for table in EntryReader(stored, ()).read(first, last):
         keys, subs, values = (column.to_pylist() for column in table.columns)
         for key, sub, value in zip(keys, subs, values, strict=True):
-            found[key, sub or b""] = value
-    return found
+            entries[key, sub or b""] = value
+    return entries
 
 
 # -- with types
@@ -246,13 +244,7 @@ def typed_changes(changes: Sequence[EntryChange], state: StateSchema) -> tuple[p
 
 @dataclass(frozen=True)
 class ChangeDecoder:
-    """Gives the columns of changes their types.
-
-    Takes batches of key, sub, change, old and new, where what is not there is null.
-
-    Attributes:
-        state: What the state is.
-    """
+    """Gives columns of changes their types: key, sub, change, old and new, which may be null."""
 
     state: StateSchema
 

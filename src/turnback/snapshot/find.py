@@ -66,10 +66,7 @@ def open_snapshot(
 
     Raises:
         CheckpointNotFoundError: There is none; the message says what there is.
-        JobNotFoundError: There is no such job.
-        AmbiguousJobError: Several jobs fit.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
+        JobNotFoundError: There is no such job; or `AmbiguousJobError`, if several fit.
         ConfigurationError: The text cannot mean a snapshot.
     """
     given, known = _stripped(text), dict(options or {})
@@ -93,12 +90,6 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     Args:
         given: A path, as for `load_snapshot`, or what `find_snapshot` takes.
         job: The directory of the job.
-
-    Raises:
-        CheckpointNotFoundError: There is none, or only a part of one.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
-        ConfigurationError: The path cannot be used, or several savepoints fit.
     """
     if isinstance(given, int) or not _is_path(given):
         return find_snapshot(given, job)
@@ -148,8 +139,6 @@ def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> 
     Raises:
         CheckpointNotFoundError: There is none; the message says what there is.
         ConfigurationError: Several savepoints fit.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
     """
     storage = storage_of(job)
     log, catalog = CheckpointLog(storage), SavepointCatalog(storage)

@@ -54,10 +54,6 @@ class StateTable:
     the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
     the list sorts by, so elements added later come last only in epochs after those stored.
 
-    Attributes:
-        schema: As given.
-        arrow_schema: The columns of typed tables.
-
     Raises:
         IncompatibleStateError: This version knows no such state.
     """
@@ -100,10 +96,10 @@ class StateTable:
             StateError: A value cannot be stored.
         """
         expected = {field.name: field.type for field in self.arrow_schema}
-        found = dict(zip(typed.schema.names, typed.schema.types, strict=True))
-        if found != expected or len(typed.schema.names) != len(expected):
+        actual = dict(zip(typed.schema.names, typed.schema.types, strict=True))
+        if actual != expected or len(typed.schema.names) != len(expected):
             raise self._unusable(
-                f"expected the columns {_column_text(expected)}, found {_column_text(found)}"
+                f"expected the columns {_column_text(expected)}, found {_column_text(actual)}"
             )
         return self._translated(typed, self._row_columns, ROWS)
 
@@ -241,7 +237,6 @@ class PartsWriter:
         storage: The savepoint's directory.
         schema: The state.
         part_bytes: A file is closed once it is this large.
-        new_name: Makes names that are never made again, by anyone.
         writer: Who writes, see `file_name`.
     """
 
@@ -355,8 +350,8 @@ class _Part:
 
 
 def _range(table: pa.Table) -> tuple[int, int]:
-    found = pc.min_max(table[_GROUP])
-    return found["min"].as_py(), found["max"].as_py()
+    extremes = pc.min_max(table[_GROUP])
+    return extremes["min"].as_py(), extremes["max"].as_py()
 
 
 def _rows(data: bytes, part: StatePart, name: str, first: int, last: int) -> Iterator[pa.Table]:
