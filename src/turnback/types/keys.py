@@ -70,7 +70,7 @@ class KeyCodec:
         whole = self.types[0] if len(self.types) == 1 else Types.TUPLE(self.types)
         self.normalizer = KeyNormalizer(whole)
         serializer = Serializer(whole)
-        self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer)
+        self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer.encode)
         self.decode: Callable[[bytes], Any] = serializer.decode
         hash_key = _column_hash(whole) if by_columns else _bytes_hash(self.encode)
         self.group: Callable[[Any, int], int] = _grouper(hash_key)
@@ -219,9 +219,8 @@ def _check_key_type(type_: TypeInfo) -> None:
         )
 
 
-def _key_encoder(type_: TypeInfo, serializer: Serializer) -> Callable[[Any], bytes]:
+def _key_encoder(type_: TypeInfo, inner: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     canonical = _canonical(type_)
-    inner = serializer.encode
     if canonical is not None:
         return lambda key: inner(canonical(key))
 
@@ -281,7 +280,7 @@ def _bytes_hash(encode: Callable[[Any], bytes]) -> Hash:
 
 
 def _column_hash(type_: TypeInfo) -> Hash:
-    hash_value = spark_hash(type_)
+    hash_value = _spark_hash(type_)
     canonical = _canonical(type_)
     if canonical is not None:
         return lambda key, seed: hash_value(canonical(key), seed)
@@ -295,21 +294,13 @@ def _column_hash(type_: TypeInfo) -> Hash:
 
 
 _int32 = struct.Struct("<i").pack
-
-
 _int64 = struct.Struct("<q").pack
-
-
 _EPOCH = datetime(1970, 1, 1)
-
-
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
-def spark_hash(type_: TypeInfo) -> Hash:
+def _spark_hash(type_: TypeInfo) -> Hash:
     """Return Spark's ``xxhash64`` for values of a key type other than None, bit for bit.
 
     Spark hashes several columns by giving the hash of one as the seed of the next, and a struct
@@ -319,12 +310,7 @@ def spark_hash(type_: TypeInfo) -> Hash:
         return _row_hash(type_)
     if isinstance(type_, DecimalTypeInfo):
         return _decimal_hash(type_)
-    if not isinstance(type_, BasicTypeInfo):
-        raise TypeError(f"{type_} has no hash")
-    return _basic_hash(type_)
-
-
-def _basic_hash(type_: BasicTypeInfo) -> Hash:
+    assert isinstance(type_, BasicTypeInfo)  # nothing else can be a key
     coerce = coercer(type_)
     to_bytes = _BYTES[type_.name]
     exact = _UNSEEN.get(type_.name)
@@ -383,7 +369,7 @@ def _decimal_hash(type_: DecimalTypeInfo) -> Hash:
 
 def _row_hash(type_: RowTypeInfo) -> Hash:
     """Compile the chain of hashes: a loop over the fields takes half as long again."""
-    scope: dict[str, Any] = {f"h{i}": spark_hash(t) for i, t in enumerate(type_.types)}
+    scope: dict[str, Any] = {f"h{i}": _spark_hash(t) for i, t in enumerate(type_.types)}
     width = range(len(scope))
     lines = ["def hash_row(row, seed):", f"    {', '.join(f'v{i}' for i in width)}, = row"]
     lines += [f"    seed = h{i}(v{i}, seed)" for i in width]
