@@ -87,7 +87,9 @@ class JobRunner:
         self._starter.check()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
-            storage.remove_leftovers()  # half-written files of drivers and workers that were killed
+            storage.leftovers(
+                remove=True
+            )  # half-written files of drivers and workers that were killed
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
         self._tell_supervisor(info)

@@ -17,11 +17,7 @@ def digest(data: bytes) -> str:
 
 
 def check(data: bytes, length: int, recorded: str, name: str) -> None:
-    """Compare a file's bytes with what was recorded when it was written.
-
-    Raises:
-        CorruptFileError: Length or checksum differ.
-    """
+    """Raise `CorruptFileError` if length or checksum of a file are not those recorded."""
     if len(data) != length:
         raise damaged(name, f"{len(data)} bytes found, {length} recorded")
     actual = digest(data)
@@ -44,13 +40,7 @@ _HEADER = re.compile(
 
 
 def seal(kind: str, version: int, body: bytes) -> bytes:
-    """Put a header before a body.
-
-    Args:
-        kind: What the file is; lower-case letters, digits and '-'.
-        version: The version of the body's format, from 1.
-        body: The content.
-    """
+    """Put a header before a body: what the file is, and the version of the body's format."""
     if not _KIND.fullmatch(kind) or not 0 < version < 10**9:
         raise ValueError(f"cannot seal a file of kind {kind!r}, version {version}")
     return f"turnback {kind} {version} {len(body)} {_sum(kind, version, body)}\n".encode() + body
@@ -63,7 +53,7 @@ def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[i
         kind: What the file has to be.
         supported: The newest readable version, or the range of readable ones.
         data: The whole file.
-        name: The file, for messages.
+        name: What messages call it.
 
     Raises:
         CorruptFileError: Cut short, changed in any bit, or of another kind.
@@ -109,12 +99,7 @@ def encode_document(kind: str, version: int, document: msgspec.Struct) -> bytes:
 
 
 def decode_document(kind: str, version: int, data: bytes, name: str, type_: type[T]) -> T:
-    """Read the bytes of a file that holds a struct.
-
-    Raises:
-        CorruptFileError: It is damaged, or its content cannot be used.
-        FormatVersionError: It was written by a newer version.
-    """
+    """Read the bytes of a file that holds a struct; raises as `unseal` does."""
     _, body = unseal(kind, version, data, name)
     try:
         return msgspec.json.decode(body, type=type_)
