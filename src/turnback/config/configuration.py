@@ -36,11 +36,8 @@ class ConfigEntry:
     """A key, what counts for it, and why.
 
     Attributes:
-        key: Its name.
         value_text: What counts, as people write it; stars for a secret, None for nothing.
         origin: "default", the file's name, the environment variable, "code" or "-D".
-        doc: What it does.
-        is_set: Whether it is set anywhere.
     """
 
     key: str
@@ -81,10 +78,6 @@ class Configuration:
             command_line: Keys and values of ``-D``, see `parse_pairs`.
             environ: Environment variables; by default those of this process.
             directory: Where ``turnback.yaml`` is looked for; by default the working directory.
-
-        Raises:
-            ConfigurationError: A file cannot be read, a key is not known, or a value cannot be
-                used.
         """
         environ = os.environ if environ is None else environ
         where = "the configuration in code"
@@ -116,11 +109,7 @@ class Configuration:
         return MappingProxyType({key: s.text for key, s in self._settings.items()})
 
     def value(self, key: str) -> Any:
-        """What counts for a key, parsed; None when it is not set and has no default.
-
-        Raises:
-            ConfigurationError: The key is not known.
-        """
+        """What counts for a key, parsed; None when it is not set and has no default."""
         option = option_of(key)
         setting = self._settings.get(option.key)
         text = option.default if setting is None else setting.text
@@ -179,11 +168,7 @@ class ConfigurationEditor:
         self.current = configuration
 
     def set(self, settings: Mapping[str, Any]) -> None:
-        """Set keys in code: all of them, or none if one cannot be used.
-
-        Raises:
-            ConfigurationError: A key is not known, or a value cannot be used.
-        """
+        """Set keys in code: all of them, or none if one cannot be used."""
         self._set(self.current, settings)
 
     def replace(self, prefix: str, settings: Mapping[str, Any]) -> None:

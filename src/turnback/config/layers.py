@@ -31,13 +31,7 @@ class Precedence(IntEnum):
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that somebody gave.
-
-    Attributes:
-        text: The value, checked and as people write it.
-        origin: Where it was given.
-        precedence: The layer it is in.
-    """
+    """A value that was set, checked and as people write it, and where."""
 
     text: str
     origin: str
@@ -65,10 +59,6 @@ def read_layer(
         precedence: The layer.
         settings: Keys, by any of their names, and values.
         where: What error messages call the layer; by default the origin.
-
-    Raises:
-        ConfigurationError: A key is not known, a value cannot be used, or two names of one key
-            disagree.
     """
     layer: dict[str, Setting] = {}
     names: dict[str, str] = {}
@@ -93,9 +83,6 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
 
     Args:
         pairs: Texts of the form ``key=value``; the value may hold further equals signs.
-
-    Raises:
-        ConfigurationError: One has another form, or a key comes twice with different values.
     """
     settings: dict[str, str] = {}
     for pair in pairs:
@@ -125,11 +112,7 @@ _KEYS = {variable_of(key): key for key in SPELLINGS}
 
 
 def variable_layer(environ: Mapping[str, str]) -> Layer:
-    """The settings in variables whose names begin with TURNBACK_CONF_.
-
-    Raises:
-        ConfigurationError: One of them stands for no key, or its value cannot be used.
-    """
+    """The settings in variables whose names begin with TURNBACK_CONF_."""
     names = sorted(name for name in environ if name.startswith(VARIABLE_PREFIX))
     for name in names:
         if name.startswith(variable_of("spark.")):
@@ -157,11 +140,7 @@ DEFAULT_FILE = "turnback.yaml"
 
 
 def file_layer(environ: Mapping[str, str], directory: Path) -> Layer:
-    """The settings in the file TURNBACK_CONF names, else in turnback.yaml if there is one.
-
-    Raises:
-        ConfigurationError: It is not there although it was named, cannot be read, or is wrong.
-    """
+    """The settings in the file TURNBACK_CONF names, else in turnback.yaml if there is one."""
     named = environ.get(FILE_VARIABLE)
     name = named or DEFAULT_FILE
     path = directory / Path(name).expanduser()

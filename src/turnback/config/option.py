@@ -29,13 +29,12 @@ class Option:
     """A configuration key.
 
     Attributes:
-        key: Its name.
         parse: Reads a value, whoever wrote it.
         doc: What it does, in a sentence.
         default: What counts when it is not set, as people write it; None for nothing.
         field: The field it fills, where a group of keys fills a data class.
-        aliases: Other names for the same thing.
-        secret: Whether its value is never shown.
+        aliases: Other names for the same key.
+        secret: Whether its value is never printed.
         write: Turns what `parse` returns into text that `parse` reads alike.
     """
 
@@ -53,11 +52,7 @@ class Option:
         return (self.key, *self.aliases)
 
     def text(self, spelling: str, value: Any) -> str:
-        """A value, checked, in the one form in which it is kept and shown.
-
-        Raises:
-            ConfigurationError: It cannot be used.
-        """
+        """A value, checked, in the one form in which it is stored and printed."""
         if value is None:
             raise ConfigurationError(f"{spelling} has no value: give it one, or leave it out")
         if isinstance(value, Mapping | list | tuple | set):
@@ -72,11 +67,7 @@ def spellings(options: Iterable[Option]) -> tuple[str, ...]:
 
 
 def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that are there, by field; other keys are ignored.
-
-    Raises:
-        ConfigurationError: A value cannot be used, or two spellings of a key disagree.
-    """
+    """Return the values of the options that are there, by field; other keys are ignored."""
     values: dict[str, Any] = {}
     for option in options:
         origin = ""
@@ -92,11 +83,7 @@ def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) ->
 
 @dataclass(frozen=True)
 class Settings:
-    """Base of data classes whose fields are configuration keys, see `option_field`.
-
-    Raises:
-        ConfigurationError: A field holds what its option does not allow.
-    """
+    """Base of data classes whose fields are configuration keys, checked; see `option_field`."""
 
     def __post_init__(self) -> None:
         for option in self.options():
@@ -113,11 +100,7 @@ class Settings:
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        """Read the settings from configuration keys; keys of other parts are ignored.
-
-        Raises:
-            ConfigurationError: A value cannot be used, or two of them contradict each other.
-        """
+        """Read the settings from configuration keys; keys of other parts are ignored."""
         return cls(**read_options(cls.options(), configuration))
 
 

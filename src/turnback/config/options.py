@@ -89,11 +89,7 @@ def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration keys for options of `S3Storage`.
-
-    Raises:
-        ConfigurationError: There is no such option.
-    """
+    """Configuration keys for options of `S3Storage`."""
     settings = {}
     for name, value in options.items():
         option = _BY_FIELD.get(name)
@@ -266,11 +262,7 @@ _BY_SPELLING = {name: option for option in OPTIONS for name in option.spellings}
 
 
 def option_of(key: str) -> Option:
-    """The option that has this name.
-
-    Raises:
-        ConfigurationError: There is none; the nearest is suggested.
-    """
+    """The option that has this name."""
     if isinstance(key, str):
         if key.startswith(SPARK_PREFIX) and key != SPARK_PREFIX:
             return spark_option(key)

@@ -82,11 +82,7 @@ class RestartStrategyConfiguration(Settings, ABC):
         """Return a fresh strategy for one run of a job."""
 
     def to_configuration(self) -> dict[str, str]:
-        """Return the strategy as configuration keys and values.
-
-        Raises:
-            ConfigurationError: It is none of `RestartStrategies`.
-        """
+        """Return the strategy as configuration keys and values."""
         if self.kind is None:
             raise ConfigurationError(f"{self!r} has no configuration keys: use RestartStrategies")
         chosen = {RESTART_TYPE: self.kind}
@@ -275,11 +271,7 @@ def choose_restart(
 def restart_from_configuration(
     configuration: Mapping[str, Any],
 ) -> RestartStrategyConfiguration | None:
-    """Return the strategy that configuration keys describe, `None` if they do not.
-
-    Raises:
-        ConfigurationError: A value cannot be used.
-    """
+    """Return the strategy that configuration keys describe, `None` if they do not."""
     kind = read_options([_TYPE], configuration).get("kind")
     return None if kind is None else _CONFIGURATIONS[kind].from_configuration(configuration)
 

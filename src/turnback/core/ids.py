@@ -61,11 +61,7 @@ def is_id(text: object) -> bool:
 
 
 def check_id(id_: str, what: str) -> str:
-    """Return the id, or refuse what could lead to another path than its own.
-
-    Raises:
-        ConfigurationError: It holds anything but letters, digits, '-' and '_'.
-    """
+    """Return the id, or refuse what could lead to another path than its own."""
     if not is_id(id_):
         raise ConfigurationError(
             f"{id_!r} is not the id of a {what}: ids are 1 to 80 letters, digits, '-' or '_'; "

@@ -47,19 +47,11 @@ class SavepointCatalog:
         self._storage = storage
 
     def add(self, entry: SavepointEntry) -> None:
-        """Record a savepoint; recording the same one again changes nothing.
-
-        Raises:
-            AlreadyExistsError: Another savepoint has this id.
-        """
+        """Record a savepoint; recording the same one again changes nothing."""
         claim(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
 
     def get(self, id_: str) -> SavepointEntry:
-        """Return the record of a savepoint.
-
-        Raises:
-            NotFoundError: None is recorded under this id.
-        """
+        """Return the record of a savepoint."""
         path = _path(check_id(id_, "savepoint"))
         name = f"{self._storage.uri}/{path}"
         data = self._storage.get(path)

@@ -198,11 +198,7 @@ class RunDirectory:
         return self.path / LOG
 
     def launch(self) -> Launch:
-        """Return how the program is to be run.
-
-        Raises:
-            ConfigurationError: The launch file is gone or damaged.
-        """
+        """Return how the program is to be run, as the launch file says."""
         path = self.path / LAUNCH
         try:
             launch = self.read(LAUNCH, Launch)
@@ -241,9 +237,6 @@ class RunDirectory:
         """Start a supervisor, which ends at once if there is one already.
 
         It is a session of its own: a closed terminal, which ends the caller, leaves it alone.
-
-        Raises:
-            ConfigurationError: The launch file is gone or damaged, or names no supervisor.
         """
         command = self.launch().supervisor
         if not command:
@@ -296,11 +289,7 @@ class RunDirectory:
         self._files.put(name, msgspec.json.encode(document))
 
     def read(self, name: str, type_: type[T]) -> T | None:
-        """Read a document, `None` if it is not there.
-
-        Raises:
-            msgspec.MsgspecError: It is damaged.
-        """
+        """Read a document, `None` if it is not there; raises `MsgspecError` if it is damaged."""
         try:
             return msgspec.json.decode(self._files.get(name), type=type_)
         except NotFoundError:

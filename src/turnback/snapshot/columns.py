@@ -89,22 +89,13 @@ class ColumnCodec:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def decode(self, data: pa.Array) -> pa.Array:
-        """Return the typed column of stored values.
-
-        Raises:
-            msgspec.DecodeError: The bytes are not of this type.
-            ElementTypeError: One has no bytes, or its value has no place in the column.
-        """
+        """Return the typed column of stored values."""
         if data.null_count:
             raise ElementTypeError("a row was removed or cleared, and is not live")
         return self._column.to_arrow(self._decode(_as_one_list(data)))
 
     def encode(self, column: pa.Array) -> pa.Array:
-        """Return the bytes of each value of a typed column.
-
-        Raises:
-            ElementTypeError: A value cannot be stored.
-        """
+        """Return the bytes of each value of a typed column."""
         if self._required and _holds_null(column):
             raise ElementTypeError("null cannot be a key, nor be part of one")
         return pa.array(list(map(self._encode, self._column.to_values(column))), pa.binary())

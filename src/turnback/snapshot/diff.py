@@ -90,11 +90,7 @@ def state_ids(before: Snapshot, after: Snapshot) -> list[StateId]:
 
 
 def state_pair(before: Snapshot, after: Snapshot, uid: str, name: str) -> StatePair:
-    """Find a state in two snapshots.
-
-    Raises:
-        StateError: Neither has such a state.
-    """
+    """Find a state in two snapshots."""
     id = check_state(f"{before.name} and {after.name}", state_ids(before, after), uid, name)
     old, new = (
         side.rows(side.state(*id)) if id in side.state_ids else None for side in (before, after)

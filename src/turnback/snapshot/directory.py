@@ -65,9 +65,6 @@ class SavepointDirectory:
         Args:
             location: The directory, or the `_metadata.json` in it; as `open_storage` takes it.
             options: Settings of the storage.
-
-        Raises:
-            ConfigurationError: It is a file, or cannot be used.
         """
         text = fspath(location)
         head, slash, tail = text.rpartition("/")
@@ -172,13 +169,7 @@ class SavepointDirectory:
             ) from error
 
     def load(self) -> SavepointMetadata:
-        """Read what the savepoint says of itself.
-
-        Raises:
-            CheckpointNotFoundError: Nothing is there, or only a part of a savepoint.
-            CorruptFileError: The metadata is damaged.
-            FormatVersionError: It was written by a newer version.
-        """
+        """Read the metadata; `CheckpointNotFoundError` if only a part of a savepoint is there."""
         try:
             data = self.storage.get(METADATA)
         except NotFoundError:
@@ -188,13 +179,8 @@ class SavepointDirectory:
     def delete(self) -> None:
         """Delete the savepoint: first the metadata, then the files it names, and nothing else.
 
-        If it is interrupted, files are left that are no savepoint any more.
-
-        Raises:
-            CheckpointNotFoundError: There is no savepoint.
-            CorruptFileError: The metadata is damaged, so its files are not known.
-            FormatVersionError: It was written by a newer version.
-            StillNeededError: Another driver may still be at work on it.
+        If it is interrupted, files are left that are no savepoint any more. Raises
+        `StillNeededError` if another driver may still be writing it.
         """
         metadata = self.load()
         files = metadata.files()

@@ -67,13 +67,7 @@ Outcome = Same | Migration | Incompatible
 
 
 def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
-    """Tell what has to be done to read a stored state as the one a program declares.
-
-    Args:
-        stored: The state as it was written. Its uid and name do not matter here.
-        descriptor: The state as declared now.
-        key: How the stream is keyed now, in the form of `StateSchema.key`.
-    """
+    """Tell what has to be done to read a stored state as the one a program declares."""
     rules, sub = descriptor.rules, descriptor.key_type
     problem = (
         _other_key(stored.key, key)

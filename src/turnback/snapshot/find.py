@@ -55,7 +55,7 @@ def open_snapshot(
     *,
     whole: bool = False,
 ) -> Snapshot:
-    """Find the snapshot that is meant on a command line.
+    """Find the snapshot that is meant on a command line; errors say what there is instead.
 
     Args:
         text: The directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
@@ -63,11 +63,6 @@ def open_snapshot(
         jobs: The jobs that are known.
         options: Credentials and endpoints of object stores.
         whole: Names and ids have to be whole: for what deletes the snapshot.
-
-    Raises:
-        CheckpointNotFoundError: There is none; the message says what there is.
-        JobNotFoundError: There is no such job; or `AmbiguousJobError`, if several fit.
-        ConfigurationError: The text cannot mean a snapshot.
     """
     given, known = _stripped(text), dict(options or {})
     if _is_path(given):
@@ -128,17 +123,13 @@ def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
 
 
 def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> Snapshot:
-    """Find a checkpoint or savepoint of one job. A path is never followed.
+    """Find a checkpoint or savepoint of one job, or say what there is. Paths are not followed.
 
     Args:
         given: "latest" or a time, for the newest checkpoint or savepoint at all or before that
             time; a number or "chk-7"; the id of a savepoint, or the beginning of it; its label.
         job: The directory of the job.
         whole: The beginning of an id is not enough.
-
-    Raises:
-        CheckpointNotFoundError: There is none; the message says what there is.
-        ConfigurationError: Several savepoints fit.
     """
     storage = storage_of(job)
     log, catalog = CheckpointLog(storage), SavepointCatalog(storage)

@@ -164,11 +164,7 @@ _DECODER = msgspec.json.Decoder(SavepointMetadata)
 
 
 def encode(metadata: SavepointMetadata) -> bytes:
-    """Return the bytes of `_metadata.json`.
-
-    Raises:
-        ValueError: `decode` would refuse it.
-    """
+    """Return the bytes of `_metadata.json`."""
     problem = _problem(metadata)
     if problem is not None:
         raise ValueError(f"savepoint {metadata.id} cannot be described: {problem}")

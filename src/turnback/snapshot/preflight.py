@@ -31,11 +31,7 @@ from turnback.state.schema import KeySchema
 
 
 def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
-    """Refuse a start that would lose state, a position or promised output unasked.
-
-    Raises:
-        IncompatibleStateError: It would; everything that would be lost is named.
-    """
+    """Refuse a start that would lose state, a position or promised output unasked."""
     problems = [
         *_unclaimed_problem(snapshot, match),
         *(_changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
@@ -197,15 +193,7 @@ def check(
     allow: Allowed = False,
     streams: Mapping[str, int] | None = None,
 ) -> CheckReport:
-    """Tell what would happen if a program were started from a snapshot. Runs and reads nothing.
-
-    Args:
-        plan: The program.
-        snapshot: What it would start from.
-        renames: What had another name when the snapshot was taken; see `match_program`.
-        allow: What may be dropped if nothing claims it.
-        streams: How many streams each source of the program reads, where that is known.
-    """
+    """Tell what would happen if a program were started from a snapshot. Runs and reads nothing."""
     program = program_of(plan, streams)
     match = match_program(snapshot, program, renames, allow)
     rows = [

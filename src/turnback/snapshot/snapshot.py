@@ -261,9 +261,6 @@ def verify_snapshot(snapshot: Snapshot, on_progress: OnProgress | None = None) -
 
     Returns:
         What is wrong, nothing if it can be restored.
-
-    Raises:
-        StorageError: The storage does not answer, so nothing can be said.
     """
     return verify_files(storage_of(snapshot.storage), snapshot.files(), on_progress)
 
@@ -324,8 +321,6 @@ class StoredRows:
     """One state of a snapshot, to be read in tasks.
 
     Attributes:
-        schema: What it is, as it was written.
-        storage: Where the snapshot's files are.
         parts: Its Parquet files, in a savepoint.
         files: The state files, among others with its rows, in a checkpoint.
     """
@@ -370,12 +365,7 @@ def reading_spans(stored: StoredRows, max_parallelism: int) -> list[Span]:
 
 @dataclass(frozen=True)
 class StateReader:
-    """Gives the rows of a state with typed columns.
-
-    Attributes:
-        stored: The state.
-        spans: The shares; tasks are given the numbers of theirs.
-    """
+    """Gives the rows of a state with typed columns; tasks are given the numbers of spans."""
 
     stored: StoredRows
     spans: tuple[Span, ...]

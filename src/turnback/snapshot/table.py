@@ -81,20 +81,11 @@ class StateTable:
         self.arrow_schema = pa.schema(fields)
 
     def to_typed(self, rows: pa.Table) -> pa.Table:
-        """Return rows as a typed table, in the same order.
-
-        Raises:
-            StateError: The rows do not hold what the schema says.
-        """
+        """Return rows as a typed table, in the same order."""
         return self._translated(rows, self._typed_columns, self.arrow_schema)
 
     def to_rows(self, typed: pa.Table) -> pa.Table:
-        """Return a typed table as rows, in the same order.
-
-        Raises:
-            IncompatibleStateError: The table has other columns than `arrow_schema`.
-            StateError: A value cannot be stored.
-        """
+        """Return a typed table as rows, in the same order."""
         expected = {field.name: field.type for field in self.arrow_schema}
         actual = dict(zip(typed.schema.names, typed.schema.types, strict=True))
         if actual != expected or len(typed.schema.names) != len(expected):
@@ -300,12 +291,7 @@ class PartsWriter:
 def read_parts(
     storage: Storage, parts: Iterable[StatePart], first_group: int, last_group: int
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a range of key groups, a row group at a time.
-
-    Raises:
-        CorruptFileError: A file is not what was written; no row of it was given out.
-        NotFoundError: A file is missing.
-    """
+    """Yield the rows of a range of key groups, a row group at a time; none of a damaged file."""
     for part in parts:
         if part.overlaps(first_group, last_group):
             data = storage.get(part.path)

@@ -60,11 +60,7 @@ class S3Storage:
     __slots__ = ("_options", "_store", "uri")
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        """Use a bucket, which must exist; nothing is contacted yet.
-
-        Raises:
-            ConfigurationError: No bucket, an unknown or unusable option, obstore not installed.
-        """
+        """Use a bucket, which must exist; nothing is contacted yet."""
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         prefix = prefix.strip("/")
         self.uri = f"s3://{bucket}/{prefix}".rstrip("/")

@@ -41,11 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
-    """Return the values as an Arrow array of the type.
-
-    Raises:
-        ElementTypeError: A value does not fit; the message holds it.
-    """
+    """Return the values as an Arrow array of the type."""
     if isinstance(type_, RowTypeInfo):
         return _rows_to_struct(values, type_)
     if isinstance(type_, ListTypeInfo):

@@ -241,9 +241,6 @@ def parse_ddl(text: str) -> TypeInfo:
 
     ``post string, n bigint`` is a row with these fields, ``bigint`` a number, and
     ``struct<post:string,n:bigint>`` the same row as the first.
-
-    Raises:
-        UnsupportedTypeError: It cannot be read; the message says where.
     """
     try:
         return _Parser(text).parse()

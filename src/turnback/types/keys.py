@@ -89,11 +89,7 @@ def partition_of(group: int, parallelism: int, max_parallelism: int) -> int:
 
 
 def group_range(partition: int, parallelism: int, max_parallelism: int) -> tuple[int, int]:
-    """Return the first and the last key group of a partition.
-
-    Raises:
-        ConfigurationError: There is no such partition, or more partitions than key groups.
-    """
+    """Return the first and the last key group of a partition."""
     if not 1 <= parallelism <= max_parallelism:
         raise ConfigurationError(
             f"the parallelism {parallelism} must be 1 to the max parallelism {max_parallelism}"

@@ -179,8 +179,6 @@ class RowTypeInfo(TypeInfo):
     """A row of named fields.
 
     Attributes:
-        names: The field names, in order.
-        types: The field types, in the same order.
         python_class: What values come out as: `tuple`, or the NamedTuple, dataclass or
             `msgspec.Struct` the user declared; a `Row` when None. It is a matter of taste in the
             program, not of what is stored, so it takes no part in equality nor in the descriptor.
@@ -249,11 +247,7 @@ def quote_name(name: str) -> str:
 
 
 def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
-    """Read a type back from what `TypeInfo.describe` returned.
-
-    Raises:
-        UnsupportedTypeError: The descriptor is not one of ours.
-    """
+    """Read a type back from what `TypeInfo.describe` returned."""
     if isinstance(descriptor, str) and descriptor in BASIC:
         return BasicTypeInfo(descriptor)
     if isinstance(descriptor, dict) and len(descriptor) == 1:
