@@ -18,7 +18,6 @@ import re
 import threading
 import uuid
 from os import PathLike, fspath
-from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -38,7 +37,7 @@ from turnback.job.run import ProcessId
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import decode_document, encode_document
+from turnback.storage.envelope import decode_document, encode_document, read_document
 from turnback.storage.open import open_storage
 
 _LOG = logging.getLogger(__name__)
@@ -51,8 +50,6 @@ _WATCH_S = 7.0
 _FORMAT = 1
 _ATTEMPT = re.compile(r"attempts/([0-9]+)\.json")
 _MAX_ATTEMPTS = 100
-
-T = TypeVar("T")
 
 
 class JobInfo(msgspec.Struct, frozen=True):
@@ -156,7 +153,7 @@ class JobDirectory:
 
     def info(self) -> JobInfo | None:
         """Return who the job is, `None` if it does not exist yet."""
-        return self._read("job", JOB, JobInfo)
+        return read_document(self.storage, "job", _FORMAT, JOB, JobInfo)
 
     # -- attempts
 
@@ -171,7 +168,8 @@ class JobDirectory:
 
     def attempt(self, number: int) -> AttemptInfo | None:
         """Return what an attempt started from, `None` if that is not recorded."""
-        return self._read("attempt", f"attempts/{number}.json", AttemptInfo)
+        path = f"attempts/{number}.json"
+        return read_document(self.storage, "attempt", _FORMAT, path, AttemptInfo)
 
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts that are recorded, oldest first."""
@@ -183,7 +181,7 @@ class JobDirectory:
 
     def program(self) -> JobProgram | None:
         """Return what the newest attempt runs, `None` if there was never one."""
-        return self._read("program", PROGRAM, JobProgram)
+        return read_document(self.storage, "program", _FORMAT, PROGRAM, JobProgram)
 
     def sink_path(self, uid: str) -> str:
         return f"sinks/{path_segment(uid)}"
@@ -290,13 +288,6 @@ class JobDirectory:
                 f"{process.host} (attempt {other.attempt}): stop that driver first, or give this "
                 "job another name"
             )
-
-    def _read(self, kind: str, path: str, type_: type[T]) -> T | None:
-        try:
-            data = self.storage.get(path)
-        except NotFoundError:
-            return None
-        return decode_document(kind, _FORMAT, data, f"{self.storage.uri}/{path}", type_)
 
 
 def decode_info(data: bytes, name: str) -> JobInfo:

@@ -120,11 +120,7 @@ _FLUSH_S = 5.0
 
 class _File(msgspec.Struct):
     format: int
-    records: list[Record]
-
-
-class _Version(msgspec.Struct):
-    format: int
+    records: msgspec.Raw
 
 
 class History:
@@ -218,9 +214,10 @@ def _merged(storage: Storage, names: list[str]) -> list[Record]:
         except NotFoundError:
             continue
         try:
-            if msgspec.json.decode(data, type=_Version).format > FORMAT:
+            file = msgspec.json.decode(data, type=_File)
+            if file.format > FORMAT:
                 continue
-            records = msgspec.json.decode(data, type=_File).records
+            records = msgspec.json.decode(file.records, type=list[Record])
         except msgspec.MsgspecError as error:
             _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
             continue
@@ -229,4 +226,4 @@ def _merged(storage: Storage, names: list[str]) -> list[Record]:
 
 
 def _encode(records: list[Record]) -> bytes:
-    return msgspec.json.encode(_File(FORMAT, records))
+    return msgspec.json.encode(_File(FORMAT, msgspec.Raw(msgspec.json.encode(records))))

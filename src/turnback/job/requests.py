@@ -40,7 +40,7 @@ from turnback.job.request import (
 )
 from turnback.job.status import JobState
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import decode_document, encode_document
+from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "ops"
@@ -99,16 +99,16 @@ class Requests:
 
     def get(self, id_: str) -> Request | None:
         """Return a request, `None` if there is none of this id."""
-        return self._read(_REQUEST, _path(_REQUEST, id_), Request)
+        return self._read(_REQUEST, id_, Request)
 
     def result(self, id_: str) -> RequestResult | None:
         """Return how a request ended, `None` if it has not."""
-        return self._read(_RESULT, _path(_RESULT, id_), RequestResult)
+        return self._read(_RESULT, id_, RequestResult)
 
     def progress(self, id_: str) -> Progress | None:
         """Return how far a request has got, `None` if that is not known."""
         try:
-            return self._read(_PROGRESS, _path(_PROGRESS, id_), Progress)
+            return self._read(_PROGRESS, id_, Progress)
         except (CorruptFileError, FormatVersionError) as error:
             self._warn_once(f"progress is not shown: {error}")
             return None
@@ -258,7 +258,8 @@ class Requests:
 
         `checkpoint` and `epoch` are those of the newest checkpoint of the job.
         """
-        point = self._read(_STOP_POINT, _stop_point_path(id_, checkpoint), StopPoint)
+        path = _stop_point_path(id_, checkpoint)
+        point = read_document(self._storage, _STOP_POINT, FORMAT, path, StopPoint)
         return point if point is not None and (point.id, point.epoch) == (id_, epoch) else None
 
     def prune(self, keep: int) -> None:
@@ -295,7 +296,7 @@ class Requests:
         # In this order: a request that is forgotten meanwhile loses its result last.
         if self._exists(_RESULT, id_):
             return None
-        request = self._read(_REQUEST, _path(_REQUEST, id_), Request)
+        request = self._read(_REQUEST, id_, Request)
         if request is not None and request.id != id_:
             name = f"{self._storage.uri}/{_path(_REQUEST, id_)}"
             raise CorruptFileError(f"{name} holds request {request.id}: it was copied or renamed")
@@ -345,12 +346,8 @@ class Requests:
             return False
         return True
 
-    def _read(self, kind: str, path: str, type_: type[T]) -> T | None:
-        try:
-            data = self._storage.get(path)
-        except NotFoundError:
-            return None
-        return decode_document(kind, FORMAT, data, f"{self._storage.uri}/{path}", type_)
+    def _read(self, kind: str, id_: str, type_: type[T]) -> T | None:
+        return read_document(self._storage, kind, FORMAT, _path(kind, id_), type_)
 
     def _warn_once(self, message: str) -> None:
         with self._lock:

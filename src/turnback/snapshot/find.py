@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -91,15 +91,11 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     slot = split_slot_path(given)
     if slot is None:
         return load_savepoint(given, job.options)
-    other = StorageRef(slot[0], job.options)
-    if storage_of(other).uri == storage_of(job).uri:
+    owner = storage_of(StorageRef(slot[0], job.options)).uri
+    if owner == storage_of(job).uri:
         return find_snapshot(slot[1], job)
-    log = CheckpointLog(storage_of(other))
-    manifest = log.get(slot[1])
-    if not isinstance(manifest, Manifest):
-        raise CheckpointNotFoundError(f"chk-{slot[1]} in {log.uri} is the start of an attempt")
     # What another job has promised that job commits itself.
-    return Snapshot(manifest, StorageRef(log.uri, job.options))
+    return replace(find_snapshot(slot[1], StorageRef(owner, job.options)), promised={})
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:

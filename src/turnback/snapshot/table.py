@@ -236,13 +236,11 @@ class PartsWriter:
         storage: Storage,
         schema: StateSchema,
         part_bytes: int = PART_BYTES,
-        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
         writer: str = "",
     ) -> None:
         self._storage = storage
         self._directory = state_directory(schema)
         self._part_bytes = part_bytes
-        self._new_name = new_name
         self._writer = writer
         self._part: _Part | None = None
         self._parts: list[StatePart] = []
@@ -276,7 +274,7 @@ class PartsWriter:
         group = pa.concat_tables(self._held)
         self._held, self._rows, self._bytes = [], 0, 0
         if self._part is None:
-            name = file_name(self._writer, f"{self._new_name()}.parquet")
+            name = file_name(self._writer, f"{uuid.uuid4().hex}.parquet")
             self._part = _Part(f"{self._directory}/{name}", group.schema)
         self._part.add(group)
         if self._part.size >= self._part_bytes:

@@ -8,7 +8,8 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
+from turnback.storage.base import Storage
 
 
 def digest(data: bytes) -> str:
@@ -46,12 +47,12 @@ def seal(kind: str, version: int, body: bytes) -> bytes:
     return f"turnback {kind} {version} {len(body)} {_sum(kind, version, body)}\n".encode() + body
 
 
-def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[int, bytes]:
+def unseal(kind: str, newest: int, data: bytes, name: str) -> tuple[int, bytes]:
     """Check a sealed file and return its version and body.
 
     Args:
         kind: What the file has to be.
-        supported: The newest readable version, or the range of readable ones.
+        newest: The newest version that can be read.
         data: The whole file.
         name: What messages call it.
 
@@ -71,23 +72,17 @@ def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[i
         raise damaged(name, f"checksum {expected} found, {header[4].decode()} recorded")
     if actual != kind:
         raise damaged(name, f"it is a {actual} file where a {kind} file belongs")
-    readable = range(1, supported + 1) if isinstance(supported, int) else supported
-    if version not in readable:
+    if version > newest:
+        readable = "version 1" if newest == 1 else f"versions 1 to {newest}"
         raise FormatVersionError(
-            f"{name} has {kind} format version {version}; this Turnback reads "
-            f"{_versions(readable)}. Use the version of Turnback that wrote it, or a newer one"
+            f"{name} has {kind} format version {version}; this Turnback reads {readable}. "
+            "Use the version of Turnback that wrote it, or a newer one"
         )
     return version, body
 
 
 def _sum(kind: str, version: int, body: bytes) -> str:
     return digest(b"%s %d %d\n%s" % (kind.encode(), version, len(body), body))
-
-
-def _versions(readable: range) -> str:
-    if len(readable) == 1:
-        return f"version {readable[0]}"
-    return f"versions {readable[0]} to {readable[-1]}" if readable else "none"
 
 
 T = TypeVar("T")
@@ -105,3 +100,12 @@ def decode_document(kind: str, version: int, data: bytes, name: str, type_: type
         return msgspec.json.decode(body, type=type_)
     except msgspec.MsgspecError as error:
         raise CorruptFileError(f"{name} is intact but cannot be used: {error}") from error
+
+
+def read_document(storage: Storage, kind: str, version: int, path: str, type_: type[T]) -> T | None:
+    """Read a file that holds a struct, `None` if there is none; raises as `unseal` does."""
+    try:
+        data = storage.get(path)
+    except NotFoundError:
+        return None
+    return decode_document(kind, version, data, f"{storage.uri}/{path}", type_)
