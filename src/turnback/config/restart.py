@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count as count_from
 from typing import Any, ClassVar
 
 from turnback.config.option import (
@@ -62,12 +63,9 @@ _FIXED, _RATE, _EXPONENTIAL = (f"restart-strategy.{kind}" for kind in RESTART_KI
 Duration = int | str | timedelta
 
 
-class RestartStrategy(ABC):
-    """Decides what follows a failure, for one run of a job."""
-
-    @abstractmethod
-    def on_failure(self, now: int) -> int | None:
-        """Say how many milliseconds to wait before the next attempt, `None` to give up."""
+RestartStrategy = Callable[[int], int | None]
+"""Called with the time of each failure of one run of a job, in milliseconds; returns how many of
+them to wait before the next attempt, `None` to give up."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class RestartStrategyConfiguration(Settings, ABC):
     """Its name in ``restart-strategy.type``."""
 
     @abstractmethod
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+    def create(self) -> RestartStrategy:
         """Return a fresh strategy for one run of a job."""
 
     def to_configuration(self) -> dict[str, str]:
@@ -95,8 +93,8 @@ class NoRestart(RestartStrategyConfiguration):
 
     kind = "none"
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _FixedDelay(0, 0)
+    def create(self) -> RestartStrategy:
+        return lambda now: None
 
 
 @dataclass(frozen=True)
@@ -114,8 +112,14 @@ class FixedDelayRestart(RestartStrategyConfiguration):
     )
     delay_ms: int = duration_field(f"{_FIXED}.delay", "Time before each restart.", "1 s")
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _FixedDelay(self.attempts, self.delay_ms)
+    def create(self) -> RestartStrategy:
+        failures = count_from(1)
+
+        def on_failure(now: int) -> int | None:
+            over = self.attempts is not None and next(failures) > self.attempts
+            return None if over else self.delay_ms
+
+        return on_failure
 
 
 @dataclass(frozen=True)
@@ -135,8 +139,15 @@ class FailureRateRestart(RestartStrategyConfiguration):
     )
     delay_ms: int = duration_field(f"{_RATE}.delay", "Time before each restart.", "1 s")
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _FailureRate(self)
+    def create(self) -> RestartStrategy:
+        failures: deque[int] = deque(maxlen=self.max_failures + 1)
+
+        def on_failure(now: int) -> int | None:
+            failures.append(now)
+            too_many = len(failures) > self.max_failures
+            return None if too_many and now - failures[0] <= self.interval_ms else self.delay_ms
+
+        return on_failure
 
 
 @dataclass(frozen=True)
@@ -179,7 +190,21 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
             )
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _ExponentialDelay(self, jitter)
+        backoff: float | None = None
+        restarted = 0
+
+        def on_failure(now: int) -> int | None:
+            nonlocal backoff, restarted
+            if backoff is None or now - restarted >= self.reset_threshold_ms:
+                backoff = self.initial_ms
+            else:
+                backoff = min(backoff * self.multiplier, self.max_ms)
+            offset = backoff * self.jitter * (2 * jitter() - 1)
+            delay = max(0, round(min(backoff + offset, self.max_ms)))
+            restarted = now + delay
+            return delay
+
+        return on_failure
 
 
 @dataclass(frozen=True)
@@ -189,7 +214,7 @@ class FallBackRestart(RestartStrategyConfiguration):
     def to_configuration(self) -> dict[str, str]:
         return {}
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+    def create(self) -> RestartStrategy:
         raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
 
 
@@ -274,51 +299,3 @@ def restart_from_configuration(
     """Return the strategy that configuration keys describe, `None` if they do not."""
     kind = read_options([_TYPE], configuration).get("kind")
     return None if kind is None else _CONFIGURATIONS[kind].from_configuration(configuration)
-
-
-class _FixedDelay(RestartStrategy):
-    def __init__(self, attempts: int | None, delay_ms: int) -> None:
-        self._left = attempts
-        self._delay_ms = delay_ms
-
-    def on_failure(self, now: int) -> int | None:
-        if self._left is not None:
-            if self._left == 0:
-                return None
-            self._left -= 1
-        return self._delay_ms
-
-
-class _FailureRate(RestartStrategy):
-    def __init__(self, configuration: FailureRateRestart) -> None:
-        self._configuration = configuration
-        self._failures: deque[int] = deque(maxlen=configuration.max_failures + 1)
-
-    def on_failure(self, now: int) -> int | None:
-        configuration = self._configuration
-        self._failures.append(now)
-        too_many = len(self._failures) > configuration.max_failures
-        if too_many and now - self._failures[0] <= configuration.interval_ms:
-            return None
-        return configuration.delay_ms
-
-
-class _ExponentialDelay(RestartStrategy):
-    def __init__(self, configuration: ExponentialDelayRestart, jitter: Callable[[], float]) -> None:
-        self._configuration = configuration
-        self._jitter = jitter
-        self._backoff: float | None = None
-        self._restarted = 0
-
-    def on_failure(self, now: int) -> int | None:
-        configuration = self._configuration
-        ran_well = now - self._restarted >= configuration.reset_threshold_ms
-        if self._backoff is None or ran_well:
-            self._backoff = configuration.initial_ms
-        else:
-            grown = self._backoff * configuration.multiplier
-            self._backoff = min(grown, configuration.max_ms)
-        offset = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
-        delay = max(0, round(min(self._backoff + offset, configuration.max_ms)))
-        self._restarted = now + delay
-        return delay

@@ -198,13 +198,15 @@ SPAN_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class ExportTask:
-    """Writes the state of some key groups as Parquet, from the files that `share` gives."""
-
+class _FilesTask:
     files: tuple[StateFile, ...]
     source: StorageRef
     target: StorageRef
     writer: str = ""
+
+
+class ExportTask(_FilesTask):
+    """Writes the state of some key groups as Parquet, from the files that `share` gives."""
 
     def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
         storage = storage_of(self.target)
@@ -218,14 +220,8 @@ class ExportTask:
         return [(codec.schema, writer.finish()) for codec, writer in writers.values()]
 
 
-@dataclass(frozen=True)
-class CopyTask:
+class CopyTask(_FilesTask):
     """Copies state files into a savepoint as they are."""
-
-    files: tuple[StateFile, ...]
-    source: StorageRef
-    target: StorageRef
-    writer: str = ""
 
     def run(self) -> list[StateFile]:
         return [self._copy(file) for file in self.files]

@@ -105,7 +105,7 @@ class JobRunner:
                     if self._cancelled.is_set():
                         return self._finish(info, history)
                     raise self._fail_without_spark(info, history, cause, fate)
-                delay = None if isinstance(cause, FINAL) else strategy.on_failure(self._now())
+                delay = None if isinstance(cause, FINAL) else strategy(self._now())
                 if delay is None or self._cancelled.is_set():
                     raise self._fail(info, history, cause)
                 self._await_restart(info, history, cause, delay)
