@@ -116,12 +116,10 @@ class Configuration:
         return None if text is None else option.parse(option.key, text)
 
     def origin(self, key: str) -> str:
-        """Where the value of a key comes from."""
         setting = self._settings.get(option_of(key).key)
         return DEFAULT if setting is None else setting.origin
 
     def precedence(self, key: str) -> Precedence:
-        """The layer the value of a key comes from."""
         setting = self._settings.get(option_of(key).key)
         return Precedence.DEFAULT if setting is None else setting.precedence
 

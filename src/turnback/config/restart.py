@@ -80,7 +80,6 @@ class RestartStrategyConfiguration(Settings, ABC):
         """Return a fresh strategy for one run of a job."""
 
     def to_configuration(self) -> dict[str, str]:
-        """Return the strategy as configuration keys and values."""
         if self.kind is None:
             raise ConfigurationError(f"{self!r} has no configuration keys: use RestartStrategies")
         chosen = {RESTART_TYPE: self.kind}

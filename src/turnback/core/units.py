@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 from typing import Protocol
@@ -52,7 +52,7 @@ _DURATION_UNITS = {
     for name in names.split()
 }
 _SIZE_UNITS = {
-    name: 1 << bits
+    name: Decimal(1 << bits)
     for names, bits in (
         ("b byte", 0),
         ("k kb kib kibibyte", 10),
@@ -86,10 +86,9 @@ def parse_duration(value: int | str | timedelta, name: str = "duration") -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return _checked(Decimal(value), value, name)
     if isinstance(value, str):
-        amount, unit = _split(value)
-        factor = _DURATION_UNITS.get(_singular(unit) if unit else "ms")
-        if amount is not None and factor is not None:
-            return _checked(amount * factor, value, name)
+        ms = _quantity(value, _DURATION_UNITS, "ms")
+        if ms is not None:
+            return _checked(ms, value, name)
     raise ConfigurationError(
         f"{name}: {value!r} is not a duration; write milliseconds, or a number and a unit "
         "(ms, s, min, h, d), for example '10 s'"
@@ -109,12 +108,9 @@ def parse_size(value: int | str, name: str = "size") -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX:
         return value
     if isinstance(value, str):
-        amount, unit = _split(value)
-        factor = _SIZE_UNITS.get(_singular(unit) if unit else "b")
-        if amount is not None and factor is not None:
-            size = amount * factor
-            if size == int(size) and size <= _MAX:
-                return int(size)
+        size = _quantity(value, _SIZE_UNITS, "b")
+        if size is not None and size == int(size) and size <= _MAX:
+            return int(size)
     raise ConfigurationError(
         f"{name}: {value!r} is not a size; write bytes, or a number and a unit (b, kb, mb, gb, tb),"
         " for example '64 mb'"
@@ -178,15 +174,13 @@ def _in_whole_units(amount: int, steps: Sequence[tuple[str, int]]) -> str:
     return f"{amount // step} {unit}"
 
 
-def _split(text: str) -> tuple[Decimal | None, str]:
+def _quantity(text: str, units: Mapping[str, Decimal], default: str) -> Decimal | None:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        return None, ""
-    return Decimal(match[1]), match[2].lower()
-
-
-def _singular(unit: str) -> str:
-    return unit[:-1] if len(unit) > 2 and unit.endswith("s") else unit
+        return None
+    unit = match[2].lower() or default
+    factor = units.get(unit[:-1] if len(unit) > 2 and unit.endswith("s") else unit)
+    return None if factor is None else Decimal(match[1]) * factor
 
 
 def _checked(ms: Decimal, value: object, name: str) -> int:

@@ -51,7 +51,6 @@ class SavepointCatalog:
         claim(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
 
     def get(self, id_: str) -> SavepointEntry:
-        """Return the record of a savepoint."""
         path = _path(check_id(id_, "savepoint"))
         name = f"{self._storage.uri}/{path}"
         data = self._storage.get(path)

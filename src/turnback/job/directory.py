@@ -172,7 +172,6 @@ class JobDirectory:
         return read_document(self.storage, "attempt", _FORMAT, path, AttemptInfo)
 
     def attempts(self) -> list[int]:
-        """Return the numbers of the attempts that are recorded, oldest first."""
         matches = map(_ATTEMPT.fullmatch, self.storage.list("attempts"))
         return sorted(int(match[1]) for match in matches if match)
 
@@ -180,7 +179,6 @@ class JobDirectory:
         self.storage.put(PROGRAM, _sealed("program", program))
 
     def program(self) -> JobProgram | None:
-        """Return what the newest attempt runs, `None` if there was never one."""
         return read_document(self.storage, "program", _FORMAT, PROGRAM, JobProgram)
 
     def sink_path(self, uid: str) -> str:
@@ -189,7 +187,6 @@ class JobDirectory:
     # -- status
 
     def status(self) -> Status | None:
-        """Return the status the driver last wrote, `None` if there was never one."""
         try:
             data = self.storage.get(STATUS)
         except NotFoundError:

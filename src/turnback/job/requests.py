@@ -98,11 +98,9 @@ class Requests:
         return sorted({*files[_REQUEST], *files[_RESULT]})
 
     def get(self, id_: str) -> Request | None:
-        """Return a request, `None` if there is none of this id."""
         return self._read(_REQUEST, id_, Request)
 
     def result(self, id_: str) -> RequestResult | None:
-        """Return how a request ended, `None` if it has not."""
         return self._read(_RESULT, id_, RequestResult)
 
     def progress(self, id_: str) -> Progress | None:

@@ -97,19 +97,11 @@ class LaunchMode(StrEnum):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program is to be run.
+    """How a program is to be run; what `execute_async` takes wins over what the code gives it.
 
     Attributes:
         directory: The working directory of the script.
-        name: Name of the job, instead of the one in the code.
-        start_from: Which snapshot to start from, instead of the job's latest.
-        fresh: Start empty although there are checkpoints.
-        allow_non_restored_state: State that may be dropped: all of it, or what is named.
-        renames: Names in the snapshot to names in the program.
-        claim_mode: Whose the snapshot is from then on; None for what the code says.
-        fork: The snapshot may be another job's.
-        allow_pickled_state: Read pickled objects in the snapshot.
-        take_over_sinks: Targets of sinks that belong to other jobs become this job's.
+        name: Name of the job.
         root: Where `turnback run` looks for jobs; the program may name another place.
         log_bytes: How large the driver's log may grow before it is begun anew.
         supervisor: The command that supervises the launch, without its last argument: the
@@ -217,7 +209,7 @@ class RunDirectory:
         self.write("launcher.json", process)
 
     def launcher(self) -> ProcessId | None:
-        """The process that starts the supervisor, or has done so."""
+        """Return the process that starts the supervisor, or has done so."""
         return self.read("launcher.json", ProcessId)
 
     def set_supervisor(self, process: ProcessId) -> None:
@@ -280,7 +272,7 @@ class RunDirectory:
         self.write("ended.json", end)
 
     def end(self) -> RunEnd | None:
-        """Return how it ended, `None` as long as it has not."""
+        """Return how the launch ended, `None` as long as it has not."""
         return self.read("ended.json", RunEnd)
 
     # -- files

@@ -89,13 +89,11 @@ class ColumnCodec:
         self._encode = msgspec.msgpack.Encoder().encode
 
     def decode(self, data: pa.Array) -> pa.Array:
-        """Return the typed column of stored values."""
         if data.null_count:
             raise ElementTypeError("a row was removed or cleared, and is not live")
         return self._column.to_arrow(self._decode(_as_one_list(data)))
 
     def encode(self, column: pa.Array) -> pa.Array:
-        """Return the bytes of each value of a typed column."""
         if self._required and _holds_null(column):
             raise ElementTypeError("null cannot be a key, nor be part of one")
         return pa.array(list(map(self._encode, self._column.to_values(column))), pa.binary())

@@ -154,7 +154,6 @@ class SavepointDraft(Generic[S, P]):
         }
 
     def source_uids(self) -> set[str]:
-        """The uids of the sources whose positions are in it."""
         return {source_uid(leaf, set(self.operators)) for leaf in self.sources}
 
     def uids(self) -> set[str]:

@@ -39,7 +39,6 @@ class LocalStorage:
     __slots__ = ("_root", "uri")
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Use a directory, which need not exist yet."""
         path = Path(root).absolute()
         self._root = str(path)
         self.uri = f"file://{quote(self._root)}"

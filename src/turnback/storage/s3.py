@@ -45,13 +45,13 @@ class S3Storage:
     - timeout ('2 min'), connect_timeout ('5 s'): limits of one request;
     - max_retries ('10'), retry_timeout ('3 min'): limits of repeating it.
 
-    Large files are uploaded in parts; let the bucket's life cycle remove incomplete uploads.
+    The bucket must exist. Large files are uploaded in parts; let its life cycle remove incomplete
+    uploads.
     """
 
     __slots__ = ("_options", "_store", "uri")
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        """Use a bucket, which must exist; nothing is contacted yet."""
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         prefix = prefix.strip("/")
         self.uri = f"s3://{bucket}/{prefix}".rstrip("/")

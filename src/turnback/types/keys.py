@@ -127,17 +127,21 @@ def _null_key(key: Any) -> NullKeyError:
     )
 
 
+def _not_null(convert: Convert) -> Convert:
+    """Return a function of keys that refuses null."""
+
+    def checked(key: Any) -> Any:
+        if key is None:
+            raise _null_key(key)
+        return convert(key)
+
+    return checked
+
+
 def _normalize(type_: TypeInfo) -> Convert:
     if isinstance(type_, RowTypeInfo):
         return _normalize_row(type_)
-    coerce = coercer(type_)
-
-    def normalize(key: Any) -> Any:
-        if key is None:
-            raise _null_key(key)
-        return coerce(key)
-
-    return normalize
+    return _not_null(coercer(type_))
 
 
 def _normalize_row(type_: RowTypeInfo) -> Convert:
@@ -217,28 +221,14 @@ def _check_key_type(type_: TypeInfo) -> None:
 
 def _key_encoder(type_: TypeInfo, inner: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     canonical = _canonical(type_)
-    if canonical is not None:
-        return lambda key: inner(canonical(key))
-
-    def encode(key: Any) -> bytes:
-        if key is None:
-            raise _null_key(key)
-        return inner(key)
-
-    return encode
+    return _not_null(inner) if canonical is None else lambda key: inner(canonical(key))
 
 
 def _canonical(type_: TypeInfo) -> Convert | None:
     """Return what makes equal keys the same and finds nulls; None for types without either."""
     if isinstance(type_, DecimalTypeInfo):
         coerce, quantize = coercer(type_), decimal_quantizer(type_)
-
-        def canonical_decimal(key: Any) -> Any:
-            if key is None:
-                raise _null_key(key)
-            return quantize(coerce(key))
-
-        return canonical_decimal
+        return _not_null(lambda key: quantize(coerce(key)))
     if isinstance(type_, RowTypeInfo):
         return _canonical_row(type_)
     return None

@@ -208,7 +208,6 @@ def _all_pass(packing: Packing) -> Callable[[Iterable[Any]], bool]:
 
 
 def _packing(type_: TypeInfo) -> Packing:
-    """Return how values of a type are packed."""
     if isinstance(type_, RowTypeInfo):
         return _row(type_)
     if isinstance(type_, ListTypeInfo):
