@@ -20,21 +20,21 @@ _MINIMUM_MS = 10
 
 
 class CheckpointingMode(Enum):
-    """What a failure may do to the output."""
+    """What guarantee the output has after a failure."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
 class ExternalizedCheckpointRetention(Enum):
-    """What becomes of the checkpoints when the job is cancelled."""
+    """What happens to checkpoints when the job is cancelled."""
 
     RETAIN_ON_CANCELLATION = "retain-on-cancellation"
     DELETE_ON_CANCELLATION = "delete-on-cancellation"
 
 
 class CheckpointStorage(Enum):
-    """Where the bytes of a checkpoint go."""
+    """Where checkpoints are stored."""
 
     JOBMANAGER = "jobmanager"
     FILESYSTEM = "filesystem"
@@ -64,14 +64,14 @@ class CheckpointSettings(Settings):
     )
     min_pause_ms: int = duration_field(
         f"{_CHECKPOINTING}.min-pause",
-        "Least time from the end of one checkpoint to the start of the next; when it is above 0, "
-        "only one is under way at a time.",
+        "Minimum time between the end of one checkpoint and the start of the next; above 0, only "
+        "one checkpoint is in progress at a time.",
         "0 ms",
     )
     max_concurrent: int = option_field(
         f"{_CHECKPOINTING}.max-concurrent-checkpoints",
         count(1),
-        "How many checkpoints may be under way at once.",
+        "How many checkpoints may be in progress at once.",
         "1",
     )
     tolerable_failures: int = option_field(
@@ -83,14 +83,14 @@ class CheckpointSettings(Settings):
     num_retained: int = option_field(
         f"{_CHECKPOINTING}.num-retained",
         count(1),
-        "How many complete checkpoints are kept.",
+        "How many complete checkpoints are retained.",
         "1",
         aliases=("state.checkpoints.num-retained",),
     )
     retention: ExternalizedCheckpointRetention = option_field(
         f"{_CHECKPOINTING}.externalized-checkpoint-retention",
         choice(ExternalizedCheckpointRetention),
-        "What becomes of the checkpoints when the job is cancelled: `retain-on-cancellation` or "
+        "What happens to checkpoints when the job is cancelled: `retain-on-cancellation` or "
         "`delete-on-cancellation`.",
         "retain-on-cancellation",
     )
@@ -104,8 +104,8 @@ class CheckpointSettings(Settings):
     storage: CheckpointStorage | None = option_field(
         f"{_CHECKPOINTING}.storage",
         choice(CheckpointStorage),
-        "Where the bytes of checkpoints go: `filesystem`, or `jobmanager` for the driver's memory; "
-        "when it is not set, the state backend says.",
+        "Where checkpoints are stored: `filesystem`, or `jobmanager` for the driver's memory; when "
+        "it is not set, the state backend decides.",
         aliases=("state.checkpoint-storage",),
     )
     directory: str = option_field(

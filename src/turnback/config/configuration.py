@@ -48,7 +48,7 @@ class ConfigEntry:
 
 
 class Configuration:
-    """What is configured, and where; never changes.
+    """What is configured, and where; immutable.
 
     Layers, of which each overrides the one before it: defaults, the configuration file,
     environment variables, code, the command line.
@@ -71,13 +71,13 @@ class Configuration:
         environ: Mapping[str, str] | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> Configuration:
-        """Gather what all layers say, and check it.
+        """Read all layers, and check them.
 
         Args:
             in_code: Keys and values a program was written with.
             command_line: Keys and values of ``-D``, see `parse_pairs`.
             environ: Environment variables; by default those of this process.
-            directory: Where ``turnback.yaml`` is looked for; by default the working directory.
+            directory: Where ``turnback.yaml`` is; by default the working directory.
         """
         environ = os.environ if environ is None else environ
         where = "the configuration in code"
@@ -196,8 +196,8 @@ def spark_options(configuration: Configuration) -> dict[str, str]:
 def state_backend(configuration: Configuration) -> tuple[str, CheckpointStorage]:
     """The local store, and where checkpoints go.
 
-    A classic pair says both; the key of the storage wins over it, unless the pair was named in a
-    layer that comes later.
+    A classic pair names both; the key of the storage wins over it, unless the pair was set in a
+    later layer.
     """
     backend, paired = BACKENDS[configuration.value(_BACKEND)]
     storage: CheckpointStorage | None = configuration.value(_STORAGE)

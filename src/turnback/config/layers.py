@@ -228,10 +228,10 @@ def resolve(layers: Sequence[Layer]) -> dict[str, Setting]:
 
 
 def _restart_type(layers: Sequence[Layer]) -> Setting | None:
-    """The highest layer that says anything of restarts says which strategy it is.
+    """The highest layer with keys of restart strategies decides which strategy it is.
 
-    Either by name, or because all its keys are about one. The keys of the other strategies, in
-    the layers below, then mean nothing.
+    Either by name, or because all its keys belong to one. The keys of the other strategies, in
+    the layers below, are then ignored.
     """
     kinds: set[str] = set()
     for layer in reversed(layers):

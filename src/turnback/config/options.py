@@ -37,7 +37,7 @@ def _s3(
     field: str | None = None,
     **more: Any,
 ) -> Option:
-    """The key of an option of `S3Storage`, its field, which has the same name unless given."""
+    """The key of an option of `S3Storage`: `field`, by default that of the same name."""
     name = field or key.removeprefix("s3.").replace("-", "_")
     return Option(key, parse, doc, default, name, **more)
 
@@ -62,22 +62,22 @@ S3_OPTIONS = (
     _s3("s3.allow-http", "Whether an endpoint without TLS may be used.", "false", flag),
     _s3(
         "s3.allow-invalid-certificates",
-        "Whether certificates go unchecked; for tests.",
+        "Whether invalid TLS certificates are accepted; for tests.",
         "false",
         flag,
     ),
-    _s3("s3.skip-signature", "Whether requests go unsigned, for public buckets.", "false", flag),
+    _s3("s3.skip-signature", "Whether requests are not signed, for public buckets.", "false", flag),
     _s3(
         "s3.server-side-encryption",
         "How the store encrypts objects, such as `AES256` or `aws:kms`.",
     ),
-    _s3("s3.sse-kms-key-id", "The key it encrypts them with."),
+    _s3("s3.sse-kms-key-id", "Id of the KMS key that encrypts objects."),
     # Proxies often have a password in their address.
     _s3("s3.proxy-url", "Proxy for requests to the store.", secret=True),
-    _s3("s3.timeout", "Most time one request may take.", "2 min", **_TIME),
-    _s3("s3.connect-timeout", "Most time to connect.", "5 s", **_TIME),
-    _s3("s3.retry-timeout", "Most time to repeat a request for.", "3 min", **_TIME),
-    _s3("s3.max-retries", "How often a request is repeated.", "10", count(0, 1_000)),
+    _s3("s3.timeout", "Timeout of one request.", "2 min", **_TIME),
+    _s3("s3.connect-timeout", "Timeout for connecting.", "5 s", **_TIME),
+    _s3("s3.retry-timeout", "How long a failed request is retried.", "3 min", **_TIME),
+    _s3("s3.max-retries", "How often a failed request is retried.", "10", count(0, 1_000)),
 )
 _BY_FIELD = {option.field: option for option in S3_OPTIONS}
 
@@ -142,7 +142,7 @@ MAX_PARALLELISM = 32_768
 
 
 class LogLevel(StrEnum):
-    """What is worth a line in the log."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -151,7 +151,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """What a line of the log looks like."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -161,19 +161,19 @@ _JOB_OPTIONS = (
     Option(
         "parallelism.default",
         count(1),
-        "Number of instances of every operator that has none of its own; when it is not set, "
-        "Spark's default parallelism.",
+        "Parallelism of operators that set none of their own; when it is not set, Spark's default "
+        "parallelism.",
     ),
     Option(
         "pipeline.max-parallelism",
         count(1, MAX_PARALLELISM),
-        "Number of key groups, for the whole life of the job's state.",
+        "Number of key groups; fixed for the lifetime of the job's state.",
         default="128",
     ),
     Option(
         "state.backend.type",
         backend_name,
-        "Where state is kept while the job runs: `rocksdb` (local disk) or `hashmap` (memory); "
+        "Local state store: `rocksdb` (local disk) or `hashmap` (memory); "
         "or a classic pair: `memory`, `jobmanager` (hashmap, checkpoints in the driver's memory) "
         "or `filesystem` (hashmap, checkpoints in files).",
         default="rocksdb",
@@ -182,8 +182,8 @@ _JOB_OPTIONS = (
     Option(
         "state.backend.local-dir",
         text,
-        "Where state is kept on each machine; when it is not set, shared memory for `hashmap` "
-        "and the directory of temporary files for `rocksdb`.",
+        "Directory of local state on each machine; when it is not set, shared memory for `hashmap` "
+        "and the temporary directory for `rocksdb`.",
         aliases=("state.backend.rocksdb.localdir",),
     ),
 )
@@ -198,44 +198,44 @@ _SERVICE_OPTIONS = (
     Option(
         "web.port",
         count(0, 65_535),
-        "Port the dashboard listens on; 0 for any that is free.",
+        "Port the dashboard listens on; 0 for any free port.",
         default="8081",
         aliases=("rest.port",),
     ),
     Option(
         "web.root-path",
         text,
-        "Path below which a reverse proxy shows the dashboard, such as `/turnback`.",
+        "Path under which a reverse proxy serves the dashboard, such as `/turnback`.",
     ),
     Option(
         "web.read-only",
         flag,
-        "Whether the dashboard only shows, and changes nothing.",
+        "Whether the dashboard is read-only.",
         default="false",
     ),
     Option(
         "run.dir",
         text,
-        "Where what `turnback run` starts keeps its log, on the machine of the driver.",
+        "Directory of what `turnback run` starts, with its logs, on the machine of the driver.",
         default="~/.turnback/runs",
     ),
     Option(
         "run.log.max-size",
         size(1 << 10),
-        "When a driver's log is larger, it is begun anew and the part before it is kept beside it.",
+        "A driver's log that grows beyond this size is rotated; one older file is kept.",
         default="64 mb",
         write=size_setting,
     ),
     Option(
         "log.level",
         choice(LogLevel),
-        "What is worth a line in the log: `debug`, `info`, `warning` or `error`.",
+        "Lowest level that is logged: `debug`, `info`, `warning` or `error`.",
         default="info",
     ),
     Option(
         "log.format",
         choice(LogFormat),
-        "What a line of the log looks like: `text`, or `json` for machines.",
+        "Format of log lines: `text`, or `json` for machines.",
         default="text",
     ),
 )

@@ -109,7 +109,7 @@ class FixedDelayRestart(RestartStrategyConfiguration):
         "1",
         write=lambda attempts: _UNLIMITED if attempts is None else str(attempts),
     )
-    delay_ms: int = duration_field(f"{_FIXED}.delay", "Time before each restart.", "1 s")
+    delay_ms: int = duration_field(f"{_FIXED}.delay", "Delay before each restart.", "1 s")
 
     def create(self) -> RestartStrategy:
         failures = count_from(1)
@@ -130,13 +130,13 @@ class FailureRateRestart(RestartStrategyConfiguration):
     max_failures: int = option_field(
         f"{_RATE}.max-failures-per-interval",
         count(1),
-        "How many failures one interval may see; one more, and the job fails for good.",
+        "How many failures are allowed in one interval; one more, and the job fails for good.",
         "1",
     )
     interval_ms: int = duration_field(
         f"{_RATE}.failure-rate-interval", "The interval in which failures are counted.", "1 min", 1
     )
-    delay_ms: int = duration_field(f"{_RATE}.delay", "Time before each restart.", "1 s")
+    delay_ms: int = duration_field(f"{_RATE}.delay", "Delay before each restart.", "1 s")
 
     def create(self) -> RestartStrategy:
         failures: deque[int] = deque(maxlen=self.max_failures + 1)
@@ -156,27 +156,27 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
     kind = "exponential-delay"
 
     initial_ms: int = duration_field(
-        f"{_EXPONENTIAL}.initial-backoff", "Time before the first restart.", "1 s", 1
+        f"{_EXPONENTIAL}.initial-backoff", "Delay before the first restart.", "1 s", 1
     )
     max_ms: int = duration_field(
-        f"{_EXPONENTIAL}.max-backoff", "Most time before a restart.", "1 min", 1
+        f"{_EXPONENTIAL}.max-backoff", "Longest delay before a restart.", "1 min", 1
     )
     multiplier: float = option_field(
         f"{_EXPONENTIAL}.backoff-multiplier",
         factor(1),
-        "By how much the time grows from one restart to the next.",
+        "Factor by which the delay grows from one restart to the next.",
         "1.5",
     )
     reset_threshold_ms: int = duration_field(
         f"{_EXPONENTIAL}.reset-backoff-threshold",
-        "A job that ran well for so long starts with the initial time again.",
+        "A job that has run this long without a failure starts again with the initial delay.",
         "1 h",
         1,
     )
     jitter: float = option_field(
         f"{_EXPONENTIAL}.jitter-factor",
         factor(0, 1),
-        "How much of each time is left to chance, so that jobs do not restart in step.",
+        "Random part of each delay, as a fraction of it, so that jobs do not restart in step.",
         "0.1",
     )
 
@@ -208,7 +208,7 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
 
 @dataclass(frozen=True)
 class FallBackRestart(RestartStrategyConfiguration):
-    """Whatever the configuration file says."""
+    """The strategy of the configuration file."""
 
     def to_configuration(self) -> dict[str, str]:
         return {}

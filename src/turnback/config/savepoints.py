@@ -78,15 +78,15 @@ class SavepointSettings(Settings):
     )
     interval_ms: int | None = duration_field(
         "savepoints.schedule.interval",
-        "Time between two savepoints that are taken by themselves.",
+        "Time between two scheduled savepoints.",
         least=1_000,
         hint="; leave it out for none",
     )
     cron: str | None = option_field(
         "savepoints.schedule.cron",
         _cron,
-        "When savepoints are taken by themselves, as a cron expression of five fields; instead of "
-        "the interval.",
+        "When scheduled savepoints are taken, as a cron expression of five fields; instead of the "
+        "interval.",
     )
     timezone: str = option_field(
         "savepoints.schedule.timezone", _timezone, "Time zone of the cron expression.", "UTC"
@@ -94,13 +94,13 @@ class SavepointSettings(Settings):
     keep: int = option_field(
         "savepoints.schedule.keep",
         count(1),
-        "How many scheduled savepoints are kept; those that people asked for always are.",
+        "How many scheduled savepoints are retained; those taken on request always are.",
         "3",
     )
     on_stop: bool = option_field(
         "savepoints.on-stop",
         flag,
-        "Whether stopping a job takes a savepoint unless told otherwise.",
+        "Whether stopping a job takes a savepoint by default.",
         "true",
     )
     format: SavepointFormat = option_field(
@@ -120,25 +120,20 @@ class SavepointSettings(Settings):
             )
         if self.is_scheduled and self.directory is None:
             raise ConfigurationError(
-                "scheduled savepoints need a place to go: set state.savepoints.dir"
+                "scheduled savepoints need a directory: set state.savepoints.dir"
             )
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether savepoints are taken by themselves."""
         return self.interval_ms is not None or self.cron is not None
 
     def is_due(self, last_ms: int, now_ms: int) -> bool:
         """Return whether a scheduled savepoint is to be taken now.
 
-        However many runs were missed, one makes up for them: it becomes the last. A clock that
-        was set back makes the next one late, never early. A driver that starts counts from
-        `min(last, now)`, so that a last savepoint in the future cannot switch the schedule off.
-
-        Args:
-            last_ms: When the last scheduled savepoint was taken or tried; if there was none, when
-                the job was created.
-            now_ms: The time.
+        `last_ms` is when the last one was taken or tried, or else when the job was created.
+        However many runs were missed, one makes up for them. A clock that was set back makes the
+        next one late, never early. A driver that starts counts from `min(last, now)`, so that a
+        last savepoint in the future cannot switch the schedule off.
         """
         return now_ms >= self.next_after(last_ms)
 

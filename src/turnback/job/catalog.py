@@ -24,7 +24,7 @@ Unreadable = CorruptFileError | FormatVersionError
 
 
 class SavepointEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A savepoint that was completed; `checkpoint` and `epoch` say what it was written from."""
+    """A completed savepoint; `checkpoint` and `epoch` are those it was written from."""
 
     id: str
     path: str
@@ -113,7 +113,7 @@ def _path(id_: str) -> str:
 def surplus(savepoints: Sequence[SavepointEntry], keep: int) -> list[SavepointEntry]:
     """Return which scheduled savepoints may go so that the newest `keep` of them stay.
 
-    At least one stays, and so do all that users asked for. Savepoints are given oldest first.
+    At least one stays, and so do all that users requested. Savepoints are given oldest first.
     """
     scheduled = [entry for entry in savepoints if entry.scheduled]
     return scheduled[: -max(keep, 1)]

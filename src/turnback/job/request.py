@@ -1,4 +1,4 @@
-"""What users ask of a running job, and how it ends; `Requests` stores it in files."""
+"""Requests to a running job, and their outcomes; `Requests` stores them in files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_TEXT = 4_000
 
 
 class RequestKind(StrEnum):
-    """What is asked for."""
+    """What a request does."""
 
     SAVEPOINT = "savepoint"
     STOP = "stop"
@@ -25,7 +25,7 @@ class RequestKind(StrEnum):
 
 
 class RequestOrigin(StrEnum):
-    """Who asks."""
+    """Who submits a request."""
 
     USER = "user"
     SCHEDULE = "schedule"
@@ -39,7 +39,7 @@ class RequestState(StrEnum):
 
 
 class RequestSpec(msgspec.Struct, frozen=True):
-    """What a user or the schedule asks of the driver.
+    """A request of a user or the schedule to the driver.
 
     Attributes:
         target: Directory for the savepoint, absolute or a URI; `None` for the configured one.
@@ -136,7 +136,7 @@ class StopPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorded_savepoint(request: Request, catalog: SavepointCatalog) -> SavepointEntry | None:
-    """Return the record of the savepoint that was asked for, `None` if it is not complete."""
+    """Return the record of the requested savepoint, `None` if it is not complete."""
     try:
         return catalog.get(request.id)
     except NotFoundError:

@@ -1,6 +1,6 @@
 """Requests to the driver of a job, as files that survive it.
 
-ops/<id>.json               what is asked for; written once
+ops/<id>.json               the request; written once
 ops/<id>.progress.json      how far it has got; rewritten
 ops/<id>.decision-<n>.json  it ends the job at checkpoint <n>
 ops/<id>.result.json        how it ended; written once, the first writer wins
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class Requests:
-    """The requests of one job, for those who ask and for the driver. Thread-safe.
+    """The requests of one job, for users and for the driver. Thread-safe.
 
     A driver gives `own_attempt`, which is called after a request was read and before its result is
     written: it returns the driver's attempt, or raises `FencedError` if it was replaced.
@@ -79,7 +79,7 @@ class Requests:
         self._finished: dict[str, int] = {}
         self._warned: set[str] = set()
 
-    # -- for those who ask
+    # -- for users
 
     def submit(self, spec: RequestSpec) -> Request:
         while True:
@@ -108,7 +108,7 @@ class Requests:
         try:
             return self._read(_PROGRESS, id_, Progress)
         except (CorruptFileError, FormatVersionError) as error:
-            self._warn_once(f"progress is not shown: {error}")
+            self._warn_once(f"progress cannot be read: {error}")
             return None
 
     def wait(
@@ -264,7 +264,7 @@ class Requests:
         """Forget requests that have ended, all but the newest `keep`.
 
         The result goes last: a request without one would be served again. Those this object has
-        ended are newer than all others, whatever clocks say.
+        ended are newer than all others, whatever the clocks.
         """
         files = self._files()
         requests, ended = set(files[_REQUEST]), set(files[_RESULT])

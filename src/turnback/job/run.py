@@ -102,7 +102,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         directory: The working directory of the script.
         name: Name of the job.
-        root: Where `turnback run` looks for jobs; the program may name another place.
+        root: Where `turnback run` looks for jobs; the program may name another directory.
         log_bytes: How large the driver's log may grow before it is begun anew.
         supervisor: The command that supervises the launch, without its last argument: the
             directory of the launch. Whoever creates the launch fills it in.
@@ -145,7 +145,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunError(msgspec.Struct, frozen=True):
-    """Why a driver ended: the class of the error, and what it says."""
+    """Why a driver ended: the class of the error, and its message."""
 
     kind: str
     message: str
@@ -190,7 +190,7 @@ class RunDirectory:
         return self.path / LOG
 
     def launch(self) -> Launch:
-        """Return how the program is to be run, as the launch file says."""
+        """Return how the program is to be run, from the launch file."""
         path = self.path / LAUNCH
         try:
             launch = self.read(LAUNCH, Launch)

@@ -1,8 +1,8 @@
-"""How each type stands in a Parquet column, and how it gets there from stored bytes and back.
+"""The Parquet column of each type, and the conversion from stored bytes and back.
 
 As in Arrow, with three exceptions. Integers without bound are text. So are times of day, because
-Spark refuses files with columns of them unless it is told otherwise. A pickled object is its
-pickle, which is never opened here.
+Spark refuses files with such columns by default. A pickled object is its pickle, which is never
+opened here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MOST_DIGITS = 4000  # Python refuses to convert much more than that
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """How the values of one type stand in a column.
+    """The column of values of one type.
 
     Attributes:
         arrow: The type of the column.
@@ -100,7 +100,7 @@ class ColumnCodec:
 
 
 def column_of(type_: TypeInfo) -> StateColumn:
-    """Return how values of a type stand in a column."""
+    """Return the column of values of a type."""
     if isinstance(type_, RowTypeInfo):
         return _row(type_)
     if isinstance(type_, ListTypeInfo):

@@ -1,8 +1,8 @@
 """What differs between two snapshots, row by row.
 
-A row is found by its key and map key; a list element by its position, which tells when it was
-added. Values are compared as they are stored: maps in any order, decimals by their value, NaN is
-equal to NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
+Rows are matched by key and map key, list elements by position, which is when they were added.
+Values are compared as they are stored: maps in any order, decimals by their value, NaN is equal to
+NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
 """
 
 from __future__ import annotations

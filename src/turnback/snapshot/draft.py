@@ -68,7 +68,7 @@ class SavepointDraft(Generic[S, P]):
         return self.states[check_state(self._name, self.states, uid, state)]
 
     def key_of(self, uid: str) -> KeySchema | None:
-        """How the stream of an operator is keyed, as its states say; None if it has none."""
+        """How the stream of an operator is keyed, taken from its states; None if it has none."""
         return next((s.key for s, _ in self.states.values() if s.uid == uid), None)
 
     def put(self, schema: StateSchema, content: S) -> None:
@@ -130,7 +130,7 @@ class SavepointDraft(Generic[S, P]):
     ) -> None:
         """Let sources go on from these positions, in place of those they had.
 
-        The operators are those of the program the positions are from: they tell its sources.
+        The operators are those of the program that the positions are from.
         """
         known = {info.uid: info for info in operators}
         for uid in sorted({source_uid(leaf, known) for leaf in positions}):

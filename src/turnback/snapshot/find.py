@@ -55,7 +55,7 @@ def open_snapshot(
     *,
     whole: bool = False,
 ) -> Snapshot:
-    """Find the snapshot that is meant on a command line; errors say what there is instead.
+    """Find the snapshot that is meant on a command line; errors list what there is instead.
 
     Args:
         text: The directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
@@ -99,7 +99,7 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
-    """Read what a savepoint or checkpoint says of itself.
+    """Read the metadata of a savepoint or the manifest of a checkpoint.
 
     Args:
         path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
@@ -113,13 +113,13 @@ def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
 
 
 def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
-    """Read what the savepoint at a path or URI says of itself."""
+    """Read the metadata of the savepoint at a path or URI."""
     directory = SavepointDirectory.locate(location, options)
     return Snapshot(directory.load(), StorageRef(directory.uri, options))
 
 
 def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> Snapshot:
-    """Find a checkpoint or savepoint of one job, or say what there is. Paths are not followed.
+    """Find a checkpoint or savepoint of one job; errors list what there is. No path is followed.
 
     Args:
         given: "latest" or a time, for the newest checkpoint or savepoint at all or before that
@@ -179,7 +179,7 @@ def _manifest(log: CheckpointLog, number: int) -> Manifest:
         slot = None
     if isinstance(slot, Manifest):
         return slot
-    why = "the start of an attempt" if slot is not None else "not there, or no longer kept"
+    why = "the start of an attempt" if slot is not None else "missing, or no longer retained"
     raise CheckpointNotFoundError(f"{log.uri}: chk-{number} is {why}. {_what_there_is(log)}")
 
 
@@ -233,7 +233,7 @@ def split_slot_path(path: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a job goes on when nobody says otherwise.
+    """Where a job resumes by default.
 
     Attributes:
         manifest: One of its own checkpoints.
@@ -245,7 +245,7 @@ class ResumePoint:
 
 
 def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | None:
-    """Return where the job goes on, `None` if it has to start from nothing.
+    """Return where the job resumes, `None` if it has to start empty.
 
     That is its newest checkpoint, unless an attempt was started from something else after that
     and did not live to take a checkpoint of its own: then it is what that attempt started from.

@@ -1,4 +1,4 @@
-"""What `_metadata.json` says of a savepoint, and how it is written.
+"""The metadata of a savepoint, and the format of `_metadata.json`.
 
 The file is JSON for people, but its first lines have a fixed form, the same in every version. The
 checksum covers the kind, the version and every byte after itself.
@@ -98,7 +98,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class FileEntry(NamedTuple):
-    """What a snapshot says of one of its files; `inline` holds the bytes of one it carries."""
+    """A file of a snapshot, as recorded; `inline` holds the bytes of one inside the manifest."""
 
     path: str
     length: int
@@ -117,7 +117,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         checkpoint: Number of the checkpoint it was made from.
         epoch: The last epoch in it.
-        trigger: Who or what asked for it.
+        trigger: Why it was taken.
         max_parallelism: Number of key groups.
         sources: Where each source goes on, by uid; its log files are in the savepoint.
         states: The states, with their files if the type is canonical.

@@ -40,7 +40,7 @@ class Snapshot:
     """A checkpoint or a savepoint, and where it is.
 
     Attributes:
-        document: What it says of itself: the manifest of a checkpoint, or a savepoint's metadata.
+        document: The manifest of a checkpoint, or the metadata of a savepoint.
         storage: Where its files are: the job's directory or the savepoint's.
         promised: Output it holds that is not known to be committed, by sink; only of the job's own
             checkpoints, because other jobs settle theirs themselves.
@@ -106,7 +106,7 @@ class Snapshot:
 
     @property
     def origin(self) -> Origin:
-        """Where it is, as the lineage of jobs started from it tells."""
+        """Where it is, for the lineage of jobs started from it."""
         uri = self.storage.uri
         if isinstance(self.document, Manifest):
             number = self.document.number
@@ -139,7 +139,7 @@ class Snapshot:
     def own_checkpoint(self, storage: StorageRef, job_id: str) -> Manifest | None:
         """It as a checkpoint of the job with this directory and identity, if it is one.
 
-        The place decides: a copy of a checkpoint, or a forged one, carries the same identity.
+        The directory decides: a copy of a checkpoint, or a forged one, has the same identity.
         """
         here = self.storage.uri == storage.uri and self.job_id == job_id
         return self.manifest if here else None

@@ -1,6 +1,6 @@
 """Directories: entered without following a link, there after a power cut, and locked.
 
-The one place that syncs directories.
+Directories are synced here and nowhere else.
 """
 
 from __future__ import annotations

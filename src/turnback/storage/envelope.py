@@ -27,7 +27,7 @@ def check(data: bytes, length: int, recorded: str, name: str) -> None:
 
 
 def damaged(name: str, what: str) -> CorruptFileError:
-    """Return the error that says how a file differs from what was written."""
+    """Return the error for a file that differs from what was written."""
     return CorruptFileError(
         f"{name} is damaged: {what}; nothing of it was used. Put back an intact copy of the file, "
         "or start from another checkpoint or savepoint"

@@ -47,7 +47,7 @@ class LocalStorage:
         except NotADirectoryError:
             usable = False
         except (OSError, ValueError):
-            # Missing is fine. What cannot be looked at now fails when it is used.
+            # Missing is fine. What cannot be checked now fails when it is used.
             usable = "\0" not in self._root
         if not usable:
             raise ConfigurationError(f"{path} cannot be used as storage: it is not a directory")

@@ -269,7 +269,7 @@ class Batch:
     """The elements of one stream in one epoch, as Python objects and as Arrow columns.
 
     A stream of rows has one column per field, any other stream one column called ``value``. Each
-    form is made from the other when first asked for, and kept. Neither may be changed.
+    form is made from the other on first use, and cached. Neither may be changed.
 
     Args:
         type: The type of the elements.

@@ -299,7 +299,7 @@ def _spark_hash(type_: TypeInfo) -> Hash:
     assert isinstance(type_, BasicTypeInfo)  # nothing else can be a key
     coerce = coercer(type_)
     to_bytes = _BYTES[type_.name]
-    exact = _UNSEEN.get(type_.name)
+    exact = _UNCHECKED.get(type_.name)
 
     def hash_value(value: Any, seed: int) -> int:
         if value.__class__ is exact:
@@ -322,9 +322,9 @@ def _nanos(value: time) -> bytes:
     return _int64((seconds * 1_000_000 + value.microsecond) * 1_000)
 
 
-# Values of these classes need no look before they are hashed. A byte or a short is hashed as an
+# Values of these classes need no check before they are hashed. A byte or a short is hashed as an
 # int, so its range would go unchecked.
-_UNSEEN = {"string": str, "bytes": bytes, "boolean": bool, "int": int, "long": int}
+_UNCHECKED = {"string": str, "bytes": bytes, "boolean": bool, "int": int, "long": int}
 _BYTES: dict[str, Callable[[Any], bytes]] = {
     "string": str.encode,
     "bytes": bytes,
