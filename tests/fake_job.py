@@ -35,10 +35,9 @@ from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.envelope import digest
 from turnback.storage.open import open_storage
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 _NAMES = itertools.count()
 START = 1_700_000_000_000

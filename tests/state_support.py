@@ -14,8 +14,8 @@ from turnback.state.delta import BuiltDelta, DeltaBuilder
 from turnback.state.files import StateFile, merged_lineage
 from turnback.state.merging import merge
 from turnback.state.replica import Replica, open_replica
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec, group_range
+from turnback.types.typeinfo import Types
 
 
 def merged_file(path: str, built: BuiltDelta, files: Sequence[StateFile], final: bool) -> StateFile:

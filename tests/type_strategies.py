@@ -9,7 +9,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from turnback.types.factory import Types
 from turnback.types.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -17,6 +16,7 @@ from turnback.types.typeinfo import (
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 KEY_TYPES = [

@@ -33,8 +33,8 @@ from .sinks.files import FileSink
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.two_phase import TwoPhaseCommitSink
 from .spark.job import ClaimMode
-from .types.factory import Types
 from .types.row import Row
+from .types.typeinfo import Types
 
 __all__ = [
     "AggregateFunction",

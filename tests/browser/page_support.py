@@ -31,7 +31,7 @@ from turnback.job.status import (
     ProgramSetting,
     StatusUpdate,
 )
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 EVIL = "<img src=x onerror=alert(1)>"
 LONG = "a-name-that-somebody-generated-" + "x" * 90

@@ -17,9 +17,9 @@ from crash.driver import Driver
 from crash.verify import SINKS, Findings, Truth, examine
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.snapshot.snapshot import verify
 from turnback.storage.base import Storage
 from turnback.storage.open import open_storage
+from verification import verify
 
 Files = dict[str, tuple[int, int]]
 """Names of files, with inode and time of the last change."""

@@ -11,6 +11,7 @@ from faults import POINTS
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
+from verification import verify_savepoint
 
 FILES = 13
 """Epochs enough for state files to be merged."""
@@ -53,7 +54,7 @@ def test_killed_once(place: MakePlace, point: str) -> None:
         kill(job, point, *start)
         driver = run(job)
         if point in STOP:  # it has ended there, as it was asked to
-            assert SavepointDirectory.locate(target).verify() == []
+            assert verify_savepoint(target) == []
             assert job.latest().epoch == SavepointDirectory.locate(target).load().epoch
             driver = run(job)
     job.assert_settled(driver.report)

@@ -10,7 +10,7 @@ from crash.conftest import MakePlace
 from crash.driver import Driver, parent
 from crash.place import Place
 from services.spark import SparkCluster, spark_cluster
-from turnback.snapshot.snapshot import verify
+from verification import verify
 
 pytestmark = pytest.mark.timeout(900)
 

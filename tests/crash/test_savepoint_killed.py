@@ -13,6 +13,7 @@ from turnback.core.errors import CheckpointNotFoundError
 from turnback.job.request import Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
+from verification import verify_savepoint
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -47,7 +48,7 @@ def test_killed_while_a_savepoint_is_written(place: MakePlace) -> None:
     metadata = SavepointDirectory.locate(path).load()
     there = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
     assert there == {"_metadata.json", *metadata.files()}
-    assert SavepointDirectory.locate(path).verify() == []
+    assert verify_savepoint(path) == []
     assert not job.examine(), job.examine()
 
 

@@ -10,6 +10,7 @@ from turnback.job.request import Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavepointMetadata
+from verification import verify_savepoint
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,7 +37,7 @@ def assert_ended(job: Place, requests: Requests, request: Request) -> SavepointM
     metadata = SavepointDirectory.locate(path).load()
     there = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_file()}
     assert there == {"_metadata.json", *metadata.files()}
-    assert SavepointDirectory.locate(path).verify() == []
+    assert verify_savepoint(path) == []
     assert metadata.epoch < EPOCHS, "it was asked too late to tell anything"
     assert {job.newest(sink) for sink in ("sequence", "tally")} == {metadata.epoch}
     assert job.latest().epoch == metadata.epoch

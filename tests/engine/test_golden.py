@@ -9,14 +9,14 @@ import pytest
 
 import golden_job
 from job_support import Jobs
-from turnback.snapshot.directory import SavepointDirectory
+from verification import verify_savepoint
 
 GOLDEN = sorted((Path(__file__).parents[1] / "integration" / "golden").iterdir())
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)
 def test_it_goes_on_as_if_it_had_never_stopped(jobs: Jobs, path: Path, tmp_path: Path) -> None:
-    assert SavepointDirectory.locate(path).verify() == []
+    assert verify_savepoint(path) == []
     mine = tmp_path / "savepoint"
     shutil.copytree(path, mine)
     events = tmp_path / "events"

@@ -39,6 +39,7 @@ from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import END_OF_TIME
 from turnback.spark.savepoints import Exporter
+from verification import verify_savepoint
 
 KEYS = "aabcab"
 
@@ -84,7 +85,7 @@ def test_one_is_taken_while_the_job_runs_and_many_jobs_start_from_it(jobs, forma
     for name in ("fork1", "fork2"):
         build(jobs, sink=name).execute(name, bounded=True, start_from=path, fork=True)
         assert jobs.out(name) == [p for p in counted(KEYS * 2) if p not in counted(KEYS)]
-    assert SavepointDirectory.locate(path).verify() == []
+    assert verify_savepoint(path) == []
 
 
 def test_stopping_with_one_ends_the_job_right_there(jobs):
@@ -332,7 +333,7 @@ def test_scheduled_ones_come_by_themselves_and_old_ones_go(jobs):
     assert len([e for e in entries if e.scheduled]) <= 2
     assert [e.path for e in entries if not e.scheduled] == [kept]
     for entry in entries:
-        assert SavepointDirectory.locate(entry.path).verify() == []
+        assert verify_savepoint(entry.path) == []
     with pytest.raises(CheckpointNotFoundError):
         SavepointDirectory.locate(first.path).load()
 
@@ -377,7 +378,7 @@ def test_one_is_taken_by_itself_before_a_stop_and_before_an_upgrade(jobs):
     env.execute("job", bounded=True)
     before = catalog.list()[-1]
     assert before.label == "before-upgrade"
-    assert SavepointDirectory.locate(before.path).verify() == []
+    assert verify_savepoint(before.path) == []
     client = jobs.start(build(jobs, **how, **{"savepoints.on-stop": False}))
     assert client.stop().result(60) is None
     client.result(60)
@@ -424,7 +425,7 @@ def test_one_asked_for_while_the_job_restarts(jobs):
     settled(jobs, KEYS)
     client.cancel()
     assert client.result(60).attempts == 2
-    assert SavepointDirectory.locate(jobs.directory / "sp").verify() == []
+    assert verify_savepoint(jobs.directory / "sp") == []
 
 
 def test_the_attempt_fails_while_the_savepoint_of_a_stop_is_written(jobs, monkeypatch):

@@ -19,7 +19,7 @@ from turnback import (
 )
 from turnback.checkpoint.log import CheckpointLog
 from turnback.job.directory import JobDirectory
-from turnback.snapshot.snapshot import verify
+from verification import verify
 
 
 class Count(KeyedProcessFunction):

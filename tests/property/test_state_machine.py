@@ -22,7 +22,7 @@ from turnback.program.descriptors import (
     ValueStateDescriptor,
 )
 from turnback.state.files import in_order, plan_merges
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 
 class Join:

@@ -6,7 +6,6 @@ from os import PathLike
 
 from turnback.api.arguments import path_text
 from turnback.config.checkpointing import (
-    CHECKPOINT_OPTIONS,
     CheckpointingMode,
     CheckpointSettings,
     CheckpointStorage,
@@ -18,7 +17,7 @@ from turnback.core.units import parse_duration
 
 Duration = int | str | timedelta
 
-_OPTIONS = {option.field: option for option in CHECKPOINT_OPTIONS}
+_OPTIONS = {option.field: option for option in CheckpointSettings.options()}
 
 
 class CheckpointConfig:

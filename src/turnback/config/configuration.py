@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -36,26 +36,19 @@ class ConfigEntry:
     """A key, what counts for it, and why.
 
     Attributes:
-        key: Its name.
         value_text: What counts, as people write it; stars for a secret, None for nothing.
         origin: "default", the file's name, the environment variable, "code" or "-D".
-        doc: What it does.
-        default: What counts when nobody sets it.
-        is_set: Whether somebody did.
-        secret: Whether the value is hidden.
     """
 
     key: str
     value_text: str | None
     origin: str
     doc: str
-    default: str | None
     is_set: bool
-    secret: bool
 
 
 class Configuration:
-    """What is configured, and where; never changes.
+    """What is configured, and where; immutable.
 
     Layers, of which each overrides the one before it: defaults, the configuration file,
     environment variables, code, the command line.
@@ -78,47 +71,37 @@ class Configuration:
         environ: Mapping[str, str] | None = None,
         directory: str | os.PathLike[str] | None = None,
     ) -> Configuration:
-        """Gather what all layers say, and check it.
+        """Read all layers, and check them.
 
         Args:
             in_code: Keys and values a program was written with.
             command_line: Keys and values of ``-D``, see `parse_pairs`.
             environ: Environment variables; by default those of this process.
-            directory: Where ``turnback.yaml`` is looked for; by default the working directory.
-
-        Raises:
-            ConfigurationError: A file cannot be read, a key is not known, or a value cannot be
-                used.
+            directory: Where ``turnback.yaml`` is; by default the working directory.
         """
         environ = os.environ if environ is None else environ
-        in_code_name = "the configuration in code"
-        code = _raw_settings(in_code, CODE, in_code_name)
+        where = "the configuration in code"
+        code = _raw_settings(in_code, CODE, where)
         options = _raw_settings(command_line, COMMAND_LINE, COMMAND_LINE)
         return cls(
             {
                 Precedence.ROOT: root_layer(environ),
                 Precedence.FILE: file_layer(environ, Path(directory or ".")),
                 Precedence.ENVIRONMENT: variable_layer(environ),
-                Precedence.IN_CODE: read_layer(
-                    Precedence.IN_CODE, code, "the configuration in code"
-                ),
+                Precedence.IN_CODE: read_layer(Precedence.IN_CODE, code, where),
                 Precedence.COMMAND_LINE: read_layer(Precedence.COMMAND_LINE, options),
             }
         )
 
     def with_code(self, key: str, value: Any) -> Configuration:
-        """Return a configuration in which code sets a key; the command line still wins.
-
-        Raises:
-            ConfigurationError: The key is not known, or the value cannot be used.
-        """
+        """Return a configuration in which code sets a key; the command line still wins."""
         made = read_layer(Precedence.SETTERS, [RawSetting(key, value, CODE)])
         return self._with_setters({**self._layers.get(Precedence.SETTERS, {}), **made})
 
-    def without_code(self, unwanted: Callable[[str], bool]) -> Configuration:
-        """Return a configuration without the keys that `with_code` had set and that match."""
+    def without_code(self, prefix: str) -> Configuration:
+        """Return a configuration without the keys below a prefix that `with_code` had set."""
         setters = self._layers.get(Precedence.SETTERS, {})
-        return self._with_setters({k: s for k, s in setters.items() if not unwanted(k)})
+        return self._with_setters({k: s for k, s in setters.items() if not k.startswith(prefix)})
 
     @property
     def raw(self) -> Mapping[str, str]:
@@ -126,31 +109,17 @@ class Configuration:
         return MappingProxyType({key: s.text for key, s in self._settings.items()})
 
     def value(self, key: str) -> Any:
-        """What counts for a key, parsed; None when it is not set and has no default.
-
-        Raises:
-            ConfigurationError: The key is not known.
-        """
+        """What counts for a key, parsed; None when it is not set and has no default."""
         option = option_of(key)
         setting = self._settings.get(option.key)
         text = option.default if setting is None else setting.text
         return None if text is None else option.parse(option.key, text)
 
     def origin(self, key: str) -> str:
-        """Where the value of a key comes from.
-
-        Raises:
-            ConfigurationError: The key is not known.
-        """
         setting = self._settings.get(option_of(key).key)
         return DEFAULT if setting is None else setting.origin
 
     def precedence(self, key: str) -> Precedence:
-        """The layer the value of a key comes from.
-
-        Raises:
-            ConfigurationError: The key is not known.
-        """
         setting = self._settings.get(option_of(key).key)
         return Precedence.DEFAULT if setting is None else setting.precedence
 
@@ -161,14 +130,8 @@ class Configuration:
         return [self._entry(known[key]) for key in sorted(known)]
 
     def __repr__(self) -> str:
-        shown = {e.key: e.value_text for e in self.entries() if e.is_set}
-        return f"Configuration({shown})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Configuration) and self._settings == other._settings
-
-    def __hash__(self) -> int:
-        return hash(frozenset(self._settings.items()))
+        settings = {e.key: e.value_text for e in self.entries() if e.is_set}
+        return f"Configuration({settings})"
 
     def _with_setters(self, setters: Layer) -> Configuration:
         return Configuration({**self._layers, Precedence.SETTERS: setters})
@@ -181,9 +144,7 @@ class Configuration:
             value_text=HIDDEN if option.secret and setting is not None else value,
             origin=self.origin(option.key),
             doc=option.doc,
-            default=option.default,
             is_set=setting is not None,
-            secret=option.secret,
         )
 
 
@@ -205,16 +166,12 @@ class ConfigurationEditor:
         self.current = configuration
 
     def set(self, settings: Mapping[str, Any]) -> None:
-        """Set keys in code: all of them, or none if one cannot be used.
-
-        Raises:
-            ConfigurationError: A key is not known, or a value cannot be used.
-        """
+        """Set keys in code: all of them, or none if one cannot be used."""
         self._set(self.current, settings)
 
     def replace(self, prefix: str, settings: Mapping[str, Any]) -> None:
         """The same, and forget what code had set below this prefix."""
-        self._set(self.current.without_code(lambda key: key.startswith(prefix)), settings)
+        self._set(self.current.without_code(prefix), settings)
 
     def _set(self, configuration: Configuration, settings: Mapping[str, Any]) -> None:
         for key, value in settings.items():
@@ -227,20 +184,20 @@ _STORAGE = "execution.checkpointing.storage"
 
 
 def storage_options(configuration: Configuration) -> dict[str, str]:
-    """What is said of object stores, as `open_storage` takes it."""
+    """The settings of object stores, as `open_storage` takes them."""
     return as_storage_options(configuration.raw)
 
 
 def spark_options(configuration: Configuration) -> dict[str, str]:
-    """What is said to Spark, by Spark's names."""
+    """Spark's own settings."""
     return {key: value for key, value in configuration.raw.items() if key.startswith(SPARK_PREFIX)}
 
 
 def state_backend(configuration: Configuration) -> tuple[str, CheckpointStorage]:
     """The local store, and where checkpoints go.
 
-    A classic pair says both; the key of the storage wins over it, unless the pair was named in a
-    layer that comes later.
+    A classic pair names both; the key of the storage wins over it, unless the pair was set in a
+    later layer.
     """
     backend, paired = BACKENDS[configuration.value(_BACKEND)]
     storage: CheckpointStorage | None = configuration.value(_STORAGE)

@@ -1,4 +1,4 @@
-"""The places settings come from: environment variables, a file, code and the command line."""
+"""The layers of a configuration: environment variables, a file, code and the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnback.config.options import SPELLINGS, option_of, suggestion
 from turnback.config.restart import RESTART_TYPE, restart_kind
@@ -31,13 +31,7 @@ class Precedence(IntEnum):
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that somebody gave.
-
-    Attributes:
-        text: The value, checked and as people write it.
-        origin: Where it was given.
-        precedence: The layer it is in.
-    """
+    """A value that was set, checked and as people write it, and where."""
 
     text: str
     origin: str
@@ -48,8 +42,7 @@ Layer = Mapping[str, Setting]
 """Settings by the main name of their key."""
 
 
-@dataclass(frozen=True)
-class RawSetting:
+class RawSetting(NamedTuple):
     """A key and a value as somebody wrote them, and where."""
 
     key: str
@@ -60,16 +53,12 @@ class RawSetting:
 def read_layer(
     precedence: Precedence, settings: Iterable[RawSetting], where: str | None = None
 ) -> dict[str, Setting]:
-    """Check what one place says.
+    """Check the settings of one layer.
 
     Args:
         precedence: The layer.
         settings: Keys, by any of their names, and values.
-        where: What error messages call the place; by default the origin.
-
-    Raises:
-        ConfigurationError: A key is not known, a value cannot be used, or two names of one key
-            disagree.
+        where: What error messages call the layer; by default the origin.
     """
     layer: dict[str, Setting] = {}
     names: dict[str, str] = {}
@@ -94,18 +83,15 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
 
     Args:
         pairs: Texts of the form ``key=value``; the value may hold further equals signs.
-
-    Raises:
-        ConfigurationError: One has another form, or a key comes twice with different values.
     """
     settings: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         key, value = key.strip(), value.strip()
         if not equals or not key:
-            shown = key if equals or len(key) < 80 else f"{key[:77]}..."
+            start = key if equals or len(key) < 80 else f"{key[:77]}..."
             raise ConfigurationError(
-                f"-D {shown}: write key=value, for example -D parallelism.default=4"
+                f"-D {start}: write key=value, for example -D parallelism.default=4"
             )
         if settings.get(key, value) != value:
             raise ConfigurationError(f"-D {key} is given twice with different values: keep one")
@@ -126,11 +112,7 @@ _KEYS = {variable_of(key): key for key in SPELLINGS}
 
 
 def variable_layer(environ: Mapping[str, str]) -> Layer:
-    """What the variables say whose names begin with TURNBACK_CONF_.
-
-    Raises:
-        ConfigurationError: One of them stands for no key, or its value cannot be used.
-    """
+    """The settings in variables whose names begin with TURNBACK_CONF_."""
     names = sorted(name for name in environ if name.startswith(VARIABLE_PREFIX))
     for name in names:
         if name.startswith(variable_of("spark.")):
@@ -147,7 +129,7 @@ def variable_layer(environ: Mapping[str, str]) -> Layer:
 
 
 def root_layer(environ: Mapping[str, str]) -> Layer:
-    """What TURNBACK_ROOT says, which counts where nothing else names the directory."""
+    """The directory in TURNBACK_ROOT, which counts where nothing else names it."""
     root = environ.get(ROOT_VARIABLE)
     given = [RawSetting("state.checkpoints.dir", root, ROOT_VARIABLE)] if root else []
     return read_layer(Precedence.ROOT, given)
@@ -158,11 +140,7 @@ DEFAULT_FILE = "turnback.yaml"
 
 
 def file_layer(environ: Mapping[str, str], directory: Path) -> Layer:
-    """What the file says: the one TURNBACK_CONF names, else turnback.yaml if there is one.
-
-    Raises:
-        ConfigurationError: It is not there although it was named, cannot be read, or is wrong.
-    """
+    """The settings in the file TURNBACK_CONF names, else in turnback.yaml if there is one."""
     named = environ.get(FILE_VARIABLE)
     name = named or DEFAULT_FILE
     path = directory / Path(name).expanduser()
@@ -217,15 +195,12 @@ def _loader() -> Any:
         """
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            seen = set()
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode):
-                    continue
-                if key.value in seen:
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            for index, key in enumerate(keys):
+                if key.value in (earlier.value for earlier in keys[:index]):
                     raise yaml.constructor.ConstructorError(
                         None, None, f"{key.value!r} is there twice", key.start_mark
                     )
-                seen.add(key.value)
             return super().construct_mapping(node, deep)
 
     null = "tag:yaml.org,2002:null"
@@ -234,17 +209,16 @@ def _loader() -> Any:
     return Loader
 
 
-_EITHER_OR = (("savepoints.schedule.interval", "savepoints.schedule.cron"),)
+_EITHER_OR = ("savepoints.schedule.interval", "savepoints.schedule.cron")
 
 
 def resolve(layers: Sequence[Layer]) -> dict[str, Setting]:
     """Return the settings that count, by key."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        for keys in _EITHER_OR:
-            if any(key in layer for key in keys):
-                for key in keys:
-                    merged.pop(key, None)
+        if any(key in layer for key in _EITHER_OR):
+            for key in _EITHER_OR:
+                merged.pop(key, None)
         merged.update(layer)
     chosen = _restart_type(layers)
     if chosen is None:
@@ -254,10 +228,10 @@ def resolve(layers: Sequence[Layer]) -> dict[str, Setting]:
 
 
 def _restart_type(layers: Sequence[Layer]) -> Setting | None:
-    """The highest layer that says anything of restarts says which strategy it is.
+    """The highest layer with keys of restart strategies decides which strategy it is.
 
-    Either by name, or because all its keys are about one. The keys of the other strategies, in
-    the layers below, then mean nothing.
+    Either by name, or because all its keys belong to one. The keys of the other strategies, in
+    the layers below, are then ignored.
     """
     kinds: set[str] = set()
     for layer in reversed(layers):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, Self
 
 from turnback.core.errors import ConfigurationError
 from turnback.core.units import duration_setting, parse_duration, parse_size
@@ -29,13 +29,12 @@ class Option:
     """A configuration key.
 
     Attributes:
-        key: Its name.
         parse: Reads a value, whoever wrote it.
         doc: What it does, in a sentence.
         default: What counts when it is not set, as people write it; None for nothing.
         field: The field it fills, where a group of keys fills a data class.
-        aliases: Other names for the same thing.
-        secret: Whether its value is never shown.
+        aliases: Other names for the same key.
+        secret: Whether its value is never printed.
         write: Turns what `parse` returns into text that `parse` reads alike.
     """
 
@@ -53,11 +52,7 @@ class Option:
         return (self.key, *self.aliases)
 
     def text(self, spelling: str, value: Any) -> str:
-        """A value, checked, in the one form in which it is kept and shown.
-
-        Raises:
-            ConfigurationError: It cannot be used.
-        """
+        """A value, checked, in the one form in which it is stored and printed."""
         if value is None:
             raise ConfigurationError(f"{spelling} has no value: give it one, or leave it out")
         if isinstance(value, Mapping | list | tuple | set):
@@ -72,11 +67,7 @@ def spellings(options: Iterable[Option]) -> tuple[str, ...]:
 
 
 def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the options that are there, by field; other keys are ignored.
-
-    Raises:
-        ConfigurationError: A value cannot be used, or two spellings of a key disagree.
-    """
+    """Return the values of the options that are there, by field; other keys are ignored."""
     values: dict[str, Any] = {}
     for option in options:
         origin = ""
@@ -90,16 +81,48 @@ def read_options(options: Iterable[Option], configuration: Mapping[str, Any]) ->
     return values
 
 
-def check_fields(options: Iterable[Option], settings: Any) -> None:
-    """Raise `ConfigurationError` unless each field of a data class holds what its option allows."""
-    optional = {field.name for field in fields(settings) if field.default is None}
-    for option in options:
-        value = getattr(settings, option.field)
-        if value is None and option.field in optional:
-            continue
-        parsed = option.parse(option.key, value)
-        if parsed != value:
-            raise ConfigurationError(f"{option.key} is {value!r}: it must be {parsed!r}")
+@dataclass(frozen=True)
+class Settings:
+    """Base of data classes whose fields are configuration keys, checked; see `option_field`."""
+
+    def __post_init__(self) -> None:
+        for option in self.options():
+            value = getattr(self, option.field)
+            if value is None and option.default is None:
+                continue
+            parsed = option.parse(option.key, value)
+            if parsed != value:
+                raise ConfigurationError(f"{option.key} is {value!r}: it must be {parsed!r}")
+
+    @classmethod
+    def options(cls) -> tuple[Option, ...]:
+        return tuple(replace(f.metadata["option"], field=f.name) for f in fields(cls))
+
+    @classmethod
+    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
+        """Read the settings from configuration keys; keys of other parts are ignored."""
+        return cls(**read_options(cls.options(), configuration))
+
+
+def option_field(
+    key: str,
+    parse: Parser,
+    doc: str,
+    default: str | None = None,
+    aliases: tuple[str, ...] = (),
+    write: Callable[[Any], str] = written,
+) -> Any:
+    """Declare a field of `Settings` and the configuration key that sets it, see `Option`."""
+    option = Option(key, parse, doc, default, aliases=aliases, write=write)
+    value = None if default is None else parse(key, default)
+    return field(default=value, metadata={"option": option})
+
+
+def duration_field(
+    key: str, doc: str, default: str | None = None, least: int = 0, hint: str = ""
+) -> Any:
+    """Declare a field that holds milliseconds."""
+    return option_field(key, duration(least, hint), doc, default, write=duration_setting)
 
 
 def duration(least: int = 0, hint: str = "") -> Parser:
@@ -112,18 +135,6 @@ def duration(least: int = 0, hint: str = "") -> Parser:
         return ms
 
     return parse
-
-
-def duration_option(
-    key: str,
-    doc: str,
-    default: str | None,
-    field: str,
-    least: int = 0,
-    hint: str = "",
-) -> Option:
-    """Return the option for a duration in milliseconds."""
-    return Option(key, duration(least, hint), doc, default, field, write=duration_setting)
 
 
 def size(least: int = 0) -> Parser:

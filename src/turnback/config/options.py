@@ -8,135 +8,101 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any
 
-from turnback.config.checkpointing import CHECKPOINT_OPTIONS, CheckpointStorage
+from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
 from turnback.config.option import (
     Option,
+    Parser,
     choice,
     count,
-    duration_option,
+    duration,
     flag,
     size,
     spellings,
     text,
+    written,
 )
 from turnback.config.restart import RESTART_OPTIONS
-from turnback.config.savepoints import SAVEPOINT_OPTIONS
+from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError
-from turnback.core.units import size_setting
+from turnback.core.units import duration_setting, size_setting
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"
 
 
-# The field is the option of `S3Storage`; path style is the opposite of its option.
+def _s3(
+    key: str,
+    doc: str,
+    default: str | None = None,
+    parse: Parser = text,
+    field: str | None = None,
+    **more: Any,
+) -> Option:
+    """The key of an option of `S3Storage`: `field`, by default that of the same name."""
+    name = field or key.removeprefix("s3.").replace("-", "_")
+    return Option(key, parse, doc, default, name, **more)
+
+
+_TIME: dict[str, Any] = {"parse": duration(1), "write": duration_setting}
+
 S3_OPTIONS = (
-    Option(
-        "s3.endpoint",
-        text,
-        "Address of the object store; not needed for Amazon's own.",
-        field="endpoint",
-    ),
-    Option("s3.access-key", text, "Name of the access key.", field="access_key_id"),
-    Option(
-        "s3.secret-key", text, "Secret of the access key.", field="secret_access_key", secret=True
-    ),
-    Option(
-        "s3.session-token",
-        text,
-        "Token that goes with a temporary access key.",
-        field="session_token",
-        secret=True,
-    ),
-    Option(
-        "s3.region", text, "Region of the bucket.", field="region", aliases=("s3.endpoint.region",)
-    ),
-    Option(
+    _s3("s3.endpoint", "Address of the object store; not needed for Amazon's own."),
+    _s3("s3.access-key", "Name of the access key.", field="access_key_id"),
+    _s3("s3.secret-key", "Secret of the access key.", field="secret_access_key", secret=True),
+    _s3("s3.session-token", "Token that goes with a temporary access key.", secret=True),
+    _s3("s3.region", "Region of the bucket.", aliases=("s3.endpoint.region",)),
+    _s3(
         "s3.path.style.access",
-        flag,
         "Whether the bucket is part of the path, as most stores other than Amazon's want it, "
         "instead of the host's name.",
         "true",
-        _VIRTUAL_HOSTED,
+        flag,
+        _VIRTUAL_HOSTED,  # the opposite
         aliases=("s3.path-style-access",),
     ),
-    Option(
-        "s3.allow-http",
-        flag,
-        "Whether an endpoint without TLS may be used.",
-        "false",
-        "allow_http",
-    ),
-    Option(
+    _s3("s3.allow-http", "Whether an endpoint without TLS may be used.", "false", flag),
+    _s3(
         "s3.allow-invalid-certificates",
-        flag,
-        "Whether certificates go unchecked; for tests.",
+        "Whether invalid TLS certificates are accepted; for tests.",
         "false",
-        "allow_invalid_certificates",
-    ),
-    Option(
-        "s3.skip-signature",
         flag,
-        "Whether requests go unsigned, for public buckets.",
-        "false",
-        "skip_signature",
     ),
-    Option(
+    _s3("s3.skip-signature", "Whether requests are not signed, for public buckets.", "false", flag),
+    _s3(
         "s3.server-side-encryption",
-        text,
         "How the store encrypts objects, such as `AES256` or `aws:kms`.",
-        field="server_side_encryption",
     ),
-    Option("s3.sse-kms-key-id", text, "The key it encrypts them with.", field="sse_kms_key_id"),
+    _s3("s3.sse-kms-key-id", "Id of the KMS key that encrypts objects."),
     # Proxies often have a password in their address.
-    Option(
-        "s3.proxy-url", text, "Proxy for requests to the store.", field="proxy_url", secret=True
-    ),
-    duration_option("s3.timeout", "Most time one request may take.", "2 min", "timeout", 1),
-    duration_option("s3.connect-timeout", "Most time to connect.", "5 s", "connect_timeout", 1),
-    duration_option(
-        "s3.retry-timeout", "Most time to repeat a request for.", "3 min", "retry_timeout", 1
-    ),
-    Option(
-        "s3.max-retries",
-        count(0, 1_000),
-        "How often a request is repeated.",
-        "10",
-        "max_retries",
-    ),
+    _s3("s3.proxy-url", "Proxy for requests to the store.", secret=True),
+    _s3("s3.timeout", "Timeout of one request.", "2 min", **_TIME),
+    _s3("s3.connect-timeout", "Timeout for connecting.", "5 s", **_TIME),
+    _s3("s3.retry-timeout", "How long a failed request is retried.", "3 min", **_TIME),
+    _s3("s3.max-retries", "How often a failed request is retried.", "10", count(0, 1_000)),
 )
-
-
 _BY_FIELD = {option.field: option for option in S3_OPTIONS}
 
 
 def as_storage_options(settings: Mapping[str, str]) -> dict[str, str]:
     """Options of `S3Storage` for configuration keys; other keys are ignored."""
-    options = {}
-    for option in S3_OPTIONS:
-        if option.key in settings:
-            value = settings[option.key]
-            options[option.field] = _opposite(value) if option.field == _VIRTUAL_HOSTED else value
-    return options
+    given = {o.field: settings[o.key] for o in S3_OPTIONS if o.key in settings}
+    return {name: _negated(name, value) for name, value in given.items()}
 
 
 def from_storage_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Configuration keys for options of `S3Storage`.
-
-    Raises:
-        ConfigurationError: There is no such option.
-    """
+    """Configuration keys for options of `S3Storage`."""
     settings = {}
     for name, value in options.items():
         option = _BY_FIELD.get(name)
         if option is None:
-            near = get_close_matches(name, _BY_FIELD, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = suggestion(name, tuple(_BY_FIELD))
             raise ConfigurationError(f"unknown storage option {name!r}{hint}")
-        settings[option.key] = _opposite(value) if name == _VIRTUAL_HOSTED else value
+        settings[option.key] = _negated(name, value)
     return settings
 
 
-def _opposite(value: Any) -> str:
-    return "false" if flag(_VIRTUAL_HOSTED, value) else "true"
+def _negated(name: str, value: Any) -> Any:
+    """Path style and virtual hosts are opposites; any other value stays as it is."""
+    return written(not flag(name, value)) if name == _VIRTUAL_HOSTED else value
 
 
 SPARK_PREFIX = "spark."
@@ -176,7 +142,7 @@ MAX_PARALLELISM = 32_768
 
 
 class LogLevel(StrEnum):
-    """What is worth a line in the log."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -185,7 +151,7 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """What a line of the log looks like."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
@@ -195,19 +161,19 @@ _JOB_OPTIONS = (
     Option(
         "parallelism.default",
         count(1),
-        "Number of instances of every operator that has none of its own; when it is not set, "
-        "Spark's default parallelism.",
+        "Parallelism of operators that set none of their own; when it is not set, Spark's default "
+        "parallelism.",
     ),
     Option(
         "pipeline.max-parallelism",
         count(1, MAX_PARALLELISM),
-        "Number of key groups, for the whole life of the job's state.",
+        "Number of key groups; fixed for the lifetime of the job's state.",
         default="128",
     ),
     Option(
         "state.backend.type",
         backend_name,
-        "Where state is kept while the job runs: `rocksdb` (local disk) or `hashmap` (memory); "
+        "Local state store: `rocksdb` (local disk) or `hashmap` (memory); "
         "or a classic pair: `memory`, `jobmanager` (hashmap, checkpoints in the driver's memory) "
         "or `filesystem` (hashmap, checkpoints in files).",
         default="rocksdb",
@@ -216,8 +182,8 @@ _JOB_OPTIONS = (
     Option(
         "state.backend.local-dir",
         text,
-        "Where state is kept on each machine; when it is not set, shared memory for `hashmap` "
-        "and the directory of temporary files for `rocksdb`.",
+        "Directory of local state on each machine; when it is not set, shared memory for `hashmap` "
+        "and the temporary directory for `rocksdb`.",
         aliases=("state.backend.rocksdb.localdir",),
     ),
 )
@@ -232,44 +198,44 @@ _SERVICE_OPTIONS = (
     Option(
         "web.port",
         count(0, 65_535),
-        "Port the dashboard listens on; 0 for any that is free.",
+        "Port the dashboard listens on; 0 for any free port.",
         default="8081",
         aliases=("rest.port",),
     ),
     Option(
         "web.root-path",
         text,
-        "Path below which a reverse proxy shows the dashboard, such as `/turnback`.",
+        "Path under which a reverse proxy serves the dashboard, such as `/turnback`.",
     ),
     Option(
         "web.read-only",
         flag,
-        "Whether the dashboard only shows, and changes nothing.",
+        "Whether the dashboard is read-only.",
         default="false",
     ),
     Option(
         "run.dir",
         text,
-        "Where what `turnback run` starts keeps its log, on the machine of the driver.",
+        "Directory of what `turnback run` starts, with its logs, on the machine of the driver.",
         default="~/.turnback/runs",
     ),
     Option(
         "run.log.max-size",
         size(1 << 10),
-        "When a driver's log is larger, it is begun anew and the part before it is kept beside it.",
+        "A driver's log that grows beyond this size is rotated; one older file is kept.",
         default="64 mb",
         write=size_setting,
     ),
     Option(
         "log.level",
         choice(LogLevel),
-        "What is worth a line in the log: `debug`, `info`, `warning` or `error`.",
+        "Lowest level that is logged: `debug`, `info`, `warning` or `error`.",
         default="info",
     ),
     Option(
         "log.format",
         choice(LogFormat),
-        "What a line of the log looks like: `text`, or `json` for machines.",
+        "Format of log lines: `text`, or `json` for machines.",
         default="text",
     ),
 )
@@ -277,9 +243,9 @@ _SERVICE_OPTIONS = (
 OPTIONS: tuple[Option, ...] = tuple(
     sorted(
         (
-            *CHECKPOINT_OPTIONS,
+            *CheckpointSettings.options(),
             *RESTART_OPTIONS,
-            *SAVEPOINT_OPTIONS,
+            *SavepointSettings.options(),
             *S3_OPTIONS,
             *_JOB_OPTIONS,
             *_SERVICE_OPTIONS,
@@ -296,11 +262,7 @@ _BY_SPELLING = {name: option for option in OPTIONS for name in option.spellings}
 
 
 def option_of(key: str) -> Option:
-    """The option that has this name.
-
-    Raises:
-        ConfigurationError: There is none; the nearest is suggested.
-    """
+    """The option that has this name."""
     if isinstance(key, str):
         if key.startswith(SPARK_PREFIX) and key != SPARK_PREFIX:
             return spark_option(key)

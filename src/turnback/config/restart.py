@@ -8,14 +8,16 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count as count_from
 from typing import Any, ClassVar
 
 from turnback.config.option import (
     Option,
-    check_fields,
+    Settings,
     count,
-    duration_option,
+    duration_field,
     factor,
+    option_field,
     read_options,
 )
 from turnback.core.errors import ConfigurationError
@@ -56,111 +58,32 @@ def _attempts(key: str, value: Any) -> int | None:
         raise ConfigurationError(f"{error}, or {_UNLIMITED}") from None
 
 
-def _attempts_text(attempts: int | None) -> str:
-    return _UNLIMITED if attempts is None else str(attempts)
-
-
 _FIXED, _RATE, _EXPONENTIAL = (f"restart-strategy.{kind}" for kind in RESTART_KINDS)
-
-RESTART_OPTIONS = (
-    Option(
-        RESTART_TYPE,
-        _type,
-        "What follows a failure: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`. "
-        "When nothing is set, a job with checkpoints restarts every second without limit, one "
-        "without them does not restart.",
-        field="kind",
-        aliases=("restart-strategy",),
-    ),
-    Option(
-        f"{_FIXED}.attempts",
-        _attempts,
-        f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
-        "1",
-        "attempts",
-        write=_attempts_text,
-    ),
-    duration_option(f"{_FIXED}.delay", "Time before each restart.", "1 s", "delay_ms"),
-    Option(
-        f"{_RATE}.max-failures-per-interval",
-        count(1),
-        "How many failures one interval may see; one more, and the job fails for good.",
-        "1",
-        "max_failures",
-    ),
-    duration_option(
-        f"{_RATE}.failure-rate-interval",
-        "The interval in which failures are counted.",
-        "1 min",
-        "interval_ms",
-        1,
-    ),
-    duration_option(f"{_RATE}.delay", "Time before each restart.", "1 s", "delay_ms"),
-    duration_option(
-        f"{_EXPONENTIAL}.initial-backoff", "Time before the first restart.", "1 s", "initial_ms", 1
-    ),
-    duration_option(
-        f"{_EXPONENTIAL}.max-backoff", "Most time before a restart.", "1 min", "max_ms", 1
-    ),
-    Option(
-        f"{_EXPONENTIAL}.backoff-multiplier",
-        factor(1),
-        "By how much the time grows from one restart to the next.",
-        "1.5",
-        "multiplier",
-    ),
-    duration_option(
-        f"{_EXPONENTIAL}.reset-backoff-threshold",
-        "A job that ran well for so long starts with the initial time again.",
-        "1 h",
-        "reset_threshold_ms",
-        1,
-    ),
-    Option(
-        f"{_EXPONENTIAL}.jitter-factor",
-        factor(0, 1),
-        "How much of each time is left to chance, so that jobs do not restart in step.",
-        "0.1",
-        "jitter",
-    ),
-)
-"""Every configuration key of the restart strategies."""
-
 
 Duration = int | str | timedelta
 
 
-class RestartStrategy(ABC):
-    """Decides what follows a failure, for one run of a job."""
-
-    @abstractmethod
-    def on_failure(self, now: int) -> int | None:
-        """Say how many milliseconds to wait before the next attempt, `None` to give up."""
+RestartStrategy = Callable[[int], int | None]
+"""Called with the time of each failure of one run of a job, in milliseconds; returns how many of
+them to wait before the next attempt, `None` to give up."""
 
 
-class RestartStrategyConfiguration(ABC):
+@dataclass(frozen=True)
+class RestartStrategyConfiguration(Settings, ABC):
     """A restart strategy as a user writes it down; equal by value, shared by any number of jobs."""
 
     kind: ClassVar[str | None] = None
     """Its name in ``restart-strategy.type``."""
 
-    def __post_init__(self) -> None:
-        check_fields(_options(self.kind), self)
-
     @abstractmethod
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+    def create(self) -> RestartStrategy:
         """Return a fresh strategy for one run of a job."""
 
     def to_configuration(self) -> dict[str, str]:
-        """Return the strategy as configuration keys and values.
-
-        Raises:
-            ConfigurationError: It is none of `RestartStrategies`.
-        """
         if self.kind is None:
             raise ConfigurationError(f"{self!r} has no configuration keys: use RestartStrategies")
         chosen = {RESTART_TYPE: self.kind}
-        return chosen | {o.key: o.write(getattr(self, o.field)) for o in _options(self.kind)}
+        return chosen | {o.key: o.write(getattr(self, o.field)) for o in self.options()}
 
 
 @dataclass(frozen=True)
@@ -169,8 +92,8 @@ class NoRestart(RestartStrategyConfiguration):
 
     kind = "none"
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _FixedDelay(0, 0)
+    def create(self) -> RestartStrategy:
+        return lambda now: None
 
 
 @dataclass(frozen=True)
@@ -179,11 +102,23 @@ class FixedDelayRestart(RestartStrategyConfiguration):
 
     kind = "fixed-delay"
 
-    attempts: int | None = 1
-    delay_ms: int = 1_000
+    attempts: int | None = option_field(
+        f"{_FIXED}.attempts",
+        _attempts,
+        f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
+        "1",
+        write=lambda attempts: _UNLIMITED if attempts is None else str(attempts),
+    )
+    delay_ms: int = duration_field(f"{_FIXED}.delay", "Delay before each restart.", "1 s")
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _FixedDelay(self.attempts, self.delay_ms)
+    def create(self) -> RestartStrategy:
+        failures = count_from(1)
+
+        def on_failure(now: int) -> int | None:
+            over = self.attempts is not None and next(failures) > self.attempts
+            return None if over else self.delay_ms
+
+        return on_failure
 
 
 @dataclass(frozen=True)
@@ -192,12 +127,26 @@ class FailureRateRestart(RestartStrategyConfiguration):
 
     kind = "failure-rate"
 
-    max_failures: int = 1
-    interval_ms: int = 60_000
-    delay_ms: int = 1_000
+    max_failures: int = option_field(
+        f"{_RATE}.max-failures-per-interval",
+        count(1),
+        "How many failures are allowed in one interval; one more, and the job fails for good.",
+        "1",
+    )
+    interval_ms: int = duration_field(
+        f"{_RATE}.failure-rate-interval", "The interval in which failures are counted.", "1 min", 1
+    )
+    delay_ms: int = duration_field(f"{_RATE}.delay", "Delay before each restart.", "1 s")
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _FailureRate(self)
+    def create(self) -> RestartStrategy:
+        failures: deque[int] = deque(maxlen=self.max_failures + 1)
+
+        def on_failure(now: int) -> int | None:
+            failures.append(now)
+            too_many = len(failures) > self.max_failures
+            return None if too_many and now - failures[0] <= self.interval_ms else self.delay_ms
+
+        return on_failure
 
 
 @dataclass(frozen=True)
@@ -206,33 +155,82 @@ class ExponentialDelayRestart(RestartStrategyConfiguration):
 
     kind = "exponential-delay"
 
-    initial_ms: int = 1_000
-    max_ms: int = 60_000
-    multiplier: float = 1.5
-    reset_threshold_ms: int = 3_600_000
-    jitter: float = 0.1
+    initial_ms: int = duration_field(
+        f"{_EXPONENTIAL}.initial-backoff", "Delay before the first restart.", "1 s", 1
+    )
+    max_ms: int = duration_field(
+        f"{_EXPONENTIAL}.max-backoff", "Longest delay before a restart.", "1 min", 1
+    )
+    multiplier: float = option_field(
+        f"{_EXPONENTIAL}.backoff-multiplier",
+        factor(1),
+        "Factor by which the delay grows from one restart to the next.",
+        "1.5",
+    )
+    reset_threshold_ms: int = duration_field(
+        f"{_EXPONENTIAL}.reset-backoff-threshold",
+        "A job that has run this long without a failure starts again with the initial delay.",
+        "1 h",
+        1,
+    )
+    jitter: float = option_field(
+        f"{_EXPONENTIAL}.jitter-factor",
+        factor(0, 1),
+        "Random part of each delay, as a fraction of it, so that jobs do not restart in step.",
+        "0.1",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.max_ms < self.initial_ms:
             raise ConfigurationError(
-                f"restart-strategy.exponential-delay.max-backoff is {self.max_ms} ms: it must be "
-                f"at least the initial backoff, {self.initial_ms} ms"
+                f"{_EXPONENTIAL}.max-backoff is {self.max_ms} ms: it must be at least the initial "
+                f"backoff, {self.initial_ms} ms"
             )
 
     def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
-        return _ExponentialDelay(self, jitter)
+        backoff: float | None = None
+        restarted = 0
+
+        def on_failure(now: int) -> int | None:
+            nonlocal backoff, restarted
+            if backoff is None or now - restarted >= self.reset_threshold_ms:
+                backoff = self.initial_ms
+            else:
+                backoff = min(backoff * self.multiplier, self.max_ms)
+            offset = backoff * self.jitter * (2 * jitter() - 1)
+            delay = max(0, round(min(backoff + offset, self.max_ms)))
+            restarted = now + delay
+            return delay
+
+        return on_failure
 
 
 @dataclass(frozen=True)
 class FallBackRestart(RestartStrategyConfiguration):
-    """Whatever the configuration file says."""
+    """The strategy of the configuration file."""
 
     def to_configuration(self) -> dict[str, str]:
         return {}
 
-    def create(self, jitter: Callable[[], float] = random.random) -> RestartStrategy:
+    def create(self) -> RestartStrategy:
         raise ConfigurationError("fall_back_restart has to be resolved with choose_restart first")
+
+
+_TYPE = Option(
+    RESTART_TYPE,
+    _type,
+    "What follows a failure: `none`, `fixed-delay`, `failure-rate` or `exponential-delay`. "
+    "When nothing is set, a job with checkpoints restarts every second without limit, one "
+    "without them does not restart.",
+    field="kind",
+    aliases=("restart-strategy",),
+)
+_CONFIGURATIONS: dict[str | None, type[RestartStrategyConfiguration]] = {
+    cls.kind: cls
+    for cls in (NoRestart, FixedDelayRestart, FailureRateRestart, ExponentialDelayRestart)
+}
+RESTART_OPTIONS = (_TYPE, *(o for cls in _CONFIGURATIONS.values() for o in cls.options()))
 
 
 class RestartStrategies:
@@ -297,72 +295,6 @@ def choose_restart(
 def restart_from_configuration(
     configuration: Mapping[str, Any],
 ) -> RestartStrategyConfiguration | None:
-    """Return the strategy that configuration keys describe, `None` if they do not.
-
-    Raises:
-        ConfigurationError: A value cannot be used.
-    """
-    kind = read_options(RESTART_OPTIONS[:1], configuration).get("kind")
-    if kind is None:
-        return None
-    return _CONFIGURATIONS[kind](**read_options(_options(kind), configuration))
-
-
-def _options(kind: str | None) -> list[Option]:
-    return [option for option in RESTART_OPTIONS if kind and restart_kind(option.key) == kind]
-
-
-_CONFIGURATIONS: dict[str, Callable[..., RestartStrategyConfiguration]] = {
-    "none": NoRestart,
-    "fixed-delay": FixedDelayRestart,
-    "failure-rate": FailureRateRestart,
-    "exponential-delay": ExponentialDelayRestart,
-}
-
-
-class _FixedDelay(RestartStrategy):
-    def __init__(self, attempts: int | None, delay_ms: int) -> None:
-        self._left = attempts
-        self._delay_ms = delay_ms
-
-    def on_failure(self, now: int) -> int | None:
-        if self._left is not None:
-            if self._left == 0:
-                return None
-            self._left -= 1
-        return self._delay_ms
-
-
-class _FailureRate(RestartStrategy):
-    def __init__(self, configuration: FailureRateRestart) -> None:
-        self._configuration = configuration
-        self._failures: deque[int] = deque(maxlen=configuration.max_failures + 1)
-
-    def on_failure(self, now: int) -> int | None:
-        configuration = self._configuration
-        self._failures.append(now)
-        too_many = len(self._failures) > configuration.max_failures
-        if too_many and now - self._failures[0] <= configuration.interval_ms:
-            return None
-        return configuration.delay_ms
-
-
-class _ExponentialDelay(RestartStrategy):
-    def __init__(self, configuration: ExponentialDelayRestart, jitter: Callable[[], float]) -> None:
-        self._configuration = configuration
-        self._jitter = jitter
-        self._backoff: float | None = None
-        self._restarted = 0
-
-    def on_failure(self, now: int) -> int | None:
-        configuration = self._configuration
-        ran_well = now - self._restarted >= configuration.reset_threshold_ms
-        if self._backoff is None or ran_well:
-            self._backoff = configuration.initial_ms
-        else:
-            grown = self._backoff * configuration.multiplier
-            self._backoff = min(grown, configuration.max_ms)
-        offset = self._backoff * configuration.jitter * (2 * self._jitter() - 1)
-        delay = max(0, round(min(self._backoff + offset, configuration.max_ms)))
-        self._restarted = now + delay
-        return delay
+    """Return the strategy that configuration keys describe, `None` if they do not."""
+    kind = read_options([_TYPE], configuration).get("kind")
+    return None if kind is None else _CONFIGURATIONS[kind].from_configuration(configuration)

@@ -6,10 +6,10 @@ TurnbackError
 │   └── UnsupportedTypeError    a type that has no serializer
 ├── ElementTypeError            an element does not fit the declared type of its stream
 │   └── NullKeyError            a key is null
-├── StorageError                the storage said no, or did not answer
+├── StorageError                the storage refused, failed, or did not answer
 │   ├── NotFoundError
 │   ├── AlreadyExistsError
-│   ├── CommitStateUnknownError a write may or may not have happened; asking again will tell
+│   ├── CommitStateUnknownError a write may or may not have happened; repeating it will tell
 │   ├── CorruptFileError        length or checksum differ; nothing of the file was used
 │   └── FormatVersionError      written by a newer version
 ├── StateError
@@ -132,11 +132,11 @@ class JobNotFoundError(TurnbackError, LookupError):
 
 
 class AmbiguousJobError(TurnbackError, LookupError):
-    """Several jobs fit; say more of the name or id."""
+    """Several jobs match; give more of the name or id."""
 
 
 class JobNotRunningError(TurnbackError):
-    """No driver serves the job, so nothing can be asked of it."""
+    """No driver serves the job, so it takes no requests."""
 
 
 class StillNeededError(TurnbackError):

@@ -1,4 +1,4 @@
-"""Names users choose, and the file names made from them."""
+"""Names users choose, ids, and the file names made from them."""
 
 from __future__ import annotations
 
@@ -12,39 +12,28 @@ from turnback.core.errors import ConfigurationError, PlanError, TurnbackError
 _MAX_NAME = 200
 # File systems allow 255 bytes; some room is left for what others add to a segment.
 _MAX_SEGMENT = 180
-_KEPT = 140
+_CUT_SEGMENT = 140
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
 _CUT = re.compile(r"%.?$")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 def check_uid(uid: str) -> str:
-    """Return the operator uid, or say why it cannot be one.
-
-    Raises:
-        PlanError: It is not text, empty, too long, or holds control characters.
-    """
-    return _check("uid", uid, PlanError)
+    """Return the uid of an operator, or raise `PlanError` if it cannot be one."""
+    return _check_name("uid", uid, PlanError)
 
 
 def check_job_name(name: str) -> str:
-    """Return the job name, or say why it cannot be one.
-
-    Raises:
-        ConfigurationError: It is not text, empty, too long, or holds control characters.
-    """
-    return _check("job name", name, ConfigurationError)
+    """Return the name of a job, or raise `ConfigurationError` if it cannot be one."""
+    return _check_name("job name", name, ConfigurationError)
 
 
 def check_state_name(name: str) -> str:
-    """Return the state name, or say why it cannot be one.
-
-    Raises:
-        PlanError: It is not text, empty, too long, or holds control characters.
-    """
-    return _check("state name", name, PlanError)
+    """Return the name of a state, or raise `PlanError` if it cannot be one."""
+    return _check_name("state name", name, PlanError)
 
 
-def _check(what: str, name: str, error: type[TurnbackError]) -> str:
+def _check_name(what: str, name: str, error: type[TurnbackError]) -> str:
     if not isinstance(name, str):
         raise error(f"a {what} must be a string, got {name!r}")
     if not name.strip():
@@ -53,12 +42,32 @@ def _check(what: str, name: str, error: type[TurnbackError]) -> str:
         raise error(
             f"the {what} {name[:40]!r}... has {len(name)} characters, {_MAX_NAME} are allowed"
         )
-    for char in name:
-        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp"):
-            raise error(
-                f"the {what} {name!r} holds {char!r}, which cannot be printed; leave it out"
-            )
+    check_printable(what, name, error)
     return name
+
+
+def check_printable(what: str, text: str, error: type[TurnbackError], allowed: str = "") -> None:
+    """Raise an error if a text holds control characters other than those allowed."""
+    for char in text:
+        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in allowed:
+            raise error(
+                f"the {what} {text!r} holds {char!r}, which cannot be printed; leave it out"
+            )
+
+
+def is_id(text: object) -> bool:
+    """Return whether this can be the id of a file: letters, digits, '-' and '_', nothing else."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def check_id(id_: str, what: str) -> str:
+    """Return the id, or refuse what could lead to another path than its own."""
+    if not is_id(id_):
+        raise ConfigurationError(
+            f"{id_!r} is not the id of a {what}: ids are 1 to 80 letters, digits, '-' or '_'; "
+            "copy it as it was printed"
+        )
+    return id_
 
 
 def path_segment(name: str) -> str:
@@ -77,7 +86,7 @@ def path_segment(name: str) -> str:
     if len(segment) <= _MAX_SEGMENT:
         return segment
     digest = blake2b(raw, digest_size=16).hexdigest()
-    return f"{_CUT.sub('', segment[:_KEPT])}~{digest}"
+    return f"{_CUT.sub('', segment[:_CUT_SEGMENT])}~{digest}"
 
 
 def segment_name(segment: str) -> str:

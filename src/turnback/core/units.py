@@ -1,53 +1,35 @@
 """Durations and sizes: read from a configuration, written for a configuration or for people."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
 
 from turnback.core.errors import ConfigurationError
 
 _DURATION_UNITS = {
-    "ns": Decimal("0.000001"),
-    "nano": Decimal("0.000001"),
-    "nanosecond": Decimal("0.000001"),
-    "us": Decimal("0.001"),
-    "µs": Decimal("0.001"),
-    "micro": Decimal("0.001"),
-    "microsecond": Decimal("0.001"),
-    "ms": Decimal(1),
-    "milli": Decimal(1),
-    "millisecond": Decimal(1),
-    "s": Decimal(1_000),
-    "sec": Decimal(1_000),
-    "second": Decimal(1_000),
-    "m": Decimal(60_000),
-    "min": Decimal(60_000),
-    "minute": Decimal(60_000),
-    "h": Decimal(3_600_000),
-    "hour": Decimal(3_600_000),
-    "d": Decimal(86_400_000),
-    "day": Decimal(86_400_000),
+    name: Decimal(ms)
+    for names, ms in (
+        ("ns nano nanosecond", "0.000001"),
+        ("us µs micro microsecond", "0.001"),
+        ("ms milli millisecond", "1"),
+        ("s sec second", "1000"),
+        ("m min minute", "60000"),
+        ("h hour", "3600000"),
+        ("d day", "86400000"),
+    )
+    for name in names.split()
 }
 _SIZE_UNITS = {
-    "b": 1,
-    "byte": 1,
-    "k": 1 << 10,
-    "kb": 1 << 10,
-    "kib": 1 << 10,
-    "kibibyte": 1 << 10,
-    "m": 1 << 20,
-    "mb": 1 << 20,
-    "mib": 1 << 20,
-    "mebibyte": 1 << 20,
-    "g": 1 << 30,
-    "gb": 1 << 30,
-    "gib": 1 << 30,
-    "gibibyte": 1 << 30,
-    "t": 1 << 40,
-    "tb": 1 << 40,
-    "tib": 1 << 40,
-    "tebibyte": 1 << 40,
+    name: Decimal(1 << bits)
+    for names, bits in (
+        ("b byte", 0),
+        ("k kb kib kibibyte", 10),
+        ("m mb mib mebibyte", 20),
+        ("g gb gib gibibyte", 30),
+        ("t tb tib tebibyte", 40),
+    )
+    for name in names.split()
 }
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([^\W\d_]*)\s*")
 _MAX = 2**63 - 1
@@ -73,10 +55,9 @@ def parse_duration(value: int | str | timedelta, name: str = "duration") -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return _checked(Decimal(value), value, name)
     if isinstance(value, str):
-        amount, unit = _split(value)
-        factor = _DURATION_UNITS.get(_singular(unit) if unit else "ms")
-        if amount is not None and factor is not None:
-            return _checked(amount * factor, value, name)
+        ms = _quantity(value, _DURATION_UNITS, "ms")
+        if ms is not None:
+            return _checked(ms, value, name)
     raise ConfigurationError(
         f"{name}: {value!r} is not a duration; write milliseconds, or a number and a unit "
         "(ms, s, min, h, d), for example '10 s'"
@@ -96,12 +77,9 @@ def parse_size(value: int | str, name: str = "size") -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX:
         return value
     if isinstance(value, str):
-        amount, unit = _split(value)
-        factor = _SIZE_UNITS.get(_singular(unit) if unit else "b")
-        if amount is not None and factor is not None:
-            size = amount * factor
-            if size == int(size) and size <= _MAX:
-                return int(size)
+        size = _quantity(value, _SIZE_UNITS, "b")
+        if size is not None and size == int(size) and size <= _MAX:
+            return int(size)
     raise ConfigurationError(
         f"{name}: {value!r} is not a size; write bytes, or a number and a unit (b, kb, mb, gb, tb),"
         " for example '64 mb'"
@@ -165,15 +143,13 @@ def _in_whole_units(amount: int, steps: Sequence[tuple[str, int]]) -> str:
     return f"{amount // step} {unit}"
 
 
-def _split(text: str) -> tuple[Decimal | None, str]:
+def _quantity(text: str, units: Mapping[str, Decimal], default: str) -> Decimal | None:
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        return None, ""
-    return Decimal(match[1]), match[2].lower()
-
-
-def _singular(unit: str) -> str:
-    return unit[:-1] if len(unit) > 2 and unit.endswith("s") else unit
+        return None
+    unit = match[2].lower() or default
+    factor = units.get(unit[:-1] if len(unit) > 2 and unit.endswith("s") else unit)
+    return None if factor is None else Decimal(match[1]) * factor
 
 
 def _checked(ms: Decimal, value: object, name: str) -> int:

@@ -12,11 +12,9 @@ from turnback.core.errors import ConfigurationError, ElementTypeError, StateErro
 from turnback.inspect.model import StatePage
 from turnback.inspect.snapshots import reading
 from turnback.inspect.text import Formatter, formatter, parse_key
-from turnback.snapshot.reader import spans_of
-from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
-from turnback.types.factory import Types
-from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,8 +10,7 @@ from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
 from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
 from turnback.inspect.snapshots import reading
-from turnback.snapshot.reader import spans
-from turnback.snapshot.snapshot import Snapshot
+from turnback.snapshot.snapshot import Snapshot, spans
 
 if TYPE_CHECKING:  # needs Arrow
     from turnback.snapshot.diff import EntryChange, StatePair

@@ -197,7 +197,7 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
         storage.delete(mark)
     inside = open_storage(partial.path, options)
     if isinstance(inside, LocalStorage):
-        inside.remove_leftovers()
+        inside.leftovers(remove=True)
 
 
 def _stale_records(

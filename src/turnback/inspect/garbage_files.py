@@ -120,7 +120,7 @@ def remove_half_written(job: Job) -> None:
     _require_idle(job)
     storage = job.directory.storage
     if isinstance(storage, LocalStorage):
-        storage.remove_leftovers()
+        storage.leftovers(remove=True)
 
 
 def _require_idle(job: Job) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import msgspec
 
 from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
+from turnback.core.ids import check_id, is_id
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
+from turnback.storage.envelope import decode_document, encode_document
 
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "savepoints"
@@ -23,16 +24,7 @@ Unreadable = CorruptFileError | FormatVersionError
 
 
 class SavepointEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A savepoint that was completed.
-
-    Attributes:
-        path: Its directory.
-        created_ms: When, by the driver's clock.
-        checkpoint: Number of the checkpoint it was written from.
-        epoch: The epoch of that checkpoint.
-        note: Why it was taken.
-        scheduled: Whether the schedule asked for it, not a user.
-    """
+    """A completed savepoint; `checkpoint` and `epoch` are those it was written from."""
 
     id: str
     path: str
@@ -55,20 +47,10 @@ class SavepointCatalog:
         self._storage = storage
 
     def add(self, entry: SavepointEntry) -> None:
-        """Record a savepoint; recording the same one again changes nothing.
-
-        Raises:
-            AlreadyExistsError: Another savepoint has this id.
-        """
+        """Record a savepoint; recording the same one again changes nothing."""
         claim(self._storage, _path(entry.id), encode_document(_KIND, FORMAT, entry))
 
     def get(self, id_: str) -> SavepointEntry:
-        """Return the record of a savepoint.
-
-        Raises:
-            NotFoundError: None is recorded under this id.
-            CorruptFileError: The record is damaged; or `FormatVersionError`, if it is newer.
-        """
         path = _path(check_id(id_, "savepoint"))
         name = f"{self._storage.uri}/{path}"
         data = self._storage.get(path)
@@ -87,31 +69,25 @@ class SavepointCatalog:
             _LOG.warning("a record of a savepoint is left out: %s", error)
         return entries
 
-    def latest(self) -> SavepointEntry | None:
-        """Return the newest savepoint, `None` if there is none.
+    def latest(self, before_ms: int | None = None) -> SavepointEntry | None:
+        """Return the newest savepoint, at all or at or before a time; `None` if there is none.
 
         Raises:
             CorruptFileError: A record cannot be read, so the newest is not known.
             FormatVersionError: A record was written by a newer version, likewise.
         """
-        return next(reversed(self._all()), None)
-
-    def find(self, before_ms: int) -> SavepointEntry | None:
-        """Return the newest savepoint taken at or before a time; raises as `latest`."""
-        return next((e for e in reversed(self._all()) if e.created_ms <= before_ms), None)
-
-    def forget(self, id_: str) -> None:
-        """Remove the record of a savepoint, not the savepoint; a missing one is fine."""
-        self._storage.delete(_path(check_id(id_, "savepoint")))
-
-    def _all(self) -> builtins.list[SavepointEntry]:
         entries, unreadable = self._scan()
         for error in unreadable:
             raise type(error)(
                 f"{error}. Which savepoint is the newest is not known: name one by its directory, "
                 "or delete this record"
             ) from error
-        return entries
+        known = (e for e in reversed(entries) if before_ms is None or e.created_ms <= before_ms)
+        return next(known, None)
+
+    def forget(self, id_: str) -> None:
+        """Remove the record of a savepoint, not the savepoint; a missing one is fine."""
+        self._storage.delete(_path(check_id(id_, "savepoint")))
 
     def _scan(self) -> tuple[builtins.list[SavepointEntry], builtins.list[Unreadable]]:
         entries: list[SavepointEntry] = []
@@ -137,11 +113,7 @@ def _path(id_: str) -> str:
 def surplus(savepoints: Sequence[SavepointEntry], keep: int) -> list[SavepointEntry]:
     """Return which scheduled savepoints may go so that the newest `keep` of them stay.
 
-    What a user asked for is never among them, nor is the newest savepoint of all.
-
-    Args:
-        savepoints: Oldest first, as `SavepointCatalog.list` returns them.
-        keep: How many scheduled ones stay; at least one does.
+    At least one stays, and so do all that users requested. Savepoints are given oldest first.
     """
     scheduled = [entry for entry in savepoints if entry.scheduled]
     return scheduled[: -max(keep, 1)]

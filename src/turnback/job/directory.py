@@ -18,7 +18,6 @@ import re
 import threading
 import uuid
 from os import PathLike, fspath
-from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -38,7 +37,7 @@ from turnback.job.run import ProcessId
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import decode_document, encode_document
+from turnback.storage.envelope import decode_document, encode_document, read_document
 from turnback.storage.open import open_storage
 
 _LOG = logging.getLogger(__name__)
@@ -51,8 +50,6 @@ _WATCH_S = 7.0
 _FORMAT = 1
 _ATTEMPT = re.compile(r"attempts/([0-9]+)\.json")
 _MAX_ATTEMPTS = 100
-
-T = TypeVar("T")
 
 
 class JobInfo(msgspec.Struct, frozen=True):
@@ -67,9 +64,6 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     """What an attempt started from.
 
     Attributes:
-        attempt: Its number.
-        started_ms: When, by the driver's clock.
-        process: The driver.
         checkpoint: Number of the job's own checkpoint it started from.
         snapshot: Where another snapshot it started from is, such as a savepoint.
     """
@@ -114,9 +108,7 @@ class JobDirectory:
     def open(self) -> JobInfo:
         """Return who the job is, or make it a new one if the directory is empty.
 
-        Raises:
-            ConfigurationError: The directory belongs to another job.
-            StorageError: It holds checkpoints but no `job.json`, or cannot be read.
+        Raises as `check_owner` does.
         """
         info = self.check_owner()
         if info is None:
@@ -161,7 +153,7 @@ class JobDirectory:
 
     def info(self) -> JobInfo | None:
         """Return who the job is, `None` if it does not exist yet."""
-        return self._read("job", JOB, JobInfo)
+        return read_document(self.storage, "job", _FORMAT, JOB, JobInfo)
 
     # -- attempts
 
@@ -176,19 +168,18 @@ class JobDirectory:
 
     def attempt(self, number: int) -> AttemptInfo | None:
         """Return what an attempt started from, `None` if that is not recorded."""
-        return self._read("attempt", f"attempts/{number}.json", AttemptInfo)
+        path = f"attempts/{number}.json"
+        return read_document(self.storage, "attempt", _FORMAT, path, AttemptInfo)
 
     def attempts(self) -> list[int]:
-        """Return the numbers of the attempts that are recorded, oldest first."""
-        found = (_ATTEMPT.fullmatch(path) for path in self.storage.list("attempts"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = map(_ATTEMPT.fullmatch, self.storage.list("attempts"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def record_program(self, program: JobProgram) -> None:
         self.storage.put(PROGRAM, _sealed("program", program))
 
     def program(self) -> JobProgram | None:
-        """Return what the newest attempt runs, `None` if there was never one."""
-        return self._read("program", PROGRAM, JobProgram)
+        return read_document(self.storage, "program", _FORMAT, PROGRAM, JobProgram)
 
     def sink_path(self, uid: str) -> str:
         return f"sinks/{path_segment(uid)}"
@@ -196,7 +187,6 @@ class JobDirectory:
     # -- status
 
     def status(self) -> Status | None:
-        """Return the status the driver last wrote, `None` if there was never one."""
         try:
             data = self.storage.get(STATUS)
         except NotFoundError:
@@ -220,11 +210,6 @@ class JobDirectory:
         """Write the status, as the driver of the job. Thread-safe.
 
         A driver that a newer attempt has replaced writes nothing any more.
-
-        Args:
-            state: Where the job is in its life.
-            job_id: Its identity.
-            update: What else has changed since the last time.
         """
         with self._status_lock:
             first, now = self._status is None, self._clock.now_ms()
@@ -300,13 +285,6 @@ class JobDirectory:
                 f"{process.host} (attempt {other.attempt}): stop that driver first, or give this "
                 "job another name"
             )
-
-    def _read(self, kind: str, path: str, type_: type[T]) -> T | None:
-        try:
-            data = self.storage.get(path)
-        except NotFoundError:
-            return None
-        return decode_document(kind, _FORMAT, data, f"{self.storage.uri}/{path}", type_)
 
 
 def decode_info(data: bytes, name: str) -> JobInfo:

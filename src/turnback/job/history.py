@@ -18,12 +18,7 @@ from turnback.storage.base import Storage
 
 
 class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt-started"):
-    """An attempt began.
-
-    Attributes:
-        snapshot: What it started from ("chk-7", the path of a savepoint); `None` for nothing.
-        epoch: The last epoch of that snapshot.
-    """
+    """An attempt began, from a snapshot ("chk-7", the path of a savepoint) or from nothing."""
 
     snapshot: str | None
     epoch: int | None = None
@@ -35,16 +30,11 @@ class CheckpointStats(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
     The history keeps them, and everything that shows checkpoints reads them from there.
 
     Attributes:
-        number: Of the checkpoint.
-        epoch: The last epoch in it.
-        trigger: Why it was taken.
         waited_ms: Time from the trigger until writing began.
         manifest_ms: Time to make the manifest durable.
         commit_ms: Time the sinks took to commit.
         delta_bytes: Bytes of the files that no earlier checkpoint of the attempt held.
-        delta_files: Number of those files.
         full_bytes: Bytes of all files it references.
-        files: Number of all files it references.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
         tasks: Tasks that acknowledged it, which are all.
     """
@@ -80,10 +70,6 @@ class CheckpointFailed(msgspec.Struct, frozen=True, tag="checkpoint-failed"):
     """A checkpoint was discarded.
 
     Attributes:
-        epoch: What it was to be a cut of.
-        trigger: Why it was taken.
-        reason: Why it failed.
-        timed_out: Whether it only took too long.
         number: The slot of its manifest, if that was durable when it failed.
         after_ms: How long after its trigger it failed.
     """
@@ -122,11 +108,6 @@ class Record(msgspec.Struct, frozen=True):
     event: Event
 
 
-def is_routine(event: Event) -> bool:
-    """Return whether there are many of this kind, so that old ones may be forgotten first."""
-    return isinstance(event, CheckpointStats | CheckpointFailed)
-
-
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "history"
 FORMAT = 1
@@ -139,11 +120,7 @@ _FLUSH_S = 5.0
 
 class _File(msgspec.Struct):
     format: int
-    records: list[Record]
-
-
-class _Probe(msgspec.Struct):
-    format: int
+    records: msgspec.Raw
 
 
 class History:
@@ -208,15 +185,13 @@ class History:
 
     def _fold(self, old: list[str]) -> None:
         records = _merged(self._storage, old)
-        surplus = len(records) - _MAX_RECORDS
-        kept: list[Record] = []
-        for record in records:
-            if surplus > 0 and is_routine(record.event):
-                surplus -= 1
-            else:
-                kept.append(record)
+        surplus = max(len(records) - _MAX_RECORDS, 0)
+        # Checkpoints are the most frequent events: old ones are forgotten first.
+        routine = [r for r in records if isinstance(r.event, CheckpointStats | CheckpointFailed)]
+        forgotten = {(r.attempt, r.index) for r in routine[:surplus]}
+        remaining = [r for r in records if (r.attempt, r.index) not in forgotten]
         # A crash before the deletes leaves some records twice; readers drop the copies.
-        self._storage.put(old[-1], _encode(kept[-_MAX_RECORDS:]))
+        self._storage.put(old[-1], _encode(remaining[-_MAX_RECORDS:]))
         for name in old[:-1]:
             self._storage.delete(name)
 
@@ -227,27 +202,28 @@ def read_history(storage: Storage) -> list[Record]:
 
 
 def _files(storage: Storage) -> list[str]:
-    found = (_FILE.fullmatch(path) for path in storage.list(DIRECTORY))
-    return [m[0] for m in sorted((m for m in found if m), key=lambda m: (int(m[1]), int(m[2])))]
+    matches = filter(None, map(_FILE.fullmatch, storage.list(DIRECTORY)))
+    return [m[0] for m in sorted(matches, key=lambda m: (int(m[1]), int(m[2])))]
 
 
 def _merged(storage: Storage, names: list[str]) -> list[Record]:
-    found: dict[tuple[int, int], Record] = {}
+    merged: dict[tuple[int, int], Record] = {}
     for name in names:
         try:
             data = storage.get(name)
         except NotFoundError:
             continue
         try:
-            if msgspec.json.decode(data, type=_Probe).format > FORMAT:
+            file = msgspec.json.decode(data, type=_File)
+            if file.format > FORMAT:
                 continue
-            records = msgspec.json.decode(data, type=_File).records
+            records = msgspec.json.decode(file.records, type=list[Record])
         except msgspec.MsgspecError as error:
             _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
             continue
-        found.update(((record.attempt, record.index), record) for record in records)
-    return [found[key] for key in sorted(found)]
+        merged.update(((record.attempt, record.index), record) for record in records)
+    return [merged[key] for key in sorted(merged)]
 
 
 def _encode(records: list[Record]) -> bytes:
-    return msgspec.json.encode(_File(FORMAT, records))
+    return msgspec.json.encode(_File(FORMAT, msgspec.Raw(msgspec.json.encode(records))))

@@ -1,24 +1,23 @@
-"""What users ask of a running job, and how it ends. `Requests` keeps them as files."""
+"""Requests to a running job, and their outcomes; `Requests` stores them in files."""
 
 from __future__ import annotations
 
-import unicodedata
 from enum import StrEnum
 
 import msgspec
 
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import ConfigurationError, NotFoundError
+from turnback.core.ids import check_id, check_printable
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.status import JobState
-from turnback.storage.envelope import check_id
 
 _MAX_LABEL = 200
 _MAX_TEXT = 4_000
 
 
 class RequestKind(StrEnum):
-    """What is asked for."""
+    """What a request does."""
 
     SAVEPOINT = "savepoint"
     STOP = "stop"
@@ -26,7 +25,7 @@ class RequestKind(StrEnum):
 
 
 class RequestOrigin(StrEnum):
-    """Who asks."""
+    """Who submits a request."""
 
     USER = "user"
     SCHEDULE = "schedule"
@@ -40,17 +39,12 @@ class RequestState(StrEnum):
 
 
 class RequestSpec(msgspec.Struct, frozen=True):
-    """What a user or the schedule asks of the driver.
+    """A request of a user or the schedule to the driver.
 
     Attributes:
-        kind: What is asked for.
         target: Directory for the savepoint, absolute or a URI; `None` for the configured one.
-        type: How the savepoint is written.
-        label: A short name for it.
-        note: Why it is taken.
         savepoint: Whether a stop or cancel takes one first.
         drain: Whether a stop first lets event time run to its end.
-        origin: Who asks.
 
     Raises:
         ConfigurationError: The fields contradict each other, or one of them cannot be used.
@@ -84,12 +78,7 @@ class RequestSpec(msgspec.Struct, frozen=True):
 
 
 class Request(RequestSpec, frozen=True, kw_only=True):
-    """A request that was submitted.
-
-    Attributes:
-        id: Sorts by time of submission as far as clocks agree.
-        created_ms: When, by the clock of whoever asked.
-    """
+    """A request that was submitted; ids sort by that time, as far as clocks agree."""
 
     id: str
     created_ms: int
@@ -100,14 +89,7 @@ class Request(RequestSpec, frozen=True, kw_only=True):
 
 
 class RequestOutcome(msgspec.Struct, frozen=True):
-    """How a request ends.
-
-    Attributes:
-        state: Whether it was done.
-        path: Directory of the savepoint, if one was taken.
-        checkpoint: Number of the checkpoint it was written from.
-        error: Why it failed.
-    """
+    """How a request ends: with a savepoint from a checkpoint, if it takes one, or an error."""
 
     state: RequestState
     path: str | None = None
@@ -123,8 +105,6 @@ class RequestResult(RequestOutcome, frozen=True, kw_only=True):
     """How a request has ended; there is never more than one per request.
 
     Attributes:
-        id: Of the request.
-        ended_ms: When, by the driver's clock.
         attempt: Of the driver that ended it; `None` if it was ended in the driver's place.
     """
 
@@ -134,14 +114,7 @@ class RequestResult(RequestOutcome, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a request has got.
-
-    Attributes:
-        done: Parts that are done.
-        total: All parts.
-        bytes: Bytes written so far.
-        started_ms: When the driver began, by its clock.
-    """
+    """How far a request has got: how many parts are done, and the bytes written so far."""
 
     done: int
     total: int
@@ -154,12 +127,6 @@ class StopPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     It holds as long as the request has no result and the checkpoint is the newest of the job:
     until then no attempt runs an epoch after it.
-
-    Attributes:
-        id: The request.
-        checkpoint: The last checkpoint.
-        epoch: The last epoch in it.
-        attempt: The attempt that has decided it.
     """
 
     id: str
@@ -169,7 +136,7 @@ class StopPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def recorded_savepoint(request: Request, catalog: SavepointCatalog) -> SavepointEntry | None:
-    """Return the record of the savepoint that was asked for, `None` if it is not complete."""
+    """Return the record of the requested savepoint, `None` if it is not complete."""
     try:
         return catalog.get(request.id)
     except NotFoundError:
@@ -183,9 +150,6 @@ def outcome_of_ended_job(
 
     Its savepoint is complete if the job has recorded it: a stop or cancel ends the job only after
     that, and then the job ended with the very epoch that is in the savepoint.
-
-    Raises:
-        StorageError: The storage does not answer, or a record is damaged.
     """
     if request.takes_savepoint:
         entry = recorded_savepoint(request, catalog)
@@ -224,10 +188,4 @@ def _check_text(what: str, text: str | None, most: int, *, multiline: bool) -> N
         return
     if not text.strip() or len(text) > most:
         raise ConfigurationError(f"a {what} has 1 to {most} characters, this one {len(text)}")
-    for char in text:
-        if unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and not (
-            multiline and char in "\n\t"
-        ):
-            raise ConfigurationError(
-                f"the {what} {text!r} holds {char!r}, which cannot be printed; leave it out"
-            )
+    check_printable(what, text, ConfigurationError, "\n\t" if multiline else "")

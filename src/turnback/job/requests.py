@@ -1,6 +1,6 @@
 """Requests to the driver of a job, as files that survive it.
 
-ops/<id>.json               what is asked for; written once
+ops/<id>.json               the request; written once
 ops/<id>.progress.json      how far it has got; rewritten
 ops/<id>.decision-<n>.json  it ends the job at checkpoint <n>
 ops/<id>.result.json        how it ended; written once, the first writer wins
@@ -25,6 +25,7 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
+from turnback.core.ids import check_id, is_id
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import (
     Progress,
@@ -39,7 +40,7 @@ from turnback.job.request import (
 )
 from turnback.job.status import JobState
 from turnback.storage.base import Storage, claim
-from turnback.storage.envelope import check_id, decode_document, encode_document, is_id
+from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
 DIRECTORY = "ops"
@@ -57,13 +58,10 @@ T = TypeVar("T")
 
 
 class Requests:
-    """The requests of one job, for those who ask and for the driver. Thread-safe.
+    """The requests of one job, for users and for the driver. Thread-safe.
 
-    Args:
-        storage: The job directory.
-        clock: Where time comes from.
-        own_attempt: For a driver: called after a request was read and before its result is
-            written; returns the driver's attempt, or raises `FencedError` if it was replaced.
+    A driver gives `own_attempt`, which is called after a request was read and before its result is
+    written: it returns the driver's attempt, or raises `FencedError` if it was replaced.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class Requests:
         self._finished: dict[str, int] = {}
         self._warned: set[str] = set()
 
-    # -- for those who ask
+    # -- for users
 
     def submit(self, spec: RequestSpec) -> Request:
         while True:
@@ -100,27 +98,17 @@ class Requests:
         return sorted({*files[_REQUEST], *files[_RESULT]})
 
     def get(self, id_: str) -> Request | None:
-        """Return a request, `None` if there is none of this id.
-
-        Raises:
-            CorruptFileError: It is damaged; or `FormatVersionError`, if it is newer.
-        """
-        return self._read(_REQUEST, _path(_REQUEST, id_), Request)
+        return self._read(_REQUEST, id_, Request)
 
     def result(self, id_: str) -> RequestResult | None:
-        """Return how a request ended, `None` if it has not.
-
-        Raises:
-            CorruptFileError: The result is damaged.
-        """
-        return self._read(_RESULT, _path(_RESULT, id_), RequestResult)
+        return self._read(_RESULT, id_, RequestResult)
 
     def progress(self, id_: str) -> Progress | None:
         """Return how far a request has got, `None` if that is not known."""
         try:
-            return self._read(_PROGRESS, _path(_PROGRESS, id_), Progress)
+            return self._read(_PROGRESS, id_, Progress)
         except (CorruptFileError, FormatVersionError) as error:
-            self._warn_once(f"progress is not shown: {error}")
+            self._warn_once(f"progress cannot be read: {error}")
             return None
 
     def wait(
@@ -140,10 +128,10 @@ class Requests:
         began, pause, seen = self._clock.monotonic(), _FIRST_POLL_S, None
         while True:
             result = self.result(id_)
-            if on_progress is not None and (now := self.progress(id_)) not in (None, seen):
-                assert now is not None
-                on_progress(now)
-                seen = now
+            progress = self.progress(id_) if on_progress is not None else None
+            if on_progress is not None and progress is not None and progress != seen:
+                on_progress(progress)
+                seen = progress
             if result is not None:
                 return result
             self._require(id_)
@@ -168,7 +156,7 @@ class Requests:
             StorageError: The requests could not be listed; try again later.
         """
         files = self._files()
-        found: list[Request] = []
+        requests: list[Request] = []
         for id_ in sorted(set(files[_REQUEST]) - set(files[_RESULT])):
             try:
                 request = self._open_request(id_)
@@ -178,15 +166,15 @@ class Requests:
                 self._warn_once(f"request {id_} cannot be read, trying again later: {error}")
             else:
                 if request is not None:
-                    found.append(request)
-        return found
+                    requests.append(request)
+        return requests
 
     def report(self, id_: str, progress: Progress) -> None:
-        """Show how far a request has got; if the storage refuses, that is left out."""
+        """Write down how far a request has got; if the storage refuses, that is left out."""
         try:
             self._storage.put(_path(_PROGRESS, id_), _sealed(_PROGRESS, progress))
         except StorageError as error:
-            _LOG.warning("progress of request %s could not be shown: %s", id_, error)
+            _LOG.warning("progress of request %s could not be written: %s", id_, error)
 
     def finish(self, id_: str, outcome: RequestOutcome) -> RequestResult:
         """End a request, unless it has ended already.
@@ -220,11 +208,7 @@ class Requests:
         return mine
 
     def answer_ended(self, catalog: SavepointCatalog, job: JobState | None) -> None:
-        """Answer every open request of a job that has ended.
-
-        Args:
-            catalog: The savepoints that the job took.
-            job: How it has ended; `None` if that is not known.
+        """Answer every open request of a job that has ended; `job` is how, if that is known.
 
         Raises:
             StorageError: Not all could be answered.
@@ -239,7 +223,7 @@ class Requests:
     def answer_leftovers(
         self, catalog: SavepointCatalog, job: JobState | None, own: frozenset[str]
     ) -> None:
-        """Answer what was asked of a driver that is gone, as the job is started again by its user.
+        """Answer the requests to a driver that is gone, as the user starts the job again.
 
         A stop or cancel is not obeyed: whoever starts the job wants it to run. Savepoints are left
         to be taken by the new driver.
@@ -270,22 +254,17 @@ class Requests:
     def stop_point(self, id_: str, checkpoint: int, epoch: int) -> StopPoint | None:
         """Return where a request without result ends the job, `None` if that is not decided.
 
-        Args:
-            id_: The request.
-            checkpoint: The number of the newest checkpoint of the job.
-            epoch: Its epoch.
-
-        Raises:
-            CorruptFileError: It is damaged; or `FormatVersionError`, if it is newer.
+        `checkpoint` and `epoch` are those of the newest checkpoint of the job.
         """
-        found = self._read(_STOP_POINT, _stop_point_path(id_, checkpoint), StopPoint)
-        return found if found is not None and (found.id, found.epoch) == (id_, epoch) else None
+        path = _stop_point_path(id_, checkpoint)
+        point = read_document(self._storage, _STOP_POINT, FORMAT, path, StopPoint)
+        return point if point is not None and (point.id, point.epoch) == (id_, epoch) else None
 
     def prune(self, keep: int) -> None:
         """Forget requests that have ended, all but the newest `keep`.
 
         The result goes last: a request without one would be served again. Those this object has
-        ended are newer than all others, whatever clocks say.
+        ended are newer than all others, whatever the clocks.
         """
         files = self._files()
         requests, ended = set(files[_REQUEST]), set(files[_RESULT])
@@ -315,7 +294,7 @@ class Requests:
         # In this order: a request that is forgotten meanwhile loses its result last.
         if self._exists(_RESULT, id_):
             return None
-        request = self._read(_REQUEST, _path(_REQUEST, id_), Request)
+        request = self._read(_REQUEST, id_, Request)
         if request is not None and request.id != id_:
             name = f"{self._storage.uri}/{_path(_REQUEST, id_)}"
             raise CorruptFileError(f"{name} holds request {request.id}: it was copied or renamed")
@@ -365,12 +344,8 @@ class Requests:
             return False
         return True
 
-    def _read(self, kind: str, path: str, type_: type[T]) -> T | None:
-        try:
-            data = self._storage.get(path)
-        except NotFoundError:
-            return None
-        return decode_document(kind, FORMAT, data, f"{self._storage.uri}/{path}", type_)
+    def _read(self, kind: str, id_: str, type_: type[T]) -> T | None:
+        return read_document(self._storage, kind, FORMAT, _path(kind, id_), type_)
 
     def _warn_once(self, message: str) -> None:
         with self._lock:

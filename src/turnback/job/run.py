@@ -28,10 +28,8 @@ class ProcessId(msgspec.Struct, frozen=True):
     """A process, distinct from every other one that ever had its number.
 
     Attributes:
-        host: Name of the machine.
         machine: This boot of the machine and the namespace of its process numbers; `None` where
             the system does not report them.
-        pid: Its number.
         started: When it started, in whatever form the system reports it; `None` if it does not.
     """
 
@@ -99,24 +97,12 @@ class LaunchMode(StrEnum):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How a program is to be run.
+    """How a program is to be run; what `execute_async` takes wins over what the code gives it.
 
     Attributes:
-        script: The program.
-        arguments: Its arguments.
-        directory: Its working directory.
-        mode: What it is started for.
-        name: Name of the job, instead of the one in the code.
-        start_from: Which snapshot to start from, instead of the job's latest.
-        fresh: Start empty although there are checkpoints.
-        allow_non_restored_state: State that may be dropped: all of it, or what is named.
-        renames: Names in the snapshot to names in the program.
-        claim_mode: Whose the snapshot is from then on; None for what the code says.
-        fork: The snapshot may be another job's.
-        allow_pickled_state: Read pickled objects in the snapshot.
-        take_over_sinks: Targets of sinks that belong to other jobs become this job's.
-        root: Where `turnback run` looks for jobs; the program may name another place.
-        settings: Configuration keys and values.
+        directory: The working directory of the script.
+        name: Name of the job.
+        root: Where `turnback run` looks for jobs; the program may name another directory.
         log_bytes: How large the driver's log may grow before it is begun anew.
         supervisor: The command that supervises the launch, without its last argument: the
             directory of the launch. Whoever creates the launch fills it in.
@@ -145,10 +131,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """Which job a driver runs.
 
     Attributes:
-        name: Its name.
-        job_id: Its identity.
         root: Where job directories are.
-        directory: Its own.
         restart: Its restart strategy, as configuration.
         storage_options: What is needed to read its directory.
     """
@@ -162,7 +145,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunError(msgspec.Struct, frozen=True):
-    """Why a driver ended: the class of the error, and what it says."""
+    """Why a driver ended: the class of the error, and its message."""
 
     kind: str
     message: str
@@ -177,14 +160,14 @@ class RunError(msgspec.Struct, frozen=True):
 
     def rebuilt(self) -> TurnbackError | None:
         """Return the error as it was, `None` if it was none of Turnback's."""
-        found = getattr(errors, self.kind, None)
-        if isinstance(found, type) and issubclass(found, TurnbackError):
-            return found(self.message)
+        cls = getattr(errors, self.kind, None)
+        if isinstance(cls, type) and issubclass(cls, TurnbackError):
+            return cls(self.message)
         return None
 
 
 class RunEnd(msgspec.Struct, frozen=True):
-    """How it ended.
+    """How a launch ended.
 
     Attributes:
         code: Exit status of the last driver, negative if a signal ended it; None if nobody saw it.
@@ -207,11 +190,7 @@ class RunDirectory:
         return self.path / LOG
 
     def launch(self) -> Launch:
-        """Return how the program is to be run.
-
-        Raises:
-            ConfigurationError: The launch file is gone or damaged.
-        """
+        """Return how the program is to be run, from the launch file."""
         path = self.path / LAUNCH
         try:
             launch = self.read(LAUNCH, Launch)
@@ -250,9 +229,6 @@ class RunDirectory:
         """Start a supervisor, which ends at once if there is one already.
 
         It is a session of its own: a closed terminal, which ends the caller, leaves it alone.
-
-        Raises:
-            ConfigurationError: The launch file is gone or damaged, or names no supervisor.
         """
         command = self.launch().supervisor
         if not command:
@@ -296,7 +272,7 @@ class RunDirectory:
         self.write("ended.json", end)
 
     def end(self) -> RunEnd | None:
-        """Return how it ended, `None` as long as it has not."""
+        """Return how the launch ended, `None` as long as it has not."""
         return self.read("ended.json", RunEnd)
 
     # -- files
@@ -305,11 +281,7 @@ class RunDirectory:
         self._files.put(name, msgspec.json.encode(document))
 
     def read(self, name: str, type_: type[T]) -> T | None:
-        """Read a document, `None` if it is not there.
-
-        Raises:
-            msgspec.MsgspecError: It is damaged.
-        """
+        """Read a document, `None` if it is not there; raises `MsgspecError` if it is damaged."""
         try:
             return msgspec.json.decode(self._files.get(name), type=type_)
         except NotFoundError:

@@ -29,13 +29,7 @@ class JobState(Enum):
 
 
 class UnderWay(msgspec.Struct, frozen=True):
-    """A checkpoint that is being taken.
-
-    Attributes:
-        epoch: The last epoch in it.
-        trigger: Why it is taken.
-        triggered_ms: When it was begun.
-    """
+    """A checkpoint that is being taken: its last epoch, why and since when."""
 
     epoch: int
     trigger: str
@@ -46,15 +40,12 @@ class Metrics(msgspec.Struct, frozen=True):
     """Numbers of the running attempt.
 
     Attributes:
-        started_ms: When it began.
         read: Elements that the sources gave.
         per_s: The same for each second of the last few.
         records: Elements read and written, by operator uid.
         state_bytes: About how much the state of an operator takes up in files, by uid.
-        watermarks: How far event time has come, by uid.
         completed: Checkpoints that this driver has completed.
         failed: Checkpoints that failed.
-        under_way: Checkpoints that are being taken.
     """
 
     started_ms: int | None = None
@@ -72,20 +63,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How a job is doing, as its driver last wrote.
 
     Attributes:
-        format: Version of this document.
-        job: Name of the job.
-        job_id: Its identity.
-        state: Where it is in its life.
         process: The driver.
         owner: Tells two drivers in one process apart.
         heartbeat: Moves as long as the driver lives.
         updated_ms: When it was written, by the driver's clock.
-        attempt: The attempt.
         epoch: The newest confirmed epoch.
         checkpoint: The newest complete checkpoint.
         restarts: How often the job was restarted by this driver.
         cause: Why it failed or is restarting.
-        metrics: Numbers.
         supervisor: What starts the driver again when that dies.
         log: The driver's log file, on its machine.
     """
@@ -130,9 +115,6 @@ class ProgramOperator(msgspec.Struct, frozen=True, kw_only=True):
     """An operator of the program.
 
     Attributes:
-        uid: Its identity.
-        name: What people call it.
-        kind: What it does.
         parallelism: Number of instances; None for a source that Spark reads as it likes.
         level: The stage it runs in; -1 for what Spark does alone.
         key: What its input is keyed by, for people.
@@ -160,10 +142,7 @@ class JobProgram(msgspec.Struct, frozen=True, kw_only=True):
     """A program and how it is run.
 
     Attributes:
-        attempt: The attempt that runs it.
         operators: In the order data flows.
-        settings: Its configuration.
-        max_parallelism: Number of key groups.
         warnings: Of the planner.
         versions: Of Turnback, Spark and Python.
         script: The program and its arguments, if it was started with `turnback run`.

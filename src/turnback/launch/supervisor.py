@@ -217,7 +217,7 @@ class Supervisor:
             configured = restart_from_configuration(job.restart)
             self._strategy = configured.create() if configured is not None else None
         now = round(time.monotonic() * 1000)
-        return self._strategy.on_failure(now) if self._strategy is not None else None
+        return self._strategy(now) if self._strategy is not None else None
 
 
 def _status(job: RunningJob) -> Status | None:

@@ -32,12 +32,12 @@ from turnback.sinks.base import (
     seal_handle,
 )
 from turnback.types.columns import Batch
-from turnback.types.factory import Types
 from turnback.types.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
     type_from_descriptor,
 )
 

@@ -1,18 +1,18 @@
-"""How each type stands in a Parquet column, and how it gets there from stored bytes and back.
+"""The Parquet column of each type, and the conversion from stored bytes and back.
 
 As in Arrow, with three exceptions. Integers without bound are text. So are times of day, because
-Spark refuses files with columns of them unless it is told otherwise. A pickled object is its
-pickle, which is never opened here.
+Spark refuses files with such columns by default. A pickled object is its pickle, which is never
+opened here.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
@@ -22,16 +22,24 @@ import pyarrow.compute as pc
 
 from turnback.core.errors import ElementTypeError
 from turnback.types.coerce import decimal_quantizer, type_mismatch
-from turnback.types.columns import from_column, to_column
-from turnback.types.factory import Types
+from turnback.types.columns import (
+    from_column,
+    list_bounds,
+    list_offsets,
+    null_mask,
+    to_column,
+    with_nulls,
+)
 from turnback.types.serializer import int_to_bytes
 from turnback.types.typeinfo import (
+    BASIC,
     BasicTypeInfo,
     DecimalTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 Values = list[Any]
@@ -47,7 +55,7 @@ _MOST_DIGITS = 4000  # Python refuses to convert much more than that
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """How the values of one type stand in a column.
+    """The column of values of one type.
 
     Attributes:
         arrow: The type of the column.
@@ -71,44 +79,28 @@ class ColumnCodec:
     Args:
         type_: The type of the values.
         required: There is no null among them, at any depth; for keys.
-
-    Attributes:
-        arrow: The type of the typed column.
-        required: As given.
     """
 
     def __init__(self, type_: TypeInfo, *, required: bool = False) -> None:
-        column = column_of(type_)
+        self._column = column = column_of(type_)
+        self._required = required
         self.arrow = column.arrow
-        self.required = required
-        self._column = column
         self._decode = msgspec.msgpack.Decoder(_LIST[column.hint | None]).decode
         self._encode = msgspec.msgpack.Encoder().encode
 
     def decode(self, data: pa.Array) -> pa.Array:
-        """Return the typed column of stored values.
-
-        Raises:
-            msgspec.DecodeError: The bytes are not of this type.
-            ElementTypeError: One has no bytes, or its value has no place in the column.
-        """
         if data.null_count:
             raise ElementTypeError("a row was removed or cleared, and is not live")
         return self._column.to_arrow(self._decode(_as_one_list(data)))
 
     def encode(self, column: pa.Array) -> pa.Array:
-        """Return the bytes of each value of a typed column.
-
-        Raises:
-            ElementTypeError: A value cannot be stored.
-        """
-        if self.required and _holds_null(column):
+        if self._required and _holds_null(column):
             raise ElementTypeError("null cannot be a key, nor be part of one")
         return pa.array(list(map(self._encode, self._column.to_values(column))), pa.binary())
 
 
 def column_of(type_: TypeInfo) -> StateColumn:
-    """Return how values of a type stand in a column."""
+    """Return the column of values of a type."""
     if isinstance(type_, RowTypeInfo):
         return _row(type_)
     if isinstance(type_, ListTypeInfo):
@@ -120,7 +112,7 @@ def column_of(type_: TypeInfo) -> StateColumn:
     assert isinstance(type_, BasicTypeInfo)
     if type_.name in _SPECIAL:
         return _SPECIAL[type_.name](type_)
-    return _plain(type_, _HINTS[type_.name])
+    return _plain(type_, BASIC[type_.name].python_class)
 
 
 def _as_one_list(data: pa.Array) -> bytes:
@@ -138,19 +130,6 @@ def _holds_null(column: pa.Array) -> bool:
     if column.null_count:
         return True
     return pa.types.is_struct(column.type) and any(map(_holds_null, column.flatten()))
-
-
-_HINTS: dict[str, Any] = {
-    "string": str,
-    "bytes": bytes,
-    "boolean": bool,
-    "byte": int,
-    "short": int,
-    "int": int,
-    "long": int,
-    "float": float,
-    "double": float,
-}
 
 
 def _plain(type_: TypeInfo, hint: Any) -> StateColumn:
@@ -193,8 +172,8 @@ def _between(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], State
 
 
 def _check_range(numbers: pa.Array, low: int, high: int, type_: TypeInfo) -> None:
-    found = pc.min_max(numbers)
-    for value in (found["min"].as_py(), found["max"].as_py()):
+    extremes = pc.min_max(numbers)
+    for value in (extremes["min"].as_py(), extremes["max"].as_py()):
         if value is not None and not low <= value <= high:
             raise type_mismatch(value, type_, f"it is outside of {low} to {high}")
 
@@ -262,7 +241,7 @@ def _row(type_: RowTypeInfo) -> StateColumn:
     empty = (None,) * width
 
     def to_arrow(values: Values) -> pa.Array:
-        mask = _missing(values)
+        mask = null_mask(values)
         if mask is not None:
             values = [empty if v is None else v for v in values]
         flat = list(chain.from_iterable(values))
@@ -272,7 +251,7 @@ def _row(type_: RowTypeInfo) -> StateColumn:
     def to_values(column: pa.Array) -> Values:
         children = column.flatten()
         fields = [c.to_values(child) for c, child in zip(columns, children, strict=True)]
-        return _with_nulls(list(zip(*fields, strict=True)), column)
+        return with_nulls(list(zip(*fields, strict=True)), column)
 
     return StateColumn(arrow, _TUPLE[tuple(c.hint | None for c in columns)], to_arrow, to_values)
 
@@ -283,12 +262,14 @@ def _list(type_: ListTypeInfo) -> StateColumn:
 
     def to_arrow(values: Values) -> pa.Array:
         flat = element.to_arrow(list(chain.from_iterable(filter(None, values))))
-        return pa.ListArray.from_arrays(_offsets(values), flat, type=arrow, mask=_missing(values))
+        return pa.ListArray.from_arrays(
+            list_offsets(values), flat, type=arrow, mask=null_mask(values)
+        )
 
     def to_values(column: pa.Array) -> Values:
-        bounds, start, length = _bounds(column)
+        bounds, start, length = list_bounds(column)
         flat = element.to_values(column.values.slice(start, length))
-        return _with_nulls([flat[a:b] for a, b in pairwise(bounds)], column)
+        return with_nulls([flat[a:b] for a, b in pairwise(bounds)], column)
 
     return StateColumn(arrow, _LIST[element.hint | None], to_arrow, to_values)
 
@@ -301,11 +282,11 @@ def _map(type_: MapTypeInfo) -> StateColumn:
         maps = [v for v in values if v]
         keys = key.to_arrow([k for m in maps for k in m])
         items = item.to_arrow([v for m in maps for v in m.values()])
-        mask = _missing(values)
-        return pa.MapArray.from_arrays(_offsets(values), keys, items, type=arrow, mask=mask)
+        mask = null_mask(values)
+        return pa.MapArray.from_arrays(list_offsets(values), keys, items, type=arrow, mask=mask)
 
     def to_values(column: pa.Array) -> Values:
-        bounds, start, length = _bounds(column)
+        bounds, start, length = list_bounds(column)
         keys = key.to_values(column.keys.slice(start, length))
         if None in keys:
             raise type_mismatch(None, type_, "null cannot be the key of a map")
@@ -313,32 +294,6 @@ def _map(type_: MapTypeInfo) -> StateColumn:
         maps = [dict(entries[a:b]) for a, b in pairwise(bounds)]
         if sum(map(len, maps)) != length:
             raise type_mismatch(None, type_, "a map has two values for one key")
-        return _with_nulls(maps, column)
+        return with_nulls(maps, column)
 
     return StateColumn(arrow, _DICT[key.hint, item.hint | None], to_arrow, to_values)
-
-
-def _missing(values: Sequence[Any]) -> pa.Array | None:
-    missing = [v is None for v in values]
-    return pa.array(missing) if any(missing) else None
-
-
-def _offsets(values: Values) -> pa.Array:
-    lengths = [0 if v is None else len(v) for v in values]
-    return pa.array([0, *accumulate(lengths)], pa.int32())
-
-
-def _bounds(column: pa.Array) -> tuple[list[int], int, int]:
-    """Return where lists begin and end, counted from the first value that is used."""
-    bounds = column.offsets.to_numpy()
-    if not len(bounds):
-        return [0], 0, 0
-    start = int(bounds[0])
-    return (bounds - start).tolist(), start, int(bounds[-1]) - start
-
-
-def _with_nulls(values: Values, column: pa.Array) -> Values:
-    if column.null_count:
-        for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
-            values[index] = None
-    return values

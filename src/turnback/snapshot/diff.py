@@ -1,8 +1,8 @@
 """What differs between two snapshots, row by row.
 
-A row is found by its key and map key; a list element by its position, which tells when it was
-added. Values are compared as they are stored: maps in any order, decimals by their value, NaN is
-equal to NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
+Rows are matched by key and map key, list elements by position, which is when they were added.
+Values are compared as they are stored: maps in any order, decimals by their value, NaN is equal to
+NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.snapshot.metadata import StateId
-from turnback.snapshot.reader import Batches, StateReader, StoredRows
-from turnback.snapshot.snapshot import Snapshot, check_state
+from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.schema import SINGLE_KINDS, StateSchema
 from turnback.types.typeinfo import (
@@ -70,8 +69,6 @@ class StatePair:
         old: It in the older one; without files where there is none.
         new: It in the newer one; likewise.
         old_groups: Number of key groups of the older snapshot.
-        new_groups: That of the newer.
-        is_in_both: Whether both have it.
         problem: Why the two cannot be compared; None if they can.
     """
 
@@ -93,11 +90,7 @@ def state_ids(before: Snapshot, after: Snapshot) -> list[StateId]:
 
 
 def state_pair(before: Snapshot, after: Snapshot, uid: str, name: str) -> StatePair:
-    """Find a state in two snapshots.
-
-    Raises:
-        StateError: Neither has such a state.
-    """
+    """Find a state in two snapshots."""
     id = check_state(f"{before.name} and {after.name}", state_ids(before, after), uid, name)
     old, new = (
         side.rows(side.state(*id)) if id in side.state_ids else None for side in (before, after)
@@ -218,21 +211,21 @@ def changes(pair: StatePair, first: int, last: int) -> tuple[list[EntryChange], 
     ids = old.keys() | new.keys()
     different = sorted(id for id in ids if old.get(id) != new.get(id))
     single = pair.schema.kind in SINGLE_KINDS
-    found = [
+    changed = [
         EntryChange(key, None if single else sub, old.get((key, sub)), new.get((key, sub)))
         for key, sub in different
     ]
-    return found, len(ids) - len(found)
+    return changed, len(ids) - len(changed)
 
 
 def _entries(stored: StoredRows, first: int, last: int) -> dict[tuple[bytes, bytes], bytes]:
     """Values by key and list position or map key."""
-    found: dict[tuple[bytes, bytes], bytes] = {}
+    entries: dict[tuple[bytes, bytes], bytes] = {}
     for table in EntryReader(stored, ()).read(first, last):
         keys, subs, values = (column.to_pylist() for column in table.columns)
         for key, sub, value in zip(keys, subs, values, strict=True):
-            found[key, sub or b""] = value
-    return found
+            entries[key, sub or b""] = value
+    return entries
 
 
 # -- with types
@@ -247,13 +240,7 @@ def typed_changes(changes: Sequence[EntryChange], state: StateSchema) -> tuple[p
 
 @dataclass(frozen=True)
 class ChangeDecoder:
-    """Gives the columns of changes their types.
-
-    Takes batches of key, sub, change, old and new, where what is not there is null.
-
-    Attributes:
-        state: What the state is.
-    """
+    """Gives columns of changes their types: key, sub, change, old and new, which may be null."""
 
     state: StateSchema
 

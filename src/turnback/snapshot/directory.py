@@ -11,7 +11,6 @@ from turnback.core.errors import (
     AlreadyExistsError,
     CheckpointNotFoundError,
     ConfigurationError,
-    CorruptFileError,
     NotFoundError,
     StillNeededError,
     StorageError,
@@ -25,7 +24,6 @@ from turnback.snapshot.metadata import (
     decode,
     encode,
 )
-from turnback.snapshot.snapshot import FileProblem, verify_files
 from turnback.storage.base import Storage, claim
 from turnback.storage.open import open_storage
 
@@ -41,7 +39,7 @@ _WRITTEN = re.compile(
 
 
 def is_mark(name: str) -> bool:
-    """Return whether a file in the directory of a savepoint says that it is being written."""
+    """Return whether a file in the directory of a savepoint marks that it is being written."""
     return name == WRITING or name.startswith(f"{WRITING}-")
 
 
@@ -67,9 +65,6 @@ class SavepointDirectory:
         Args:
             location: The directory, or the `_metadata.json` in it; as `open_storage` takes it.
             options: Settings of the storage.
-
-        Raises:
-            ConfigurationError: It is a file, or cannot be used.
         """
         text = fspath(location)
         head, slash, tail = text.rpartition("/")
@@ -101,17 +96,17 @@ class SavepointDirectory:
             ConfigurationError: The directory holds something else.
         """
         self._id, self.writer = id, uuid.uuid4().hex[:_TOKEN_LENGTH]
-        found = self.storage.list()
-        if METADATA not in found:
-            self._put_mark(found)
-            found = self.storage.list()  # another may have been completed before we had our mark
-        if METADATA not in found:
+        paths = self.storage.list()
+        if METADATA not in paths:
+            self._put_mark(paths)
+            paths = self.storage.list()  # another may have been completed before we had our mark
+        if METADATA not in paths:
             return None
         metadata = self.load()
         if metadata.id != id:
             self.abandon()
             raise self._not_empty()
-        self._clear(metadata, self._marks(found))
+        self._clear(metadata, self._marks(paths))
         return metadata
 
     def complete(self, metadata: SavepointMetadata) -> SavepointMetadata:
@@ -130,9 +125,9 @@ class SavepointDirectory:
             StorageError: It is not known whether it is complete; `begin` again to find out.
         """
         named = metadata.files()
-        found = self.storage.list()
-        self._delete(path for path in found if path not in named and self._is_mine(path))
-        marks = self._marks(found)  # those of other writers of this savepoint, and of nobody else
+        paths = self.storage.list()
+        self._delete(path for path in paths if path not in named and self._is_mine(path))
+        marks = self._marks(paths)  # those of other writers of this savepoint, and of nobody else
         try:
             self.write_metadata(metadata)
         except AlreadyExistsError:
@@ -156,9 +151,9 @@ class SavepointDirectory:
         """
         if not self._is_certain:
             return
-        found = self.storage.list()
-        self._delete(path for path in found if self._is_mine(path))
-        self._delete(path for path, writer in self._marks(found).items() if writer == self.writer)
+        paths = self.storage.list()
+        self._delete(path for path in paths if self._is_mine(path))
+        self._delete(path for path, writer in self._marks(paths).items() if writer == self.writer)
 
     def write_metadata(self, metadata: SavepointMetadata) -> None:
         """Make it a savepoint. Every file that is named has to be written before.
@@ -174,43 +169,18 @@ class SavepointDirectory:
             ) from error
 
     def load(self) -> SavepointMetadata:
-        """Read what the savepoint says of itself.
-
-        Raises:
-            CheckpointNotFoundError: Nothing is there, or only a part of a savepoint.
-            CorruptFileError: The metadata is damaged.
-            FormatVersionError: It was written by a newer version.
-        """
+        """Read the metadata; `CheckpointNotFoundError` if only a part of a savepoint is there."""
         try:
             data = self.storage.get(METADATA)
         except NotFoundError:
             raise self._no_savepoint() from None
         return decode(data, f"{self.uri}/{METADATA}")
 
-    def verify(self) -> list[FileProblem]:
-        """Read the metadata and every file it names, see `verify_snapshot`.
-
-        Raises:
-            CheckpointNotFoundError: There is no savepoint.
-            FormatVersionError: It was written by a newer version.
-            StorageError: The storage does not answer, so nothing can be said.
-        """
-        try:
-            metadata = self.load()
-        except CorruptFileError as error:
-            return [FileProblem(METADATA, str(error))]
-        return verify_files(self.storage, metadata.entries())
-
     def delete(self) -> None:
         """Delete the savepoint: first the metadata, then the files it names, and nothing else.
 
-        If it is interrupted, files are left that are no savepoint any more.
-
-        Raises:
-            CheckpointNotFoundError: There is no savepoint.
-            CorruptFileError: The metadata is damaged, so its files are not known.
-            FormatVersionError: It was written by a newer version.
-            StillNeededError: Another driver may still be at work on it.
+        If it is interrupted, files are left that are no savepoint any more. Raises
+        `StillNeededError` if another driver may still be writing it.
         """
         metadata = self.load()
         files = metadata.files()
@@ -226,26 +196,26 @@ class SavepointDirectory:
         self._delete(files)
         self._delete(marks)
 
-    def _put_mark(self, found: list[str]) -> None:
+    def _put_mark(self, paths: list[str]) -> None:
         mark = f"{self._id} {self.writer}".encode()
-        while METADATA not in found:
-            if self._marks(found):
+        while METADATA not in paths:
+            if self._marks(paths):
                 self.storage.put(f"{WRITING}-{self.writer}", mark)
                 return
-            if not found:
+            if not paths:
                 try:
                     claim(self.storage, WRITING, mark)  # of two writers, one
                     return
                 except (AlreadyExistsError, NotFoundError):  # not found: it has given up since
                     pass
-            before, found = found, self.storage.list()
-            if found and found == before:
+            before, paths = paths, self.storage.list()
+            if paths and paths == before:
                 raise self._not_empty()
 
-    def _marks(self, found: Iterable[str]) -> dict[str, str]:
-        """The marks of all writers of this savepoint, and who they are."""
+    def _marks(self, paths: Iterable[str]) -> dict[str, str]:
+        """The marks of all writers of this savepoint among some files, and whose they are."""
         marks: dict[str, str] = {}
-        for path in found:
+        for path in paths:
             if not is_mark(path):
                 continue
             try:
@@ -258,10 +228,10 @@ class SavepointDirectory:
         return marks
 
     def _clear(self, metadata: SavepointMetadata, marks: Mapping[str, str]) -> None:
-        """Delete what writers of a savepoint have left that is complete now, their marks last.
+        """Delete what the other writers of a complete savepoint have left, their marks last.
 
-        The mark of the one that has completed it is its own to delete: it tells by it that nobody
-        has taken it for a loser.
+        The writer that has completed it deletes its own mark: as long as that is there, it knows
+        that nobody has cleared its files away.
         """
         named = metadata.files()
         winners = {_writer_of(path) for path in named}
@@ -304,10 +274,10 @@ class SavepointDirectory:
 
     def _no_savepoint(self) -> CheckpointNotFoundError:
         try:
-            found = self.storage.list()
+            is_empty = not self.storage.list()
         except StorageError:
-            found = [self.uri]  # whatever else is there, and cannot be read
-        if not found:
+            is_empty = False  # something is there, and cannot be read
+        if is_empty:
             return CheckpointNotFoundError(
                 f"no savepoint is at {self.uri}: the directory does not exist or is empty. Look "
                 "for a directory with a _metadata.json in it"

@@ -48,12 +48,6 @@ class SavepointDraft(Generic[S, P]):
 
     It never looks into what it holds: `S` stands for the rows of a state, `P` for the position of
     a source.
-
-    Attributes:
-        states: Schema and content of every state, by uid and name.
-        operators: By uid.
-        sources: As given, and as changed since.
-        watermarks: As given, and as changed since.
     """
 
     def __init__(
@@ -71,23 +65,14 @@ class SavepointDraft(Generic[S, P]):
         self.watermarks = dict(watermarks or {})
 
     def find(self, uid: str, state: str) -> tuple[StateSchema, S]:
-        """Return a state.
-
-        Raises:
-            StateError: There is no such state.
-        """
         return self.states[check_state(self._name, self.states, uid, state)]
 
     def key_of(self, uid: str) -> KeySchema | None:
-        """How the stream of an operator is keyed, as its states say; None if it has none."""
+        """How the stream of an operator is keyed, taken from its states; None if it has none."""
         return next((s.key for s, _ in self.states.values() if s.uid == uid), None)
 
     def put(self, schema: StateSchema, content: S) -> None:
-        """Add a state or replace it.
-
-        Raises:
-            StateError: Another state of the operator has other keys.
-        """
+        """Add a state or replace it; all states of an operator have the same keys."""
         for other, _ in self.states.values():
             if other.uid == schema.uid and other.id != schema.id and other.key != schema.key:
                 raise StateError(
@@ -145,9 +130,7 @@ class SavepointDraft(Generic[S, P]):
     ) -> None:
         """Let sources go on from these positions, in place of those they had.
 
-        Args:
-            positions: As `sources`.
-            operators: Those of the program the positions are from, which tell its sources.
+        The operators are those of the program that the positions are from.
         """
         known = {info.uid: info for info in operators}
         for uid in sorted({source_uid(leaf, known) for leaf in positions}):
@@ -171,7 +154,6 @@ class SavepointDraft(Generic[S, P]):
         }
 
     def source_uids(self) -> set[str]:
-        """The uids of the sources whose positions are in it."""
         return {source_uid(leaf, set(self.operators)) for leaf in self.sources}
 
     def uids(self) -> set[str]:

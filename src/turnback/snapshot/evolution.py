@@ -67,13 +67,7 @@ Outcome = Same | Migration | Incompatible
 
 
 def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
-    """Tell what has to be done to read a stored state as the one a program declares.
-
-    Args:
-        stored: The state as it was written. Its uid and name do not matter here.
-        descriptor: The state as declared now.
-        key: How the stream is keyed now, in the form of `StateSchema.key`.
-    """
+    """Tell what has to be done to read a stored state as the one a program declares."""
     rules, sub = descriptor.rules, descriptor.key_type
     problem = (
         _other_key(stored.key, key)
@@ -296,26 +290,23 @@ _NUMBERS = (*_INTEGERS, *_TO_FLOATING)
 
 def _default(cls: type | None, name: str) -> Convert:
     """What gives an added field its value; a factory is called for every value anew."""
-    factory: Any = None
-    value: Any = None
-    if cls is None:
-        pass
-    elif issubclass(cls, msgspec.Struct):
-        (found,) = (f for f in msgspec.structs.fields(cls) if f.name == name)
-        factory = None if found.default_factory is msgspec.NODEFAULT else found.default_factory
-        value = None if found.default is msgspec.NODEFAULT else found.default
-    elif dataclasses.is_dataclass(cls):
-        (known,) = (f for f in dataclasses.fields(cls) if f.name == name)
-        factory = None if _is_missing(known.default_factory) else known.default_factory
-        value = None if _is_missing(known.default) else known.default
-    else:
-        value = getattr(cls, "_field_defaults", {}).get(name)
-    return (lambda _: value) if factory is None else (lambda _: factory())
+    fields: tuple[Any, ...] = ()
+    if cls is not None and issubclass(cls, msgspec.Struct):
+        fields = msgspec.structs.fields(cls)
+    elif cls is not None and dataclasses.is_dataclass(cls):
+        fields = dataclasses.fields(cls)
+    for each in fields:
+        if each.name == name and not _is_missing(each.default_factory):
+            return lambda _: each.default_factory()
+        if each.name == name:
+            return lambda _: None if _is_missing(each.default) else each.default
+    value = getattr(cls, "_field_defaults", {}).get(name)
+    return lambda _: value
 
 
 def _is_missing(default: Any) -> bool:
     """Whether there is none; a class that came by way of pickle has a copy of the mark."""
-    return isinstance(default, type(dataclasses.MISSING))
+    return default is msgspec.NODEFAULT or isinstance(default, type(dataclasses.MISSING))
 
 
 def _or_none(step: Convert | None) -> Convert:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -55,7 +55,7 @@ def open_snapshot(
     *,
     whole: bool = False,
 ) -> Snapshot:
-    """Find the snapshot that is meant on a command line.
+    """Find the snapshot that is meant on a command line; errors list what there is instead.
 
     Args:
         text: The directory of a savepoint or its `_metadata.json`, the file of a checkpoint, the
@@ -63,14 +63,6 @@ def open_snapshot(
         jobs: The jobs that are known.
         options: Credentials and endpoints of object stores.
         whole: Names and ids have to be whole: for what deletes the snapshot.
-
-    Raises:
-        CheckpointNotFoundError: There is none; the message says what there is.
-        JobNotFoundError: There is no such job.
-        AmbiguousJobError: Several jobs fit.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
-        ConfigurationError: The text cannot mean a snapshot.
     """
     given, known = _stripped(text), dict(options or {})
     if _is_path(given):
@@ -93,31 +85,21 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     Args:
         given: A path, as for `load_snapshot`, or what `find_snapshot` takes.
         job: The directory of the job.
-
-    Raises:
-        CheckpointNotFoundError: There is none, or only a part of one.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
-        ConfigurationError: The path cannot be used, or several savepoints fit.
     """
     if isinstance(given, int) or not _is_path(given):
         return find_snapshot(given, job)
     slot = split_slot_path(given)
     if slot is None:
         return load_savepoint(given, job.options)
-    other = StorageRef(slot[0], job.options)
-    if storage_of(other).uri == storage_of(job).uri:
+    owner = storage_of(StorageRef(slot[0], job.options)).uri
+    if owner == storage_of(job).uri:
         return find_snapshot(slot[1], job)
-    log = CheckpointLog(storage_of(other))
-    manifest = log.get(slot[1])
-    if not isinstance(manifest, Manifest):
-        raise CheckpointNotFoundError(f"chk-{slot[1]} in {log.uri} is the start of an attempt")
     # What another job has promised that job commits itself.
-    return Snapshot(manifest, StorageRef(log.uri, job.options))
+    return replace(find_snapshot(slot[1], StorageRef(owner, job.options)), promised={})
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
-    """Read what a savepoint or checkpoint says of itself.
+    """Read the metadata of a savepoint or the manifest of a checkpoint.
 
     Args:
         path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
@@ -131,25 +113,19 @@ def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
 
 
 def load_savepoint(location: str, options: dict[str, str]) -> Snapshot:
-    """Read what the savepoint at a path or URI says of itself."""
+    """Read the metadata of the savepoint at a path or URI."""
     directory = SavepointDirectory.locate(location, options)
     return Snapshot(directory.load(), StorageRef(directory.uri, options))
 
 
 def find_snapshot(given: str | int, job: StorageRef, *, whole: bool = False) -> Snapshot:
-    """Find a checkpoint or savepoint of one job. A path is never followed.
+    """Find a checkpoint or savepoint of one job; errors list what there is. No path is followed.
 
     Args:
         given: "latest" or a time, for the newest checkpoint or savepoint at all or before that
             time; a number or "chk-7"; the id of a savepoint, or the beginning of it; its label.
         job: The directory of the job.
         whole: The beginning of an id is not enough.
-
-    Raises:
-        CheckpointNotFoundError: There is none; the message says what there is.
-        ConfigurationError: Several savepoints fit.
-        CorruptFileError: It is damaged.
-        FormatVersionError: It was written by a newer version.
     """
     storage = storage_of(job)
     log, catalog = CheckpointLog(storage), SavepointCatalog(storage)
@@ -179,7 +155,7 @@ def _newest(
 ) -> Snapshot:
     """The newest checkpoint, or the newest savepoint if that is newer; at all or before a time."""
     manifest = log.latest() if before_ms is None else log.find(before_ms=before_ms)
-    saved = catalog.latest() if before_ms is None else catalog.find(before_ms)
+    saved = catalog.latest(before_ms)
     # Order follows the numbers of checkpoints, never the clock.
     if manifest is not None and (saved is None or saved.checkpoint <= manifest.number):
         return Snapshot(manifest, job, log.uncommitted(manifest))
@@ -203,7 +179,7 @@ def _manifest(log: CheckpointLog, number: int) -> Manifest:
         slot = None
     if isinstance(slot, Manifest):
         return slot
-    why = "the start of an attempt" if slot is not None else "not there, or no longer kept"
+    why = "the start of an attempt" if slot is not None else "missing, or no longer retained"
     raise CheckpointNotFoundError(f"{log.uri}: chk-{number} is {why}. {_what_there_is(log)}")
 
 
@@ -257,7 +233,7 @@ def split_slot_path(path: str) -> tuple[str, int] | None:
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """Where a job goes on when nobody says otherwise.
+    """Where a job resumes by default.
 
     Attributes:
         manifest: One of its own checkpoints.
@@ -269,7 +245,7 @@ class ResumePoint:
 
 
 def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | None:
-    """Return where the job goes on, `None` if it has to start from nothing.
+    """Return where the job resumes, `None` if it has to start empty.
 
     That is its newest checkpoint, unless an attempt was started from something else after that
     and did not live to take a checkpoint of its own: then it is what that attempt started from.

@@ -31,14 +31,13 @@ Allowed = bool | Collection[Name]
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a program can take over from a snapshot.
+    """What a program can take over from a snapshot; sets hold the uids of operators.
 
     Attributes:
         states: Names of the states of each operator with keyed state, as far as known.
-        open: Uids of those that may ask for more states when they are opened.
-        sources: Uids of the sources.
-        others: Uids of all other operators.
-        sinks: Uids of the sinks among those.
+        open: Those that may ask for more states when they are opened.
+        others: All that are neither sources nor have keyed state.
+        sinks: The sinks among those.
         streams: How many streams each source reads, as far as known.
     """
 
@@ -104,12 +103,6 @@ def match_program(
     """Match the states, sources and sinks of a snapshot with those of a program, by uid and name.
 
     A renamed operator takes all its states along, except those renamed by themselves.
-
-    Args:
-        snapshot: What is there.
-        program: What there is a use for.
-        renames: What had another name when the snapshot was taken.
-        allow: What may be dropped if nothing claims it.
 
     Raises:
         ConfigurationError: `renames` or `allow` name something that does not exist or can be read
@@ -237,11 +230,11 @@ class _Names:
 
     def read(self, given: Any, option: str, sort: type = object) -> Name:
         """The one operator (`str`) or state (`tuple`) that is meant."""
-        found = [name for name in self.readings(given) if isinstance(name, sort)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            ways = " or ".join(repr(name) for name in found)
+        readings = [name for name in self.readings(given) if isinstance(name, sort)]
+        if len(readings) == 1:
+            return readings[0]
+        if readings:
+            ways = " or ".join(map(repr, readings))
             raise ConfigurationError(
                 f"{option}: {given!r} can mean {ways}; write states as pairs, ('uid', 'state')"
             )
@@ -302,10 +295,10 @@ def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
 
 def known_states(operator: Operator) -> dict[str, StateDescriptor]:
     """The states an operator is known to have without being opened, by name."""
-    found = {d.name: d for d in declared_states(operator.function).values()}
+    states = {d.name: d for d in declared_states(operator.function).values()}
     if operator.kind is NodeKind.REDUCE:
-        found[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
-    return found
+        states[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
+    return states
 
 
 def _asks_in_open(function: Any) -> bool:

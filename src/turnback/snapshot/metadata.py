@@ -1,4 +1,4 @@
-"""What `_metadata.json` says of a savepoint, and how it is written.
+"""The metadata of a savepoint, and the format of `_metadata.json`.
 
 The file is JSON for people, but its first lines have a fixed form, the same in every version. The
 checksum covers the kind, the version and every byte after itself.
@@ -46,24 +46,13 @@ StateId = tuple[str, str]
 def file_name(writer: str, name: str) -> str:
     """Return what a writer calls a file, so that no other takes it for its own.
 
-    Args:
-        writer: Who writes, see `SavepointDirectory.writer`; '' if nobody else can.
-        name: Tells the file apart from others of this writer.
+    The writer is that of `SavepointDirectory`, or '' if nobody else can write.
     """
     return f"{writer}-{name}" if writer else name
 
 
 class StatePart(msgspec.Struct, frozen=True):
-    """One Parquet file of a state.
-
-    Attributes:
-        path: Where it is, relative to the savepoint.
-        length: Bytes.
-        digest: Of those bytes.
-        rows: Number of rows in it.
-        first_group: Smallest key group in it.
-        last_group: Greatest one.
-    """
+    """One Parquet file of a state, with rows of the key groups first to last."""
 
     path: str
     length: Count
@@ -81,7 +70,6 @@ class SavedState(msgspec.Struct, frozen=True):
     """One state in a savepoint.
 
     Attributes:
-        schema: What it is.
         rows: Values, list elements or map entries; None where nobody counted (type native).
         files: Its files; none if it is empty or the savepoint is of type native.
     """
@@ -101,14 +89,7 @@ class SavedState(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The snapshot that the job itself was started from.
-
-    Attributes:
-        uri: Where it was.
-        id: The savepoint's id; None for a checkpoint.
-        job: The job that took it.
-        checkpoint: The number of the checkpoint.
-    """
+    """The snapshot that the job itself was started from; `id` is None for a checkpoint."""
 
     uri: str
     id: str | None = None
@@ -117,7 +98,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class FileEntry(NamedTuple):
-    """What a snapshot says of one of its files; `inline` holds the bytes of one it carries."""
+    """A file of a snapshot, as recorded; `inline` holds the bytes of one inside the manifest."""
 
     path: str
     length: int
@@ -134,21 +115,11 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a savepoint but the state itself. All paths are relative to it.
 
     Attributes:
-        id: Unique.
-        turnback_version: What wrote it.
-        type: What its files are.
-        job: Name of the job.
-        job_id: Its identity.
-        attempt: The attempt that took it.
         checkpoint: Number of the checkpoint it was made from.
         epoch: The last epoch in it.
-        created_ms: When.
-        trigger: Who or what asked for it.
-        label: What the user calls it.
-        note: What the user says of it.
+        trigger: Why it was taken.
         max_parallelism: Number of key groups.
         sources: Where each source goes on, by uid; its log files are in the savepoint.
-        operators: The operators of the program.
         states: The states, with their files if the type is canonical.
         native: The state files if the type is native, never inline.
         watermarks: By uid; `END_OF_TIME` for all if the job was drained.
@@ -193,11 +164,7 @@ _DECODER = msgspec.json.Decoder(SavepointMetadata)
 
 
 def encode(metadata: SavepointMetadata) -> bytes:
-    """Return the bytes of `_metadata.json`.
-
-    Raises:
-        ValueError: `decode` would refuse it.
-    """
+    """Return the bytes of `_metadata.json`."""
     problem = _problem(metadata)
     if problem is not None:
         raise ValueError(f"savepoint {metadata.id} cannot be described: {problem}")
@@ -218,9 +185,9 @@ def decode(data: bytes, name: str) -> SavepointMetadata:
     if header is None:
         raise damaged(name, "its first lines are not those of a savepoint")
     version, rest = int(header[2]), data[header.end() :]
-    found, recorded = _sum(header[1].decode(), version, rest), header[3].decode()
-    if found != recorded:
-        raise damaged(name, f"checksum {found} found, {recorded} recorded")
+    actual, recorded = _sum(header[1].decode(), version, rest), header[3].decode()
+    if actual != recorded:
+        raise damaged(name, f"checksum {actual} found, {recorded} recorded")
     if version != FORMAT:
         raise FormatVersionError(
             f"{name} has savepoint format version {version}; this Turnback reads version {FORMAT}. "

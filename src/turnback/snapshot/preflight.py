@@ -8,7 +8,10 @@ from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
+import msgspec
+
 from turnback.core.errors import IncompatibleStateError
+from turnback.core.units import format_size
 from turnback.program.descriptors import StateDescriptor
 from turnback.program.plan import Plan
 from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
@@ -28,21 +31,17 @@ from turnback.state.schema import KeySchema
 
 
 def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
-    """Refuse a start that would lose state, a position or promised output unasked.
-
-    Raises:
-        IncompatibleStateError: It would; everything that would be lost is named.
-    """
+    """Refuse a start that would lose state, a position or promised output unasked."""
     problems = [
         *_unclaimed_problem(snapshot, match),
-        *(changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
-        *(unclaimed_sink_problem(snapshot, uid) for uid in match.unclaimed_sinks),
+        *(_changed_source_problem(snapshot, match, uid) for uid in match.changed_sources),
+        *(_unclaimed_sink_problem(snapshot, uid) for uid in match.unclaimed_sinks),
     ]
     if problems:
         raise IncompatibleStateError("\n".join(problems))
 
 
-def changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
+def _changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
     """Why a source that reads another number of streams cannot go on, and what to do."""
     was = match.sources[uid]
     before, now = match.changed_sources[uid]
@@ -55,7 +54,7 @@ def changed_source_problem(snapshot: Snapshot, match: Match, uid: str) -> str:
     )
 
 
-def unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
+def _unclaimed_sink_problem(snapshot: Snapshot, uid: str) -> str:
     """Why promised output of a sink that is gone cannot be committed, and what to do."""
     name = written_name(uid)
     return (
@@ -75,7 +74,7 @@ def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
         + (f": {_size(s)}" if _size(s) else "")
         for s in match.unclaimed
     ]
-    names = drop_names(snapshot, match)
+    names = _drop_names(snapshot, match)
     yield (
         f"{snapshot.name} of job {snapshot.job!r} holds state that nothing in the program claims:\n"
         + "\n".join(lines)
@@ -85,25 +84,19 @@ def _unclaimed_problem(snapshot: Snapshot, match: Match) -> Iterator[str]:
     )
 
 
-def drop_names(snapshot: Snapshot, match: Match) -> list[str]:
+def _drop_names(snapshot: Snapshot, match: Match) -> list[str]:
     """The shortest names, as they are written in a program, of all that is unclaimed."""
     unclaimed = [s.id for s in match.unclaimed]
-    kept = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
-    return list(dict.fromkeys(written_name(id if id[0] in kept else id[0]) for id in unclaimed))
+    claimed = {s.id[0] for s in snapshot.states if s.id not in unclaimed}
+    return list(dict.fromkeys(written_name(id if id[0] in claimed else id[0]) for id in unclaimed))
 
 
 def _size(state: SavedState) -> str:
     """Rows and bytes of a state for people, as far as they are known without reading it."""
     parts = [] if state.rows is None else [f"{state.rows:,} rows"]
-    return ", ".join([*parts, _bytes(state.size)] if state.size else parts)
-
-
-def _bytes(length: int) -> str:
-    size, units = float(length), iter(("KiB", "MiB", "GiB"))
-    unit = "bytes"
-    while size >= 1024 and (larger := next(units, None)):
-        size, unit = size / 1024, larger
-    return f"{length} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
+    if state.size:
+        parts.append(f"{state.size} bytes" if state.size < 1024 else format_size(state.size))
+    return ", ".join(parts)
 
 
 class Verdict(Enum):
@@ -128,15 +121,12 @@ class Subject(Enum):
     KEY_GROUPS = "key groups"
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRow:
+class CheckRow(msgspec.Struct, frozen=True, rename={"subject": "what"}):
     """One line of a report.
 
     Attributes:
-        subject: What it is about.
         uid: Operator or source: of the snapshot where it is unclaimed, else of the program.
         state: Name of the state, for states.
-        verdict: What would become of it.
         reason: Why, and what can be done about it.
         blocking: Whether the job would refuse to start because of it.
     """
@@ -154,9 +144,8 @@ class CheckReport:
     """What would happen if a program were started from a snapshot.
 
     Attributes:
-        snapshot: Name of the snapshot.
-        job: The job that took it.
-        rows: States in the order of the program, then those nothing match, then all else.
+        job: The job that took the snapshot.
+        rows: States in the order of the program, then those nothing claims, then all else.
     """
 
     snapshot: str
@@ -193,17 +182,7 @@ class CheckReport:
             "snapshot": self.snapshot,
             "job": self.job,
             "ok": self.ok,
-            "rows": [
-                {
-                    "what": row.subject.value,
-                    "uid": row.uid,
-                    "state": row.state or None,
-                    "verdict": row.verdict.value,
-                    "reason": row.reason,
-                    "blocking": row.blocking,
-                }
-                for row in self.rows
-            ],
+            "rows": [msgspec.to_builtins(r) | {"state": r.state or None} for r in self.rows],
         }
 
 
@@ -214,18 +193,7 @@ def check(
     allow: Allowed = False,
     streams: Mapping[str, int] | None = None,
 ) -> CheckReport:
-    """Tell what would happen if a program were started from a snapshot. Runs and reads nothing.
-
-    Args:
-        plan: The program.
-        snapshot: What it would start from.
-        renames: What had another name when the snapshot was taken; see `match_program`.
-        allow: What may be dropped if nothing claims it.
-        streams: How many streams each source of the program reads, where that is known.
-
-    Raises:
-        ConfigurationError: `renames` or `allow` are wrong in themselves.
-    """
+    """Tell what would happen if a program were started from a snapshot. Runs and reads nothing."""
     program = program_of(plan, streams)
     match = match_program(snapshot, program, renames, allow)
     rows = [
@@ -319,7 +287,7 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
         if old is None:
             verdict, reason = Verdict.NEW, "starts at its beginning"
         elif uid in match.changed_sources:
-            verdict, reason = Verdict.INCOMPATIBLE, changed_source_problem(snapshot, match, uid)
+            verdict, reason = Verdict.INCOMPATIBLE, _changed_source_problem(snapshot, match, uid)
         elif uid in match.rewound_sources:
             verdict = Verdict.NEW
             reason = "reads another number of streams, so starts at its beginning, as allowed"
@@ -332,7 +300,7 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
 
 def _sinks(snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
     for uid in match.unclaimed_sinks:
-        reason = unclaimed_sink_problem(snapshot, uid)
+        reason = _unclaimed_sink_problem(snapshot, uid)
         yield CheckRow(Subject.SINK, uid, "", Verdict.UNCLAIMED, reason, True)
     for uid in match.dropped_sinks:
         reason = "promised output that is not committed yet is left out, as allowed"

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from turnback.checkpoint.log import CheckpointLog, slot_path
+from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import Manifest, OperatorInfo, SourcePosition
 from turnback.core.errors import CorruptFileError, NotFoundError, StateError, UnsupportedTypeError
-from turnback.snapshot.metadata import FileEntry, Origin, SavedState, SavepointMetadata, StateId
-from turnback.snapshot.reader import StoredRows
-from turnback.state.files import StorageRef, storage_of
+from turnback.snapshot.metadata import (
+    FileEntry,
+    Origin,
+    SavedState,
+    SavepointMetadata,
+    StateId,
+    StatePart,
+)
+from turnback.state.files import Span, StateFile, StorageRef, read_state, share, storage_of
+from turnback.state.schema import StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check
 from turnback.types.typeinfo import type_from_descriptor
+
+if TYPE_CHECKING:  # Arrow is loaded when the first state is read
+    import pyarrow as pa
 
 OnProgress = Callable[[int, int], None]
 """Called after every file with the bytes read so far, and all bytes."""
@@ -28,7 +40,7 @@ class Snapshot:
     """A checkpoint or a savepoint, and where it is.
 
     Attributes:
-        document: What it says of itself: the manifest of a checkpoint, or a savepoint's metadata.
+        document: The manifest of a checkpoint, or the metadata of a savepoint.
         storage: Where its files are: the job's directory or the savepoint's.
         promised: Output it holds that is not known to be committed, by sink; only of the job's own
             checkpoints, because other jobs settle theirs themselves.
@@ -94,7 +106,7 @@ class Snapshot:
 
     @property
     def origin(self) -> Origin:
-        """Where it is, as the lineage of jobs started from it tells."""
+        """Where it is, for the lineage of jobs started from it."""
         uri = self.storage.uri
         if isinstance(self.document, Manifest):
             number = self.document.number
@@ -127,17 +139,13 @@ class Snapshot:
     def own_checkpoint(self, storage: StorageRef, job_id: str) -> Manifest | None:
         """It as a checkpoint of the job with this directory and identity, if it is one.
 
-        The place decides: a copy of a checkpoint, or a forged one, carries the same identity.
+        The directory decides: a copy of a checkpoint, or a forged one, has the same identity.
         """
         here = self.storage.uri == storage.uri and self.job_id == job_id
         return self.manifest if here else None
 
     def state(self, uid: str, name: str) -> SavedState:
-        """One of its states.
-
-        Raises:
-            StateError: There is no such state; the message suggests the nearest name.
-        """
+        """One of its states; raises as `check_state` does."""
         id = check_state(self.name, self.state_ids, uid, name)
         return next(state for state in self.states if state.id == id)
 
@@ -162,11 +170,7 @@ def source_uid(leaf: str, uids: Collection[str]) -> str:
 
 
 def check_state(snapshot: str, ids: Collection[StateId], uid: str, state: str) -> StateId:
-    """Return the id of a state that is there.
-
-    Raises:
-        StateError: It is not; the message suggests the nearest name.
-    """
+    """Return the id of a state; raise `StateError`, with the nearest name, if there is none."""
     check_operator(snapshot, ids, uid)
     if (uid, state) not in ids:
         names = [name for owner, name in ids if owner == uid]
@@ -197,11 +201,8 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     """A state of a snapshot, without its rows.
 
     Attributes:
-        uid: The operator.
-        name: Name of the state.
         kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
         key_type: Type of the keys; several, separated by commas, for keys of several columns.
-        map_key_type: Type of a map's keys, else None.
         value_type: Type of values, list elements or accumulators.
         rows: Values, list elements or map entries; None where nobody has counted them, as in
             checkpoints.
@@ -249,12 +250,7 @@ def _type_name(descriptor: object) -> str:
 
 
 class FileProblem(msgspec.Struct, frozen=True):
-    """Something that keeps a snapshot from being restored.
-
-    Attributes:
-        path: The file, relative to the directory of the snapshot's storage.
-        reason: What is wrong with it.
-    """
+    """What is wrong with a file of a snapshot; its path is relative to the snapshot's storage."""
 
     path: str
     reason: str
@@ -265,24 +261,8 @@ def verify_snapshot(snapshot: Snapshot, on_progress: OnProgress | None = None) -
 
     Returns:
         What is wrong, nothing if it can be restored.
-
-    Raises:
-        StorageError: The storage does not answer, so nothing can be said.
     """
     return verify_files(storage_of(snapshot.storage), snapshot.files(), on_progress)
-
-
-def verify(storage: Storage, manifest: Manifest | None = None) -> list[FileProblem]:
-    """Verify one checkpoint of a job, or all of them, with the slots of those unreadable."""
-    where = StorageRef(storage.uri)
-    if manifest is not None:
-        return verify_files(storage, Snapshot(manifest, where).files())
-    scan = CheckpointLog(storage).scan()
-    problems = [
-        FileProblem(slot_path(number), str(error)) for number, error in scan.unreadable.items()
-    ]
-    needed = (file for manifest in scan.manifests for file in Snapshot(manifest, where).files())
-    return problems + verify_files(storage, list(dict.fromkeys(needed)))
 
 
 def verify_files(
@@ -303,3 +283,104 @@ def verify_files(
         if on_progress is not None:
             on_progress(done, total)
     return problems
+
+
+# -- the rows of one state, read in tasks that share the key groups
+
+Batches = Iterator["pa.RecordBatch"]
+
+READS = 16
+"""A file is read by about this many tasks at most: each has to read all of its bytes."""
+
+SPAN_ROWS = 500_000
+SPAN_BYTES = 32 << 20
+"""A task reads about as much. Less would mean that more tasks open the same file."""
+
+
+def spans(groups: int, count: int) -> list[Span]:
+    """Cut all key groups into about so many ranges of about the same size."""
+    count = max(1, min(count, groups))
+    bounds = [groups * i // count for i in range(count + 1)]
+    return [(a, b - 1) for a, b in pairwise(bounds)]
+
+
+def spans_of(
+    groups: int, files: Sequence[StateFile | StatePart], rows: int, size: int
+) -> list[Span]:
+    """Cut all key groups into ranges that hold about so many rows and bytes of some files."""
+    widest = max((file.last_group - file.first_group + 1 for file in files), default=1)
+    count = max(
+        -(-sum(file.rows for file in files) // rows),
+        -(-sum(file.length for file in files) // size),
+    )
+    return spans(groups, min(count, READS * groups // widest))
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """One state of a snapshot, to be read in tasks.
+
+    Attributes:
+        parts: Its Parquet files, in a savepoint.
+        files: The state files, among others with its rows, in a checkpoint.
+    """
+
+    schema: StateSchema
+    storage: StorageRef
+    parts: tuple[StatePart, ...] = ()
+    files: tuple[StateFile, ...] = ()
+
+    def held_by(self) -> list[StateFile | StatePart]:
+        return [*self.parts, *(file for file in self.files if self.schema.uid in file.operators)]
+
+    def rows(self, first: int, last: int) -> Iterator[pa.Table]:
+        """Its rows in the key groups first..last, with the columns group, key, sub and value."""
+        from turnback.snapshot.table import StateTable, read_parts
+        from turnback.state.merging import live_rows
+
+        if self.parts:
+            codec = StateTable(self.schema)
+            for typed in read_parts(storage_of(self.storage), self.parts, first, last):
+                yield codec.to_rows(typed)
+        mine = share(self.files, {self.schema.uid: (first, last)})
+        for schema, rows in live_rows(mine, lambda f: read_state(self.storage, f)):
+            if schema.id == self.schema.id:
+                yield rows
+
+    def typed(self, first: int, last: int) -> Iterator[pa.Table]:
+        from turnback.snapshot.table import StateTable, read_parts
+
+        if self.parts:
+            yield from read_parts(storage_of(self.storage), self.parts, first, last)
+        else:
+            codec = StateTable(self.schema)
+            for rows in self.rows(first, last):
+                yield codec.to_typed(rows)
+
+
+def reading_spans(stored: StoredRows, max_parallelism: int) -> list[Span]:
+    """Cut the key groups of a state into the shares of tasks."""
+    return spans_of(max_parallelism, stored.held_by(), SPAN_ROWS, SPAN_BYTES)
+
+
+@dataclass(frozen=True)
+class StateReader:
+    """Gives the rows of a state with typed columns; tasks are given the numbers of spans."""
+
+    stored: StoredRows
+    spans: tuple[Span, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        from turnback.snapshot.table import StateTable
+
+        return StateTable(self.stored.schema).arrow_schema
+
+    def read(self, first: int, last: int) -> Iterator[pa.Table]:
+        return self.stored.typed(first, last)
+
+    def __call__(self, batches: Batches) -> Batches:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for table in self.read(*self.spans[number]):
+                    yield from table.to_batches()

@@ -21,9 +21,8 @@ from turnback.state.delta import COLUMNS
 from turnback.state.schema import KINDS, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import TypeInfo, type_from_descriptor
+from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 PART_BYTES = 64 << 20
 GROUP_ROWS = 1 << 16
@@ -55,10 +54,6 @@ class StateTable:
     the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
     the list sorts by, so elements added later come last only in epochs after those stored.
 
-    Attributes:
-        schema: As given.
-        arrow_schema: The columns of typed tables.
-
     Raises:
         IncompatibleStateError: This version knows no such state.
     """
@@ -86,25 +81,16 @@ class StateTable:
         self.arrow_schema = pa.schema(fields)
 
     def to_typed(self, rows: pa.Table) -> pa.Table:
-        """Return rows as a typed table, in the same order.
-
-        Raises:
-            StateError: The rows do not hold what the schema says.
-        """
+        """Return rows as a typed table, in the same order."""
         return self._translated(rows, self._typed_columns, self.arrow_schema)
 
     def to_rows(self, typed: pa.Table) -> pa.Table:
-        """Return a typed table as rows, in the same order.
-
-        Raises:
-            IncompatibleStateError: The table has other columns than `arrow_schema`.
-            StateError: A value cannot be stored.
-        """
+        """Return a typed table as rows, in the same order."""
         expected = {field.name: field.type for field in self.arrow_schema}
-        found = dict(zip(typed.schema.names, typed.schema.types, strict=True))
-        if found != expected or len(typed.schema.names) != len(expected):
+        actual = dict(zip(typed.schema.names, typed.schema.types, strict=True))
+        if actual != expected or len(typed.schema.names) != len(expected):
             raise self._unusable(
-                f"expected the columns {_column_text(expected)}, found {_column_text(found)}"
+                f"expected the columns {_column_text(expected)}, found {_column_text(actual)}"
             )
         return self._translated(typed, self._row_columns, ROWS)
 
@@ -242,7 +228,6 @@ class PartsWriter:
         storage: The savepoint's directory.
         schema: The state.
         part_bytes: A file is closed once it is this large.
-        new_name: Makes names that are never made again, by anyone.
         writer: Who writes, see `file_name`.
     """
 
@@ -251,13 +236,11 @@ class PartsWriter:
         storage: Storage,
         schema: StateSchema,
         part_bytes: int = PART_BYTES,
-        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
         writer: str = "",
     ) -> None:
         self._storage = storage
         self._directory = state_directory(schema)
         self._part_bytes = part_bytes
-        self._new_name = new_name
         self._writer = writer
         self._part: _Part | None = None
         self._parts: list[StatePart] = []
@@ -291,7 +274,7 @@ class PartsWriter:
         group = pa.concat_tables(self._held)
         self._held, self._rows, self._bytes = [], 0, 0
         if self._part is None:
-            name = file_name(self._writer, f"{self._new_name()}.parquet")
+            name = file_name(self._writer, f"{uuid.uuid4().hex}.parquet")
             self._part = _Part(f"{self._directory}/{name}", group.schema)
         self._part.add(group)
         if self._part.size >= self._part_bytes:
@@ -306,12 +289,7 @@ class PartsWriter:
 def read_parts(
     storage: Storage, parts: Iterable[StatePart], first_group: int, last_group: int
 ) -> Iterator[pa.Table]:
-    """Yield the rows of a range of key groups, a row group at a time.
-
-    Raises:
-        CorruptFileError: A file is not what was written; no row of it was given out.
-        NotFoundError: A file is missing.
-    """
+    """Yield the rows of a range of key groups, a row group at a time; none of a damaged file."""
     for part in parts:
         if part.overlaps(first_group, last_group):
             data = storage.get(part.path)
@@ -356,8 +334,8 @@ class _Part:
 
 
 def _range(table: pa.Table) -> tuple[int, int]:
-    found = pc.min_max(table[_GROUP])
-    return found["min"].as_py(), found["max"].as_py()
+    extremes = pc.min_max(table[_GROUP])
+    return extremes["min"].as_py(), extremes["max"].as_py()
 
 
 def _rows(data: bytes, part: StatePart, name: str, first: int, last: int) -> Iterator[pa.Table]:

@@ -1,4 +1,8 @@
-"""Writes the files of savepoints: rows that users bring, copies, exports of checkpoints."""
+"""Writes the files of savepoints: rows that users bring, copies, exports of checkpoints.
+
+What is written goes to the savepoint `target`; `writer` is who writes it, see `file_name`. Files
+are durable when a task returns.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import pyarrow.compute as pc
 from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition
 from turnback.core.errors import StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
-from turnback.snapshot.reader import Batches, StoredRows, spans_of
+from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
 from turnback.state.files import Span, StateFile, StorageRef, read_state, share, storage_of
 from turnback.state.merging import live_rows
@@ -29,8 +33,6 @@ class RowEncoder:
     """Turns typed columns into rows of bytes; refuses what cannot be state.
 
     Attributes:
-        state: What the state is.
-        max_parallelism: Number of key groups.
         grouped: The column ``key_group`` is right already; else it is computed here.
         last_epoch: The savepoint's, for rows that come from a user; None for rows that were
             state before.
@@ -81,13 +83,7 @@ class RowEncoder:
 
 @dataclass(frozen=True)
 class StateWriter:
-    """Writes rows, which come sorted, as files of a savepoint; gives a record of each file.
-
-    Attributes:
-        state: What the state is.
-        target: The savepoint they go to.
-        writer: Who writes it, see `file_name`.
-    """
+    """Writes rows, which come sorted, as files of a savepoint; gives a record of each file."""
 
     state: StateSchema
     target: StorageRef
@@ -98,7 +94,6 @@ class StateWriter:
         return PARTS
 
     def __call__(self, batches: Batches) -> Batches:
-        """Write; the files are durable when their records come out."""
         storage = storage_of(self.target)
         parts = write_parts(storage, self.state, self._typed(batches), self.writer)
         records = [msgspec.json.encode(part) for part in parts]
@@ -138,15 +133,7 @@ class StateWriter:
 
 @dataclass(frozen=True)
 class PartCopier:
-    """Copies one file of a state from another savepoint.
-
-    Attributes:
-        state: What the state is called in the new savepoint.
-        part: The file.
-        source: Where it is.
-        target: The savepoint it goes to.
-        writer: Who writes it, see `file_name`.
-    """
+    """Copies one file of a state from another savepoint, where it may have another name."""
 
     state: StateSchema
     part: StatePart
@@ -163,15 +150,7 @@ class PartCopier:
 
 @dataclass(frozen=True)
 class SpanCopier:
-    """Writes some key groups of a state whose files cannot be copied, as they mix states.
-
-    Attributes:
-        state: What the state is called in the new savepoint.
-        stored: The state as it is.
-        span: First and last key group.
-        target: The savepoint they go to.
-        writer: Who writes it, see `file_name`.
-    """
+    """Writes some key groups of a state whose files cannot be copied, as they mix states."""
 
     state: StateSchema
     stored: StoredRows
@@ -180,7 +159,6 @@ class SpanCopier:
     writer: str = ""
 
     def run(self) -> tuple[StatePart, ...]:
-        """Write; the files are durable when this returns."""
         rows = self.stored.typed(*self.span)
         return write_parts(storage_of(self.target), self.state, rows, self.writer)
 
@@ -196,12 +174,10 @@ def copy_source_log(
     path_of: Callable[[LogFile], str],
 ) -> SourcePosition:
     """Copy the files that belong to the position of a source."""
-    log: list[LogFile] = []
-    for file in position.log:
-        path = path_of(file)
-        _copy(file, source, target, path)
-        log.append(msgspec.structs.replace(file, path=path))
-    return SourcePosition(position.offset, tuple(log))
+    log = tuple(msgspec.structs.replace(file, path=path_of(file)) for file in position.log)
+    for file, copy in zip(position.log, log, strict=True):
+        _copy(file, source, target, copy.path)
+    return SourcePosition(position.offset, log)
 
 
 def _copy(
@@ -218,51 +194,36 @@ def _copy(
 COPY_BYTES = 64 << 20
 SPAN_ROWS = 250_000
 SPAN_BYTES = 16 << 20
-"""A task folds about as much: little enough to give its place to an epoch soon."""
+"""A task folds about as much: little enough to free its slot for an epoch soon."""
 
 
 @dataclass(frozen=True)
-class ExportTask:
-    """Writes the state of some key groups as Parquet.
-
-    Attributes:
-        files: What holds it, as `share` gives it.
-        source: The job directory.
-        target: The savepoint.
-        writer: Who writes it, see `file_name`.
-    """
-
+class _FilesTask:
     files: tuple[StateFile, ...]
     source: StorageRef
     target: StorageRef
     writer: str = ""
 
+
+class ExportTask(_FilesTask):
+    """Writes the state of some key groups as Parquet, from the files that `share` gives."""
+
     def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
-        """Write; the files are durable when this returns."""
         storage = storage_of(self.target)
         writers: dict[StateId, tuple[StateTable, PartsWriter]] = {}
         for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
             if schema.id not in writers:
-                writers[schema.id] = (
-                    StateTable(schema),
-                    PartsWriter(storage, schema, writer=self.writer),
-                )
+                parts = PartsWriter(storage, schema, writer=self.writer)
+                writers[schema.id] = StateTable(schema), parts
             codec, writer = writers[schema.id]
             writer.add(codec.to_typed(rows))
         return [(codec.schema, writer.finish()) for codec, writer in writers.values()]
 
 
-@dataclass(frozen=True)
-class CopyTask:
+class CopyTask(_FilesTask):
     """Copies state files into a savepoint as they are."""
 
-    files: tuple[StateFile, ...]
-    source: StorageRef
-    target: StorageRef
-    writer: str = ""
-
     def run(self) -> list[StateFile]:
-        """Copy; returns what the savepoint says of the files."""
         return [self._copy(file) for file in self.files]
 
     def _copy(self, file: StateFile) -> StateFile:

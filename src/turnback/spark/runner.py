@@ -87,7 +87,9 @@ class JobRunner:
         self._starter.check()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
-            storage.remove_leftovers()  # half-written files of drivers and workers that were killed
+            storage.leftovers(
+                remove=True
+            )  # half-written files of drivers and workers that were killed
         info = self._directory.renew() if self._spec.fresh else self._directory.open()
         self.report.job_id = info.job_id
         self._tell_supervisor(info)
@@ -103,7 +105,7 @@ class JobRunner:
                     if self._cancelled.is_set():
                         return self._finish(info, history)
                     raise self._fail_without_spark(info, history, cause, fate)
-                delay = None if isinstance(cause, FINAL) else strategy.on_failure(self._now())
+                delay = None if isinstance(cause, FINAL) else strategy(self._now())
                 if delay is None or self._cancelled.is_set():
                     raise self._fail(info, history, cause)
                 self._await_restart(info, history, cause, delay)

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.snapshot.metadata import SOURCES, SavedState, StatePart, file_name
-from turnback.snapshot.reader import StoredRows, reading_spans
+from turnback.snapshot.snapshot import StoredRows, reading_spans
 from turnback.snapshot.writer import (
     PartCopier,
     RowEncoder,

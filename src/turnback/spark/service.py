@@ -101,7 +101,7 @@ class RequestService:
             supervised: Whether somebody starts the driver again if it dies.
         """
         self._before, self._resumed, self._supervised = self._end_state(), resumed, supervised
-        if self._settings.schedule is not None:
+        if self._settings.is_scheduled:
             # A last time in the future, by a clock that was wrong, must not switch it off.
             last = self._savepoints.last_scheduled(created_ms)
             self._last_scheduled = min(last, self._clock.now_ms())
@@ -239,9 +239,8 @@ class RequestService:
         return not self._shutdown.is_due and (ending is None or ending.id == request.id)
 
     def _submit_scheduled(self) -> None:
-        schedule, last = self._settings.schedule, self._last_scheduled
-        now = self._clock.now_ms()
-        if schedule is None or last is None or not schedule.due(last, now):
+        last, now = self._last_scheduled, self._clock.now_ms()
+        if last is None or not self._settings.is_due(last, now):
             return
         self._last_scheduled = now
         spec = RequestSpec(

@@ -14,12 +14,11 @@ from pyspark.sql import functions as F
 
 from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
 from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, EntryReader, StatePair
-from turnback.snapshot.reader import Batches, StateReader, StoredRows, reading_spans
+from turnback.snapshot.snapshot import Batches, StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.state.schema import StateSchema
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, quote_name
 from turnback.worker.message import marked, unmarked
 
 _AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())

@@ -1,12 +1,13 @@
 """Directories: entered without following a link, there after a power cut, and locked.
 
-The one place that syncs directories.
+Directories are synced here and nowhere else.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import os
 import secrets
 import shutil
@@ -195,10 +196,7 @@ def _remember(folder: int, path: str) -> None:
 def find_leftovers(folder: int, prefix: str = "", *, remove: bool = False) -> dict[str, int]:
     """Return the temporary files of dead writers below an open directory, with their sizes.
 
-    Args:
-        folder: The directory.
-        prefix: What to put before the names.
-        remove: Whether to delete them; what cannot be deleted is left out.
+    With `remove` they are deleted, and those that cannot be deleted are left out.
     """
     sizes: dict[str, int] = {}
     for name in os.listdir(folder):
@@ -283,16 +281,16 @@ class DirectoryLock:
 
 def take_private(directory: Path) -> DirectoryLock:
     """Lock a new directory beside one that another process holds."""
-    while True:
+    lock = None
+    while lock is None:
         beside = directory.with_name(f"{directory.name}{_PRIVATE}{secrets.token_hex(8)}")
         lock = DirectoryLock.take(beside, private=True)
-        if lock is not None:
-            return lock
+    return lock
 
 
 def sweep_private(directory: Path) -> None:
     """Remove private directories whose process died."""
-    for beside in directory.parent.glob(f"{_escaped(directory.name)}{_PRIVATE}*"):
+    for beside in directory.parent.glob(f"{glob.escape(directory.name)}{_PRIVATE}*"):
         if beside.suffix == _LOCK:
             continue
         lock = DirectoryLock.take(beside, private=True)
@@ -324,7 +322,3 @@ def _is_current(descriptor: int, directory: Path) -> bool:
 
 def _lock_file(directory: Path) -> Path:
     return directory.with_name(f"{directory.name}{_LOCK}")
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)

@@ -8,7 +8,8 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from turnback.core.errors import ConfigurationError, CorruptFileError, FormatVersionError
+from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
+from turnback.storage.base import Storage
 
 
 def digest(data: bytes) -> str:
@@ -17,11 +18,7 @@ def digest(data: bytes) -> str:
 
 
 def check(data: bytes, length: int, recorded: str, name: str) -> None:
-    """Compare a file's bytes with what was recorded when it was written.
-
-    Raises:
-        CorruptFileError: Length or checksum differ.
-    """
+    """Raise `CorruptFileError` if length or checksum of a file are not those recorded."""
     if len(data) != length:
         raise damaged(name, f"{len(data)} bytes found, {length} recorded")
     actual = digest(data)
@@ -30,7 +27,7 @@ def check(data: bytes, length: int, recorded: str, name: str) -> None:
 
 
 def damaged(name: str, what: str) -> CorruptFileError:
-    """Return the error that says how a file differs from what was written."""
+    """Return the error for a file that differs from what was written."""
     return CorruptFileError(
         f"{name} is damaged: {what}; nothing of it was used. Put back an intact copy of the file, "
         "or start from another checkpoint or savepoint"
@@ -44,26 +41,20 @@ _HEADER = re.compile(
 
 
 def seal(kind: str, version: int, body: bytes) -> bytes:
-    """Put a header before a body.
-
-    Args:
-        kind: What the file is; lower-case letters, digits and '-'.
-        version: The version of the body's format, from 1.
-        body: The content.
-    """
+    """Put a header before a body: what the file is, and the version of the body's format."""
     if not _KIND.fullmatch(kind) or not 0 < version < 10**9:
         raise ValueError(f"cannot seal a file of kind {kind!r}, version {version}")
     return f"turnback {kind} {version} {len(body)} {_sum(kind, version, body)}\n".encode() + body
 
 
-def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[int, bytes]:
+def unseal(kind: str, newest: int, data: bytes, name: str) -> tuple[int, bytes]:
     """Check a sealed file and return its version and body.
 
     Args:
         kind: What the file has to be.
-        supported: The newest readable version, or the range of readable ones.
+        newest: The newest version that can be read.
         data: The whole file.
-        name: The file, for messages.
+        name: What messages call it.
 
     Raises:
         CorruptFileError: Cut short, changed in any bit, or of another kind.
@@ -81,11 +72,11 @@ def unseal(kind: str, supported: int | range, data: bytes, name: str) -> tuple[i
         raise damaged(name, f"checksum {expected} found, {header[4].decode()} recorded")
     if actual != kind:
         raise damaged(name, f"it is a {actual} file where a {kind} file belongs")
-    readable = range(1, supported + 1) if isinstance(supported, int) else supported
-    if version not in readable:
+    if version > newest:
+        readable = "version 1" if newest == 1 else f"versions 1 to {newest}"
         raise FormatVersionError(
-            f"{name} has {kind} format version {version}; this Turnback reads "
-            f"{_versions(readable)}. Use the version of Turnback that wrote it, or a newer one"
+            f"{name} has {kind} format version {version}; this Turnback reads {readable}. "
+            "Use the version of Turnback that wrote it, or a newer one"
         )
     return version, body
 
@@ -94,15 +85,7 @@ def _sum(kind: str, version: int, body: bytes) -> str:
     return digest(b"%s %d %d\n%s" % (kind.encode(), version, len(body), body))
 
 
-def _versions(readable: range) -> str:
-    if len(readable) == 1:
-        return f"version {readable[0]}"
-    return f"versions {readable[0]} to {readable[-1]}" if readable else "none"
-
-
 T = TypeVar("T")
-_MAX_ID = 80
-_SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
 
 
 def encode_document(kind: str, version: int, document: msgspec.Struct) -> bytes:
@@ -111,12 +94,7 @@ def encode_document(kind: str, version: int, document: msgspec.Struct) -> bytes:
 
 
 def decode_document(kind: str, version: int, data: bytes, name: str, type_: type[T]) -> T:
-    """Read the bytes of a file that holds a struct.
-
-    Raises:
-        CorruptFileError: It is damaged, or its content cannot be used.
-        FormatVersionError: It was written by a newer version.
-    """
+    """Read the bytes of a file that holds a struct; raises as `unseal` does."""
     _, body = unseal(kind, version, data, name)
     try:
         return msgspec.json.decode(body, type=type_)
@@ -124,20 +102,10 @@ def decode_document(kind: str, version: int, data: bytes, name: str, type_: type
         raise CorruptFileError(f"{name} is intact but cannot be used: {error}") from error
 
 
-def is_id(text: object) -> bool:
-    """Return whether this can be the id of a file: letters, digits, '-' and '_', nothing else."""
-    return isinstance(text, str) and 0 < len(text) <= _MAX_ID and _SAFE.issuperset(text)
-
-
-def check_id(id_: str, what: str) -> str:
-    """Return the id, or refuse what could lead to another path than its own.
-
-    Raises:
-        ConfigurationError: It holds anything but letters, digits, '-' and '_'.
-    """
-    if not is_id(id_):
-        raise ConfigurationError(
-            f"{id_!r} is not the id of a {what}: ids are 1 to {_MAX_ID} letters, digits, '-' or "
-            "'_'; copy it as it was printed"
-        )
-    return id_
+def read_document(storage: Storage, kind: str, version: int, path: str, type_: type[T]) -> T | None:
+    """Read a file that holds a struct, `None` if there is none; raises as `unseal` does."""
+    try:
+        data = storage.get(path)
+    except NotFoundError:
+        return None
+    return decode_document(kind, version, data, f"{storage.uri}/{path}", type_)

@@ -39,11 +39,6 @@ class LocalStorage:
     __slots__ = ("_root", "uri")
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
-        """Use a directory, which need not exist yet.
-
-        Raises:
-            ConfigurationError: A file is in the way.
-        """
         path = Path(root).absolute()
         self._root = str(path)
         self.uri = f"file://{quote(self._root)}"
@@ -52,7 +47,7 @@ class LocalStorage:
         except NotADirectoryError:
             usable = False
         except (OSError, ValueError):
-            # Missing is fine. What cannot be looked at now fails when it is used.
+            # Missing is fine. What cannot be checked now fails when it is used.
             usable = "\0" not in self._root
         if not usable:
             raise ConfigurationError(f"{path} cannot be used as storage: it is not a directory")
@@ -85,11 +80,8 @@ class LocalStorage:
         return dict(sorted(sizes.items()))
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        segments = split_prefix(prefix)
-        with self._failing("list", prefix or "everything"), ExitStack() as stack:
-            try:
-                folder = stack.enter_context(descend(self._root, segments))
-            except (FileNotFoundError, NotADirectoryError):
+        with self._listing(prefix) as folder:
+            if folder is None:
                 return []
             with os.scandir(folder) as entries:
                 return sorted(e.name for e in entries if _is_folder(e))
@@ -113,36 +105,38 @@ class LocalStorage:
                         os.rmdir(name, dir_fd=folder)
                     forget("/".join((self._root, *parents, name)))
 
-    def remove_leftovers(self) -> int:
-        """Delete the temporary files of writers that were killed, and return how many.
+    def leftovers(self, *, remove: bool = False) -> dict[str, int]:
+        """Return the temporary files of writers that were killed, with their bytes.
 
         Files still being written by a live process, here or on another machine that shares the
-        lock table, are left alone.
+        lock table, are not among them.
+
+        Args:
+            remove: Whether to delete them; what cannot be deleted is left out.
         """
-        return len(self._leftovers("clean", remove=True))
-
-    def leftovers(self) -> dict[str, int]:
-        """Return what `remove_leftovers` would delete, with the bytes of each file."""
-        return dict(sorted(self._leftovers("list", remove=False).items()))
-
-    def _leftovers(self, action: str, *, remove: bool) -> dict[str, int]:
-        with self._failing(action, "everything"):
+        with self._failing("clean" if remove else "list", "everything"):
             try:
                 with descend(self._root, ()) as folder:
-                    return find_leftovers(folder, remove=remove)
+                    return dict(sorted(find_leftovers(folder, remove=remove).items()))
             except FileNotFoundError:
                 return {}
 
     def _files(self, prefix: str, measure: Callable[[os.DirEntry[str]], int]) -> dict[str, int]:
-        segments = split_prefix(prefix)
         files: dict[str, int] = {}
-        with self._failing("list", prefix or "everything"), ExitStack() as stack:
-            try:
-                folder = stack.enter_context(descend(self._root, segments))
-            except (FileNotFoundError, NotADirectoryError):
-                return files
-            _collect(folder, "".join(f"{segment}/" for segment in segments), files, measure)
+        with self._listing(prefix) as folder:
+            if folder is not None:
+                _collect(folder, f"{prefix.rstrip('/')}/" if prefix else "", files, measure)
         return files
+
+    @contextmanager
+    def _listing(self, prefix: str) -> Iterator[int | None]:
+        """Open a directory to list what is in it; None if there is no such directory."""
+        segments = split_prefix(prefix)
+        with self._failing("list", prefix or "everything"), ExitStack() as stack:
+            folder = None
+            with suppress(FileNotFoundError, NotADirectoryError):
+                folder = stack.enter_context(descend(self._root, segments))
+            yield folder
 
     def _write(self, path: str, data: bytes, *, replace: bool) -> None:
         *parents, name = split_path(path)
@@ -183,7 +177,7 @@ def _publish(folder: int, name: str, data: bytes, replace: bool) -> bool:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     file = os.open(temporary, flags, 0o666, dir_fd=folder)
     try:
-        # Tells remove_leftovers that the writer lives; without lock support it keeps the file.
+        # Tells `leftovers` that the writer lives; without lock support it keeps the file.
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         _write_all(file, data)

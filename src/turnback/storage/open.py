@@ -35,9 +35,6 @@ class MemoryStorage:
 
         Args:
             name: NAME, or NAME/PATH for a directory inside the storage NAME.
-
-        Raises:
-            ConfigurationError: There is no name, or the path could leave the storage.
         """
         root, _, path = name.rstrip("/").partition("/")
         if not root:

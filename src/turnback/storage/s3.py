@@ -11,6 +11,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from turnback.config.options import S3_OPTIONS
 from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.core.units import parse_duration
 from turnback.storage.base import split_path, split_prefix
@@ -19,20 +20,10 @@ if TYPE_CHECKING:
     from obstore.store import S3Store
 
 
-_STORE_OPTIONS = (
-    "access_key_id",
-    "secret_access_key",
-    "session_token",
-    "region",
-    "endpoint",
-    "virtual_hosted_style_request",
-    "skip_signature",
-    "server_side_encryption",
-    "sse_kms_key_id",
-)
+_OPTIONS = {option.field: option for option in S3_OPTIONS}
 _CLIENT_OPTIONS = ("allow_http", "allow_invalid_certificates", "proxy_url")
-_TIMES = {"timeout": "2 min", "connect_timeout": "5 s", "retry_timeout": "3 min"}
-_OPTIONS = (*_STORE_OPTIONS, *_CLIENT_OPTIONS, *_TIMES, "max_retries")
+_TIMES = ("timeout", "connect_timeout", "retry_timeout")
+_STORE_OPTIONS = _OPTIONS.keys() - {*_CLIENT_OPTIONS, *_TIMES, "max_retries"}
 _PART = 16 * 1024 * 1024
 
 # The process whose first request started obstore's threads. They do not survive a fork, and a
@@ -54,17 +45,13 @@ class S3Storage:
     - timeout ('2 min'), connect_timeout ('5 s'): limits of one request;
     - max_retries ('10'), retry_timeout ('3 min'): limits of repeating it.
 
-    Large files are uploaded in parts; let the bucket's life cycle remove incomplete uploads.
+    The bucket must exist. Large files are uploaded in parts; let its life cycle remove incomplete
+    uploads.
     """
 
     __slots__ = ("_options", "_store", "uri")
 
     def __init__(self, uri: str, options: Mapping[str, str] | None = None) -> None:
-        """Use a bucket, which must exist; nothing is contacted yet.
-
-        Raises:
-            ConfigurationError: No bucket, an unknown or unusable option, obstore not installed.
-        """
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
         prefix = prefix.strip("/")
         self.uri = f"s3://{bucket}/{prefix}".rstrip("/")
@@ -164,8 +151,8 @@ def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> S3Store:
     _check_names(bucket, options)
     allow_http = _allow_http(bucket, options)
     times = {
-        name: timedelta(milliseconds=parse_duration(options.get(name, default), name))
-        for name, default in _TIMES.items()
+        name: timedelta(milliseconds=parse_duration(options.get(name, _default(name)), name))
+        for name in _TIMES
     }
     # One DELETE per object is understood by every provider, the bulk request is not.
     config: Any = {"disable_bulk_delete": True}
@@ -174,13 +161,17 @@ def _open(bucket: str, prefix: str, options: Mapping[str, str]) -> S3Store:
     client |= {name: times[name] for name in ("timeout", "connect_timeout")}
     client["allow_http"] = allow_http
     try:
-        retries = int(options.get("max_retries", 10))
+        retries = int(options.get("max_retries", _default("max_retries")))
         retry: Any = {"max_retries": retries, "retry_timeout": times["retry_timeout"]}
         return S3Store(
             bucket, prefix=prefix or None, config=config, client_options=client, retry_config=retry
         )
     except (BaseError, OSError, ValueError, OverflowError) as error:
         raise ConfigurationError(f"s3://{bucket} cannot be used: {_reason(error)}") from error
+
+
+def _default(name: str) -> str:
+    return _OPTIONS[name].default or ""
 
 
 def _check_names(bucket: str, options: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
-"""Bring a value into the very Python class its type stands for, or say why it does not fit.
+"""Convert a value to the exact Python class of its type, or report why it does not fit.
 
-The fast paths of `columns` and `serializer` only ask whether the class of a value is among
+The fast paths of `columns` and `serializer` only test whether the class of a value is among
 `exact_classes`; everything else comes here: NumPy scalars, subclasses, and mistakes.
 """
 

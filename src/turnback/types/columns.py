@@ -9,6 +9,7 @@ from itertools import accumulate, chain, pairwise
 from math import isinf
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,7 +22,6 @@ from turnback.types.coerce import (
     row_values,
     type_mismatch,
 )
-from turnback.types.factory import Types
 from turnback.types.frozen import PickledBytes
 from turnback.types.row import build_rows
 from turnback.types.serializer import pickle_value, unpickle
@@ -32,6 +32,7 @@ from turnback.types.typeinfo import (
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 # Half a step beyond the largest, from where on numbers are rounded to infinity.
@@ -40,11 +41,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
-    """Return the values as an Arrow array of the type.
-
-    Raises:
-        ElementTypeError: A value does not fit; the message holds it.
-    """
+    """Return the values as an Arrow array of the type."""
     if isinstance(type_, RowTypeInfo):
         return _rows_to_struct(values, type_)
     if isinstance(type_, ListTypeInfo):
@@ -82,9 +79,7 @@ def _is_number(arrow: pa.DataType) -> bool:
 def to_columns(rows: list[Any], type_: RowTypeInfo) -> list[pa.Array]:
     """Return one Arrow array per field of the rows, none of which may be None."""
     columns = []
-    for name, field_type, values in zip(
-        type_.names, type_.types, transpose(rows, type_), strict=True
-    ):
+    for (name, field_type), values in zip(type_.fields(), transpose(rows, type_), strict=True):
         try:
             columns.append(to_column(values, field_type))
         except ElementTypeError as error:
@@ -148,32 +143,32 @@ def _raise_for_bad_value(values: list[Any], type_: TypeInfo) -> None:
 
 
 def _rows_to_struct(values: list[Any], type_: RowTypeInfo) -> pa.Array:
-    mask = None
-    if NoneType in set(map(type, values)):
-        mask = pa.array([v is None for v in values])
+    mask = null_mask(values)
+    if mask is not None:
         empty = (None,) * len(type_.names)
         values = [empty if v is None else v for v in values]
     fields = list(type_.arrow())
     return pa.StructArray.from_arrays(to_columns(values, type_), fields=fields, mask=mask)
 
 
-def _offsets(values: list[Any]) -> tuple[pa.Array, pa.Array | None]:
+def null_mask(values: list[Any]) -> pa.Array | None:
+    """Return which of the values are None, as Arrow takes it; None if none is."""
+    return pa.array([v is None for v in values]) if NoneType in set(map(type, values)) else None
+
+
+def list_offsets(values: list[Any]) -> pa.Array:
+    """Return where lists or maps begin and end once they are joined."""
     lengths = [0 if v is None else len(v) for v in values]
-    mask = None
-    if NoneType in set(map(type, values)):
-        mask = pa.array([v is None for v in values])
-    return pa.array([0, *accumulate(lengths)], type=pa.int32()), mask
+    return pa.array([0, *accumulate(lengths)], type=pa.int32())
 
 
 def _lists_to_column(values: list[Any], type_: ListTypeInfo) -> pa.Array:
     for value in values:
         if value.__class__ is not list and not isinstance(value, list | tuple | NoneType):
             raise type_mismatch(value, type_, "expected a list")
-    offsets, mask = _offsets(values)
-    flat = list(chain.from_iterable(filter(None, values)))
-    return pa.ListArray.from_arrays(
-        offsets, to_column(flat, type_.element), type=type_.arrow(), mask=mask
-    )
+    flat = to_column(list(chain.from_iterable(filter(None, values))), type_.element)
+    mask = null_mask(values)
+    return pa.ListArray.from_arrays(list_offsets(values), flat, type=type_.arrow(), mask=mask)
 
 
 def _maps_to_column(values: list[Any], type_: MapTypeInfo) -> pa.Array:
@@ -182,19 +177,19 @@ def _maps_to_column(values: list[Any], type_: MapTypeInfo) -> pa.Array:
             raise type_mismatch(value, type_, "expected a dict")
         if value and None in value:
             raise type_mismatch(value, type_, "the keys of a map must not be None")
-    offsets, mask = _offsets(values)
     maps = [v for v in values if v]
     keys = to_column([k for m in maps for k in m], type_.key)
     items = to_column([v for m in maps for v in m.values()], type_.value)
+    offsets, mask = list_offsets(values), null_mask(values)
     return pa.MapArray.from_arrays(offsets, keys, items, type=type_.arrow(), mask=mask)
 
 
 def _struct_to_rows(column: pa.Array, type_: RowTypeInfo) -> list[Any]:
     children = [from_column(c, t) for c, t in zip(column.flatten(), type_.types, strict=True)]
-    return _with_nulls(build_rows(type_, children), column)
+    return with_nulls(build_rows(type_, children), column)
 
 
-def _bounds(column: pa.Array) -> tuple[list[int], int, int]:
+def list_bounds(column: pa.Array) -> tuple[list[int], int, int]:
     """Return where the lists begin and end, counted from the first value that is used."""
     bounds = column.offsets.to_pylist() or [0]
     first, last = bounds[0], bounds[-1]
@@ -202,27 +197,27 @@ def _bounds(column: pa.Array) -> tuple[list[int], int, int]:
 
 
 def _column_to_lists(column: pa.Array, type_: ListTypeInfo) -> list[Any]:
-    bounds, start, length = _bounds(column)
+    bounds, start, length = list_bounds(column)
     values = from_column(column.values.slice(start, length), type_.element)
-    return _with_nulls([values[a:b] for a, b in pairwise(bounds)], column)
+    return with_nulls([values[a:b] for a, b in pairwise(bounds)], column)
 
 
 def _column_to_maps(column: pa.Array, type_: MapTypeInfo) -> list[Any]:
-    bounds, start, length = _bounds(column)
+    bounds, start, length = list_bounds(column)
     keys = from_column(column.keys.slice(start, length), type_.key)
     items = from_column(column.items.slice(start, length), type_.value)
     entries = list(zip(keys, items, strict=True))
-    return _with_nulls([dict(entries[a:b]) for a, b in pairwise(bounds)], column)
+    return with_nulls([dict(entries[a:b]) for a, b in pairwise(bounds)], column)
 
 
 def _timestamps(column: pa.Array) -> list[Any]:
     # NumPy makes datetimes thirty times as fast as Arrow does.
-    return _with_nulls(_micros(column).view("M8[us]").tolist(), column)
+    return with_nulls(_micros(column).view("M8[us]").tolist(), column)
 
 
 def _instants(column: pa.Array) -> list[Any]:
     # Adding a difference is much cheaper than replacing the zone.
-    return _with_nulls([_EPOCH + d for d in _micros(column).view("m8[us]").tolist()], column)
+    return with_nulls([_EPOCH + d for d in _micros(column).view("m8[us]").tolist()], column)
 
 
 def _micros(column: pa.Array) -> Any:
@@ -233,14 +228,14 @@ def _micros(column: pa.Array) -> Any:
 
 def _dates(column: pa.Array) -> list[Any]:
     days = column.cast(pa.date32()).view(pa.int32()).fill_null(0).to_numpy()
-    return _with_nulls(days.astype("M8[D]").tolist(), column)
+    return with_nulls(days.astype("M8[D]").tolist(), column)
 
 
-def _with_nulls(values: list[Any], column: pa.Array) -> list[Any]:
+def with_nulls(values: list[Any], column: pa.Array) -> list[Any]:
+    """Put None into a list of values where their column is null, and return it."""
     if column.null_count:
-        for index, valid in enumerate(column.is_valid().to_pylist()):
-            if not valid:
-                values[index] = None
+        for index in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            values[index] = None
     return values
 
 
@@ -274,7 +269,7 @@ class Batch:
     """The elements of one stream in one epoch, as Python objects and as Arrow columns.
 
     A stream of rows has one column per field, any other stream one column called ``value``. Each
-    form is made from the other when first asked for, and kept. Neither may be changed.
+    form is made from the other on first use, and cached. Neither may be changed.
 
     Args:
         type: The type of the elements.
@@ -328,7 +323,7 @@ class Batch:
 def stream_columns(type_: TypeInfo) -> list[tuple[str, TypeInfo]]:
     """Return the name and the type of each column of a stream."""
     if isinstance(type_, RowTypeInfo):
-        return list(zip(type_.names, type_.types, strict=True))
+        return type_.fields()
     return [(VALUE_COLUMN, type_)]
 
 

@@ -19,13 +19,13 @@ import msgspec
 import pyarrow as pa
 
 from turnback.core.errors import UnsupportedTypeError
-from turnback.types.factory import Types
 from turnback.types.typeinfo import (
     DecimalTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,
     TypeInfo,
+    Types,
 )
 
 _ALLOWED = (
@@ -71,8 +71,8 @@ def as_type(spec: Any) -> TypeInfo:
 
 
 def _unsupported(spec: Any, why: str = "") -> UnsupportedTypeError:
-    shown = spec.__qualname__ if isinstance(spec, type) else repr(spec)
-    return UnsupportedTypeError(f"{shown} is not a type that can be used{why}; {_ALLOWED}")
+    name = spec.__qualname__ if isinstance(spec, type) else repr(spec)
+    return UnsupportedTypeError(f"{name} is not a type that can be used{why}; {_ALLOWED}")
 
 
 def _from_hint(hint: Any, inside: tuple[Any, ...]) -> TypeInfo:
@@ -180,9 +180,7 @@ def _from_arrow(arrow: pa.DataType) -> TypeInfo:
     if pa.types.is_decimal(arrow):
         return DecimalTypeInfo(arrow.precision, arrow.scale)
     if pa.types.is_struct(arrow):
-        fields = list(arrow)
-        names = tuple(f.name for f in fields)
-        return RowTypeInfo(names, tuple(_from_arrow(f.type) for f in fields))
+        return RowTypeInfo(tuple(f.name for f in arrow), tuple(_from_arrow(f.type) for f in arrow))
     if pa.types.is_map(arrow):
         return MapTypeInfo(_from_arrow(arrow.key_type), _from_arrow(arrow.item_type))
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
@@ -233,7 +231,7 @@ _SPARK_WORDS = {
 }
 _TOKEN = re.compile(
     r"\s*(?:(?P<quoted>`(?:[^`]|``)*`)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
-    r"|(?P<word>[^\W]+)|(?P<mark>[<>(),:]))"
+    r"|(?P<word>[^\W]+)|(?P<mark>[<>(),:])|(?P<other>\S))"
 )
 _LENGTH_ALLOWED = ("varchar", "char", "character", "time")
 
@@ -243,9 +241,6 @@ def parse_ddl(text: str) -> TypeInfo:
 
     ``post string, n bigint`` is a row with these fields, ``bigint`` a number, and
     ``struct<post:string,n:bigint>`` the same row as the first.
-
-    Raises:
-        UnsupportedTypeError: It cannot be read; the message says where.
     """
     try:
         return _Parser(text).parse()
@@ -261,32 +256,26 @@ class _Parser:
         self._scan()
 
     def parse(self) -> TypeInfo:
-        if not self._tokens[:-1]:
+        if self._kind() == "end":
             raise self._error("it is empty")
-        result = self._type() if self._is_type() else self._fields("")
+        result = self._type() if self._is_type() else self._fields()
         if self._kind() != "end":
             raise self._error("expected the end")
         return result
 
     def _scan(self) -> None:
-        text, position, end = self._text, 0, len(self._text.rstrip())
-        while position < end:
-            match = _TOKEN.match(text, position)
-            if match is None or match.lastgroup is None:
-                position += len(text[position:]) - len(text[position:].lstrip())
-                self._tokens.append(("end", "", position))
+        for match in _TOKEN.finditer(self._text):
+            kind = match.lastgroup or ""
+            self._tokens.append((kind, match[kind], match.start(kind)))
+            if kind == "other":
                 self._at = len(self._tokens) - 1
                 raise self._error("unexpected character")
-            kind = match.lastgroup
-            self._tokens.append((kind, match[kind], match.start(kind)))
-            position = match.end()
-        self._tokens.append(("end", "", len(text)))
+        self._tokens.append(("end", "", len(self._text)))
 
     def _is_type(self) -> bool:
         # "bigint" is a type, "n bigint" and "n: bigint" are a field. A type may be followed by
         # its parameters; a field name by a type.
-        kind = self._tokens[0][0]
-        return kind == "word" and self._tokens[1][1] in ("", "<", "(")
+        return self._kind() == "word" and self._tokens[1][1] in ("", "<", "(")
 
     def _kind(self) -> str:
         return self._tokens[self._at][0]
@@ -300,9 +289,8 @@ class _Parser:
         return value
 
     def _expect(self, mark: str) -> None:
-        if self._kind() != "mark" or self._value() != mark:
+        if not self._accept(mark):
             raise self._error(f"expected {mark!r}")
-        self._at += 1
 
     def _accept(self, mark: str) -> bool:
         if self._kind() == "mark" and self._value() == mark:
@@ -310,17 +298,14 @@ class _Parser:
             return True
         return False
 
-    def _fields(self, end: str) -> RowTypeInfo:
-        names, types = [], []
-        while True:
+    def _fields(self) -> RowTypeInfo:
+        names: list[str] = []
+        types: list[TypeInfo] = []
+        while not names or self._accept(","):
             names.append(self._name())
             self._accept(":")
             types.append(self._type())
             self._options()
-            if not self._accept(","):
-                break
-        if end:
-            self._expect(end)
         return RowTypeInfo(tuple(names), tuple(types))
 
     def _name(self) -> str:
@@ -344,23 +329,25 @@ class _Parser:
             raise self._error("expected a type")
         word = self._next().lower()
         if word == "array":
-            self._expect("<")
-            element = self._type()
-            self._expect(">")
-            return ListTypeInfo(element)
+            return ListTypeInfo(*self._parameters(1))
         if word == "map":
-            self._expect("<")
-            key = self._type()
-            self._expect(",")
-            value = self._type()
-            self._expect(">")
-            return MapTypeInfo(key, value)
+            return MapTypeInfo(*self._parameters(2))
         if word == "struct":
             self._expect("<")
-            return self._fields(">")
+            fields = self._fields()
+            self._expect(">")
+            return fields
         if word in ("decimal", "dec", "numeric"):
             return self._decimal()
         return self._simple(word)
+
+    def _parameters(self, count: int) -> list[TypeInfo]:
+        types = []
+        for mark in ("<", ",")[:count]:
+            self._expect(mark)
+            types.append(self._type())
+        self._expect(">")
+        return types
 
     def _simple(self, word: str) -> TypeInfo:
         result = _SPARK_WORDS.get(word)
@@ -391,7 +378,7 @@ class _Parser:
         return int(self._next())
 
     def _error(self, reason: str) -> UnsupportedTypeError:
-        position = self._tokens[self._at][2] if self._tokens else 0
+        position = self._tokens[self._at][2]
         return UnsupportedTypeError(
             f"cannot read the type {self._text!r} at position {position}: {reason}"
         )

@@ -24,10 +24,9 @@ from turnback.types.coerce import (
     row_values,
     short_repr,
 )
-from turnback.types.factory import Types
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer, int_to_bytes
-from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo, Types
 
 Convert = Callable[[Any], Any]
 Hash = Callable[[Any, int], int]
@@ -71,7 +70,7 @@ class KeyCodec:
         whole = self.types[0] if len(self.types) == 1 else Types.TUPLE(self.types)
         self.normalizer = KeyNormalizer(whole)
         serializer = Serializer(whole)
-        self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer)
+        self.encode: Callable[[Any], bytes] = _key_encoder(whole, serializer.encode)
         self.decode: Callable[[bytes], Any] = serializer.decode
         hash_key = _column_hash(whole) if by_columns else _bytes_hash(self.encode)
         self.group: Callable[[Any, int], int] = _grouper(hash_key)
@@ -90,11 +89,7 @@ def partition_of(group: int, parallelism: int, max_parallelism: int) -> int:
 
 
 def group_range(partition: int, parallelism: int, max_parallelism: int) -> tuple[int, int]:
-    """Return the first and the last key group of a partition.
-
-    Raises:
-        ConfigurationError: There is no such partition, or more partitions than key groups.
-    """
+    """Return the first and the last key group of a partition."""
     if not 1 <= parallelism <= max_parallelism:
         raise ConfigurationError(
             f"the parallelism {parallelism} must be 1 to the max parallelism {max_parallelism}"
@@ -132,17 +127,21 @@ def _null_key(key: Any) -> NullKeyError:
     )
 
 
+def _not_null(convert: Convert) -> Convert:
+    """Return a function of keys that refuses null."""
+
+    def checked(key: Any) -> Any:
+        if key is None:
+            raise _null_key(key)
+        return convert(key)
+
+    return checked
+
+
 def _normalize(type_: TypeInfo) -> Convert:
     if isinstance(type_, RowTypeInfo):
         return _normalize_row(type_)
-    coerce = coercer(type_)
-
-    def normalize(key: Any) -> Any:
-        if key is None:
-            raise _null_key(key)
-        return coerce(key)
-
-    return normalize
+    return _not_null(coercer(type_))
 
 
 def _normalize_row(type_: RowTypeInfo) -> Convert:
@@ -220,31 +219,16 @@ def _check_key_type(type_: TypeInfo) -> None:
         )
 
 
-def _key_encoder(type_: TypeInfo, serializer: Serializer) -> Callable[[Any], bytes]:
+def _key_encoder(type_: TypeInfo, inner: Callable[[Any], bytes]) -> Callable[[Any], bytes]:
     canonical = _canonical(type_)
-    inner = serializer.encode
-    if canonical is not None:
-        return lambda key: inner(canonical(key))
-
-    def encode(key: Any) -> bytes:
-        if key is None:
-            raise _null_key(key)
-        return inner(key)
-
-    return encode
+    return _not_null(inner) if canonical is None else lambda key: inner(canonical(key))
 
 
 def _canonical(type_: TypeInfo) -> Convert | None:
     """Return what makes equal keys the same and finds nulls; None for types without either."""
     if isinstance(type_, DecimalTypeInfo):
         coerce, quantize = coercer(type_), decimal_quantizer(type_)
-
-        def canonical_decimal(key: Any) -> Any:
-            if key is None:
-                raise _null_key(key)
-            return quantize(coerce(key))
-
-        return canonical_decimal
+        return _not_null(lambda key: quantize(coerce(key)))
     if isinstance(type_, RowTypeInfo):
         return _canonical_row(type_)
     return None
@@ -282,7 +266,7 @@ def _bytes_hash(encode: Callable[[Any], bytes]) -> Hash:
 
 
 def _column_hash(type_: TypeInfo) -> Hash:
-    hash_value = spark_hash(type_)
+    hash_value = _spark_hash(type_)
     canonical = _canonical(type_)
     if canonical is not None:
         return lambda key, seed: hash_value(canonical(key), seed)
@@ -296,21 +280,13 @@ def _column_hash(type_: TypeInfo) -> Hash:
 
 
 _int32 = struct.Struct("<i").pack
-
-
 _int64 = struct.Struct("<q").pack
-
-
 _EPOCH = datetime(1970, 1, 1)
-
-
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 
-def spark_hash(type_: TypeInfo) -> Hash:
+def _spark_hash(type_: TypeInfo) -> Hash:
     """Return Spark's ``xxhash64`` for values of a key type other than None, bit for bit.
 
     Spark hashes several columns by giving the hash of one as the seed of the next, and a struct
@@ -320,15 +296,10 @@ def spark_hash(type_: TypeInfo) -> Hash:
         return _row_hash(type_)
     if isinstance(type_, DecimalTypeInfo):
         return _decimal_hash(type_)
-    if not isinstance(type_, BasicTypeInfo):
-        raise TypeError(f"{type_} has no hash")
-    return _basic_hash(type_)
-
-
-def _basic_hash(type_: BasicTypeInfo) -> Hash:
+    assert isinstance(type_, BasicTypeInfo)  # nothing else can be a key
     coerce = coercer(type_)
     to_bytes = _BYTES[type_.name]
-    exact = _UNSEEN.get(type_.name)
+    exact = _UNCHECKED.get(type_.name)
 
     def hash_value(value: Any, seed: int) -> int:
         if value.__class__ is exact:
@@ -351,9 +322,9 @@ def _nanos(value: time) -> bytes:
     return _int64((seconds * 1_000_000 + value.microsecond) * 1_000)
 
 
-# Values of these classes need no look before they are hashed. A byte or a short is hashed as an
+# Values of these classes need no check before they are hashed. A byte or a short is hashed as an
 # int, so its range would go unchecked.
-_UNSEEN = {"string": str, "bytes": bytes, "boolean": bool, "int": int, "long": int}
+_UNCHECKED = {"string": str, "bytes": bytes, "boolean": bool, "int": int, "long": int}
 _BYTES: dict[str, Callable[[Any], bytes]] = {
     "string": str.encode,
     "bytes": bytes,
@@ -384,7 +355,7 @@ def _decimal_hash(type_: DecimalTypeInfo) -> Hash:
 
 def _row_hash(type_: RowTypeInfo) -> Hash:
     """Compile the chain of hashes: a loop over the fields takes half as long again."""
-    scope: dict[str, Any] = {f"h{i}": spark_hash(t) for i, t in enumerate(type_.types)}
+    scope: dict[str, Any] = {f"h{i}": _spark_hash(t) for i, t in enumerate(type_.types)}
     width = range(len(scope))
     lines = ["def hash_row(row, seed):", f"    {', '.join(f'v{i}' for i in width)}, = row"]
     lines += [f"    seed = h{i}(v{i}, seed)" for i in width]

@@ -172,9 +172,9 @@ class Packing:
     """What becomes of the values of one type in MessagePack.
 
     Attributes:
-        hint: What msgspec is told to read; None is always allowed besides.
+        hint: The type msgspec decodes; None is always allowed besides.
         exact: The class whose instances may go to msgspec unseen, except for the range of
-            integers; None where every value must be looked at.
+            integers; None where every value must be checked.
         bounds: The least and greatest integer, for integers of fixed size.
         pack: Checks any value but None and returns what msgspec shall write.
         unpack: Turns what msgspec read, if not None, into the value; None where it is the value.
@@ -188,7 +188,7 @@ class Packing:
 
 
 def _all_pass(packing: Packing) -> Callable[[Iterable[Any]], bool]:
-    """Return what tells whether all values may go to msgspec as they are."""
+    """Return the test whether all values may go to msgspec as they are."""
     exact, bounds = packing.exact, packing.bounds
     if bounds is None:
 
@@ -208,7 +208,6 @@ def _all_pass(packing: Packing) -> Callable[[Iterable[Any]], bool]:
 
 
 def _packing(type_: TypeInfo) -> Packing:
-    """Return how values of a type are packed."""
     if isinstance(type_, RowTypeInfo):
         return _row(type_)
     if isinstance(type_, ListTypeInfo):
@@ -223,7 +222,7 @@ def _packing(type_: TypeInfo) -> Packing:
 
 
 # Of these, values of the right class may still not fit.
-_LOOK_CLOSER = ("big_int", "float", "time", "timestamp", "instant", "pickled")
+_NOT_EXACT = ("big_int", "float", "time", "timestamp", "instant", "pickled")
 
 
 def _basic(type_: BasicTypeInfo) -> Packing:
@@ -231,7 +230,7 @@ def _basic(type_: BasicTypeInfo) -> Packing:
     hint, special = _SPECIAL.get(name, (None, coercer))
     hint = hint or BASIC[name].python_class
     return Packing(
-        hint, None if name in _LOOK_CLOSER else hint, INT_RANGES.get(name), special(type_), None
+        hint, None if name in _NOT_EXACT else hint, INT_RANGES.get(name), special(type_), None
     )
 
 
@@ -267,7 +266,7 @@ def _pack_float(type_: TypeInfo) -> Convert:
     return pack
 
 
-# What msgspec is told to read if it is not the class of the values, and what packs them.
+# The type msgspec decodes if it is not the class of the values, and what packs them.
 _SPECIAL: dict[str, tuple[type | None, Callable[[TypeInfo], Convert]]] = {
     "big_int": (BigInt, _pack_big_int),
     "float": (None, _pack_float),

@@ -1,13 +1,13 @@
 """What elements, keys and state values are made of.
 
 A `TypeInfo` is a frozen value: two programs that declare the same type hold equal ones, and its
-descriptor is stored with every state file. `Types` in `factory.py` makes them under PyFlink's
-names.
+descriptor is stored with every state file. `Types` makes them, under PyFlink's names.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -17,6 +17,8 @@ from turnback.core.errors import UnsupportedTypeError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+# ruff: noqa: N802 (the names of `Types` are PyFlink's)
 
 Descriptor: TypeAlias = Any
 """JSON-able form of a type: a name, or a one-entry mapping for types with parameters."""
@@ -177,8 +179,6 @@ class RowTypeInfo(TypeInfo):
     """A row of named fields.
 
     Attributes:
-        names: The field names, in order.
-        types: The field types, in the same order.
         python_class: What values come out as: `tuple`, or the NamedTuple, dataclass or
             `msgspec.Struct` the user declared; a `Row` when None. It is a matter of taste in the
             program, not of what is stored, so it takes no part in equality nor in the descriptor.
@@ -196,18 +196,17 @@ class RowTypeInfo(TypeInfo):
     def arrow(self) -> pa.DataType:
         import pyarrow as pa
 
-        return pa.struct(
-            [pa.field(n, t.arrow()) for n, t in zip(self.names, self.types, strict=True)]
-        )
+        return pa.struct([pa.field(name, type_.arrow()) for name, type_ in self.fields()])
 
     def ddl(self) -> str:
-        inner = ",".join(
-            f"{quote_name(n)}:{t.ddl()}" for n, t in zip(self.names, self.types, strict=True)
-        )
+        inner = ",".join(f"{quote_name(name)}:{type_.ddl()}" for name, type_ in self.fields())
         return f"struct<{inner}>"
 
     def describe(self) -> Descriptor:
-        return {"row": [[n, t.describe()] for n, t in zip(self.names, self.types, strict=True)]}
+        return {"row": [[name, type_.describe()] for name, type_ in self.fields()]}
+
+    def fields(self) -> list[tuple[str, TypeInfo]]:
+        return list(zip(self.names, self.types, strict=True))
 
 
 def _check_fields(names: tuple[str, ...], types: tuple[TypeInfo, ...]) -> None:
@@ -216,14 +215,13 @@ def _check_fields(names: tuple[str, ...], types: tuple[TypeInfo, ...]) -> None:
             f"a row needs as many names as types, and at least one: got the names {list(names)} "
             f"and {len(types)} types"
         )
-    for name in names:
+    for name, type_ in zip(names, types, strict=True):
         if not isinstance(name, str) or not name:
             raise UnsupportedTypeError(f"a field name must be a non-empty string, got {name!r}")
+        _check_type(f"field {name!r}", type_)
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
         raise UnsupportedTypeError(f"a row cannot have two fields of one name: {', '.join(twice)}")
-    for name, type_ in zip(names, types, strict=True):
-        _check_type(f"field {name!r}", type_)
 
 
 def _check_type(what: str, type_: TypeInfo) -> None:
@@ -249,17 +247,13 @@ def quote_name(name: str) -> str:
 
 
 def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
-    """Read a type back from what `TypeInfo.describe` returned.
-
-    Raises:
-        UnsupportedTypeError: The descriptor is not one of ours.
-    """
+    """Read a type back from what `TypeInfo.describe` returned."""
     if isinstance(descriptor, str) and descriptor in BASIC:
         return BasicTypeInfo(descriptor)
     if isinstance(descriptor, dict) and len(descriptor) == 1:
         ((kind, body),) = descriptor.items()
         try:
-            return _compound_from_descriptor(kind, body)
+            return _COMPOUND[kind](body)
         except UnsupportedTypeError:
             raise
         except RecursionError:
@@ -269,16 +263,131 @@ def type_from_descriptor(descriptor: Descriptor) -> TypeInfo:
     raise UnsupportedTypeError(f"not a type descriptor: {repr(descriptor)[:80]}")
 
 
-def _compound_from_descriptor(kind: str, body: Any) -> TypeInfo:
-    if kind == "list":
-        return ListTypeInfo(type_from_descriptor(body))
-    if kind == "map":
-        key, value = body
-        return MapTypeInfo(type_from_descriptor(key), type_from_descriptor(value))
-    if kind == "decimal":
-        precision, scale = body
+_COMPOUND: dict[str, Callable[[Any], TypeInfo]] = {
+    "list": lambda body: ListTypeInfo(type_from_descriptor(body)),
+    "map": lambda body: MapTypeInfo(*map(type_from_descriptor, body)),
+    "decimal": lambda body: DecimalTypeInfo(*body),
+    "row": lambda body: RowTypeInfo(
+        tuple(name for name, _ in body), tuple(type_from_descriptor(type_) for _, type_ in body)
+    ),
+}
+
+
+class Types:
+    """Makes types, under the names PyFlink gives them."""
+
+    @staticmethod
+    def STRING() -> TypeInfo:
+        """Text; `str`."""
+        return BasicTypeInfo("string")
+
+    @staticmethod
+    def BYTE() -> TypeInfo:
+        """An integer of 8 bits; `int`."""
+        return BasicTypeInfo("byte")
+
+    @staticmethod
+    def SHORT() -> TypeInfo:
+        """An integer of 16 bits; `int`."""
+        return BasicTypeInfo("short")
+
+    @staticmethod
+    def INT() -> TypeInfo:
+        """An integer of 32 bits; `int`."""
+        return BasicTypeInfo("int")
+
+    @staticmethod
+    def LONG() -> TypeInfo:
+        """An integer of 64 bits; `int`."""
+        return BasicTypeInfo("long")
+
+    @staticmethod
+    def BIG_INT() -> TypeInfo:
+        """An integer of any size in state, of at most 38 digits in a column; `int`."""
+        return BasicTypeInfo("big_int")
+
+    @staticmethod
+    def FLOAT() -> TypeInfo:
+        """A floating point number of 32 bits; `float`."""
+        return BasicTypeInfo("float")
+
+    @staticmethod
+    def DOUBLE() -> TypeInfo:
+        """A floating point number of 64 bits; `float`."""
+        return BasicTypeInfo("double")
+
+    @staticmethod
+    def BIG_DEC(precision: int = 38, scale: int = 18) -> TypeInfo:
+        """A decimal number; `decimal.Decimal`."""
         return DecimalTypeInfo(precision, scale)
-    if kind == "row":
-        names = tuple(name for name, _ in body)
-        return RowTypeInfo(names, tuple(type_from_descriptor(t) for _, t in body))
-    raise KeyError(kind)
+
+    @staticmethod
+    def BOOLEAN() -> TypeInfo:
+        """True or False; `bool`."""
+        return BasicTypeInfo("boolean")
+
+    @staticmethod
+    def BYTES() -> TypeInfo:
+        """A byte string; `bytes`."""
+        return BasicTypeInfo("bytes")
+
+    @staticmethod
+    def SQL_DATE() -> TypeInfo:
+        """A calendar date; `datetime.date`."""
+        return BasicTypeInfo("date")
+
+    @staticmethod
+    def SQL_TIME() -> TypeInfo:
+        """A time of day; `datetime.time` without a zone."""
+        return BasicTypeInfo("time")
+
+    @staticmethod
+    def SQL_TIMESTAMP() -> TypeInfo:
+        """A date and time without a zone; a naive `datetime.datetime`."""
+        return BasicTypeInfo("timestamp")
+
+    @staticmethod
+    def INSTANT() -> TypeInfo:
+        """A point in time; an aware `datetime.datetime`, handed out in UTC."""
+        return BasicTypeInfo("instant")
+
+    @staticmethod
+    def TUPLE(field_types: Sequence[TypeInfo]) -> RowTypeInfo:
+        """A row without names whose values are plain tuples."""
+        return RowTypeInfo(_positional(field_types), tuple(field_types), tuple)
+
+    @staticmethod
+    def ROW(field_types: Sequence[TypeInfo]) -> RowTypeInfo:
+        """A `Row` whose fields are called f0, f1 and so on."""
+        return RowTypeInfo(_positional(field_types), tuple(field_types))
+
+    @staticmethod
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInfo]) -> RowTypeInfo:
+        """A `Row` with named fields."""
+        return RowTypeInfo(tuple(field_names), tuple(field_types))
+
+    @staticmethod
+    def LIST(element_type: TypeInfo) -> TypeInfo:
+        """A list of elements of one type."""
+        return ListTypeInfo(element_type)
+
+    BASIC_ARRAY = OBJECT_ARRAY = LIST
+
+    @staticmethod
+    def PRIMITIVE_ARRAY(element_type: TypeInfo) -> TypeInfo:
+        """A list, under the name of a Java array; of BYTE, it is a byte string."""
+        return Types.BYTES() if element_type == Types.BYTE() else ListTypeInfo(element_type)
+
+    @staticmethod
+    def MAP(key_type: TypeInfo, value_type: TypeInfo) -> TypeInfo:
+        """A dict with keys of one type and values of another."""
+        return MapTypeInfo(key_type, value_type)
+
+    @staticmethod
+    def PICKLED_BYTE_ARRAY() -> TypeInfo:
+        """Any Python object, pickled: opaque, unsafe to read from strangers, cannot evolve."""
+        return BasicTypeInfo("pickled")
+
+
+def _positional(types: Sequence[TypeInfo]) -> tuple[str, ...]:
+    return tuple(f"f{i}" for i in range(len(types)))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnback.config.options import OPTIONS
+from turnback.core.ids import is_id
 from turnback.inspect import model
 from turnback.inspect.timeline import Timeline
 from turnback.launch.runs import last_lines
-from turnback.storage.envelope import is_id
 from turnback.web.api import Call, RequestError
 
 if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is read

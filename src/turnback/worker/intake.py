@@ -20,7 +20,7 @@ from turnback.program.descriptors import StateDescriptor
 from turnback.program.plan import Operator
 from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
 from turnback.snapshot.metadata import StateId
-from turnback.snapshot.reader import StoredRows
+from turnback.snapshot.snapshot import StoredRows
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import COLUMNS, WIDE_COLUMNS, BuiltDelta, bounded_batches, write_delta
 from turnback.state.files import StateFile, StorageRef, storage_of

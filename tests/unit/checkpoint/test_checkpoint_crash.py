@@ -13,9 +13,9 @@ import turnback
 from coordinator_fakes import HookedStorage, Job, RecordingCommitter, memory, state_file
 from turnback.checkpoint.log import CheckpointLog
 from turnback.config.checkpointing import CheckpointSettings
-from turnback.snapshot.snapshot import verify
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import MemoryStorage
+from verification import verify
 
 EPOCHS = 8
 SETTINGS = CheckpointSettings(interval_ms=1_000, num_retained=2)

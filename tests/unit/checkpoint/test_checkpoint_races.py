@@ -14,7 +14,7 @@ from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import FencedError, NotFoundError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.snapshot.find import resume_point
-from turnback.snapshot.snapshot import verify
+from verification import verify
 
 
 class SlowStorage(HookedStorage):

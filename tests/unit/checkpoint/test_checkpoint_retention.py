@@ -14,7 +14,7 @@ from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.checkpoint.retention import Retention
 from turnback.core.errors import StorageError
-from turnback.snapshot.snapshot import verify
+from verification import verify
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])

@@ -13,8 +13,8 @@ from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings
 from turnback.core.clock import SystemClock
 from turnback.core.errors import CheckpointError, CheckpointTimeoutError, FencedError
 from turnback.job.history import History, read_history
-from turnback.snapshot.snapshot import verify
 from turnback.storage.local import LocalStorage
+from verification import verify
 
 
 def start(storage, sink, failed=None, **options) -> CheckpointCoordinator:

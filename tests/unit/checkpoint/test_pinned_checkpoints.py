@@ -20,7 +20,7 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.retention import PinnedCheckpoint, PinnedFiles
 from turnback.config.checkpointing import CheckpointSettings, ExternalizedCheckpointRetention
 from turnback.core.errors import CheckpointError
-from turnback.snapshot.snapshot import verify
+from verification import verify
 
 DELETE = ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION
 

@@ -21,8 +21,8 @@ from turnback.config.checkpointing import CheckpointSettings, ExternalizedCheckp
 from turnback.core.errors import FencedError, SinkError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.snapshot.find import resume_point
-from turnback.snapshot.snapshot import verify
 from turnback.state.files import StateFile
+from verification import verify
 
 EPOCHS = 6
 

@@ -1,7 +1,6 @@
 import pytest
 
 from turnback.config.checkpointing import (
-    CHECKPOINT_OPTIONS,
     CheckpointingMode,
     CheckpointSettings,
     CheckpointStorage,
@@ -78,7 +77,7 @@ def test_every_key_is_read() -> None:
         storage=CheckpointStorage.FILESYSTEM,
         directory="/x",
     )
-    assert len(spellings(CHECKPOINT_OPTIONS)) == 15
+    assert len(spellings(CheckpointSettings.options())) == 15
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from turnback.config.configuration import (
     state_backend,
     storage_options,
 )
-from turnback.config.options import S3_OPTIONS, from_storage_options
+from turnback.config.options import from_storage_options
 from turnback.config.restart import (
     ExponentialDelayRestart,
     FailureRateRestart,
@@ -163,12 +163,6 @@ def test_object_stores(load):
     assert storage_options(load()) == {}
     again = load(code=from_storage_options(options))
     assert storage_options(again) == options
-
-
-def test_every_option_of_an_object_store_has_a_key(load):
-    assert {option.field for option in S3_OPTIONS} == set(s3._OPTIONS)
-    defaults = {o.field: o.default for o in S3_OPTIONS}
-    assert {name: defaults[name] for name in s3._TIMES} == s3._TIMES
 
 
 def test_options_set_in_code(tmp_path, monkeypatch):

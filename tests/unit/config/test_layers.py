@@ -84,10 +84,9 @@ def test_code_comes_after_what_a_program_was_made_with_and_before_the_command_li
         "code",
     )
     assert first.value("parallelism.default") == 2  # never changes
-    third = second.without_code(lambda key: key.startswith("parallelism"))
+    third = second.without_code("parallelism")
     assert third.value("parallelism.default") == 2
-    assert third == first
-    assert len({third, first, second}) == 2
+    assert third.raw == first.raw != second.raw
     assert second.precedence(KEY) is Precedence.COMMAND_LINE
     assert second.precedence("log.level") is Precedence.DEFAULT
 
@@ -155,15 +154,11 @@ def test_entries_say_everything_but_secrets(load):
     entries = {entry.key: entry for entry in configuration.entries()}
     assert list(entries) == sorted(entries)
     level = entries["log.level"]
-    assert (level.value_text, level.origin, level.default, level.is_set, level.secret) == (
-        *("debug", "-D", "info"),
-        *(True, False),
-    )
+    assert (level.value_text, level.origin, level.is_set) == ("debug", "-D", True)
     port = entries["web.port"]
     assert (port.value_text, port.origin, port.is_set) == ("8081", "default", False)
     assert entries["parallelism.default"].value_text is None
     assert entries["s3.secret-key"].value_text == "****"
-    assert entries["s3.secret-key"].secret
     assert entries["s3.session-token"].value_text is None
     assert entries["spark.hadoop.fs.s3a.secret.key"].value_text == "****"
     assert entries["spark.a"].value_text == "b"

@@ -14,33 +14,33 @@ from turnback.core.errors import ConfigurationError
 
 
 def test_none_gives_up_at_once() -> None:
-    assert RestartStrategies.no_restart().create().on_failure(0) is None
+    assert RestartStrategies.no_restart().create()(0) is None
 
 
 def test_fixed_delay_counts_restarts() -> None:
     strategy = RestartStrategies.fixed_delay_restart(3, "10 s").create()
-    assert [strategy.on_failure(n * 10**9) for n in range(5)] == [10_000] * 3 + [None] * 2
+    assert [strategy(n * 10**9) for n in range(5)] == [10_000] * 3 + [None] * 2
 
 
 def test_fixed_delay_without_limit() -> None:
     strategy = FixedDelayRestart(None, 5).create()
-    assert {strategy.on_failure(0) for _ in range(1_000)} == {5}
+    assert {strategy(0) for _ in range(1_000)} == {5}
 
 
 def test_two_jobs_do_not_share_their_failures() -> None:
     configuration = RestartStrategies.fixed_delay_restart(1, 0)
     first, second = configuration.create(), configuration.create()
-    assert first.on_failure(0) == 0
-    assert first.on_failure(0) is None
-    assert second.on_failure(0) == 0
+    assert first(0) == 0
+    assert first(0) is None
+    assert second(0) == 0
 
 
 def test_failure_rate_looks_at_one_interval() -> None:
     strategy = RestartStrategies.failure_rate_restart(2, "1 min", "1 s").create()
-    assert strategy.on_failure(0) == 1_000
-    assert strategy.on_failure(30_000) == 1_000
-    assert strategy.on_failure(60_001) == 1_000
-    assert strategy.on_failure(90_000) is None
+    assert strategy(0) == 1_000
+    assert strategy(30_000) == 1_000
+    assert strategy(60_001) == 1_000
+    assert strategy(90_000) is None
 
 
 def test_exponential_delay_grows_and_starts_again_after_a_good_time() -> None:
@@ -48,18 +48,18 @@ def test_exponential_delay_grows_and_starts_again_after_a_good_time() -> None:
     strategy = configuration.create()
     now, delays = 0, []
     for _ in range(5):
-        delays.append(strategy.on_failure(now))
+        delays.append(strategy(now))
         now += delays[-1] + 10
     assert delays == [1_000, 2_000, 4_000, 5_000, 5_000]
-    assert strategy.on_failure(now + 60_000) == 1_000
+    assert strategy(now + 60_000) == 1_000
 
 
 def test_jitter_stays_within_its_bounds() -> None:
     configuration = ExponentialDelayRestart(1_000, 10_000, 2.0, 60_000, 0.1)
-    assert configuration.create(jitter=lambda: 0.0).on_failure(0) == 900
-    assert configuration.create(jitter=lambda: 1.0).on_failure(0) == 1_100
+    assert configuration.create(jitter=lambda: 0.0)(0) == 900
+    assert configuration.create(jitter=lambda: 1.0)(0) == 1_100
     capped = ExponentialDelayRestart(1_000, 1_000, 2.0, 60_000, 0.5)
-    assert capped.create(jitter=lambda: 1.0).on_failure(0) == 1_000
+    assert capped.create(jitter=lambda: 1.0)(0) == 1_000
 
 
 def test_configuration_wins_over_the_default() -> None:

@@ -5,9 +5,7 @@ import pytest
 
 from turnback.config.option import spellings
 from turnback.config.savepoints import (
-    SAVEPOINT_OPTIONS,
     SavepointFormat,
-    SavepointSchedule,
     SavepointSettings,
 )
 from turnback.core.errors import ConfigurationError
@@ -17,30 +15,34 @@ HOUR = 3_600_000
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
+def scheduled(**options) -> SavepointSettings:
+    return SavepointSettings(directory="/sp", **options)
+
+
 def ms(*when: int, zone=UTC, fold: int = 0) -> int:
     return round(datetime(*when, tzinfo=zone, fold=fold).timestamp() * 1000)
 
 
 def test_an_interval_counts_from_the_last() -> None:
-    schedule = SavepointSchedule(interval_ms=6 * HOUR)
+    schedule = scheduled(interval_ms=6 * HOUR)
     assert schedule.next_after(HOUR) == 7 * HOUR
-    assert not schedule.due(HOUR, 7 * HOUR - 1)
-    assert schedule.due(HOUR, 7 * HOUR)
+    assert not schedule.is_due(HOUR, 7 * HOUR - 1)
+    assert schedule.is_due(HOUR, 7 * HOUR)
 
 
 def test_a_cron_expression_counts_in_its_time_zone() -> None:
-    daily = SavepointSchedule(cron="0 3 * * *")
+    daily = scheduled(cron="0 3 * * *")
     assert daily.next_after(ms(2026, 7, 1, 2, 59)) == ms(2026, 7, 1, 3)
     assert daily.next_after(ms(2026, 7, 1, 3)) == ms(2026, 7, 2, 3)
     assert daily.next_after(ms(2026, 7, 1, 3) - 1) == ms(2026, 7, 1, 3)
-    berlin = SavepointSchedule(cron="0 3 * * *", timezone="Europe/Berlin")
+    berlin = scheduled(cron="0 3 * * *", timezone="Europe/Berlin")
     assert berlin.next_after(ms(2026, 7, 1)) == ms(2026, 7, 1, 1)
     assert berlin.next_after(ms(2026, 1, 1)) == ms(2026, 1, 1, 2)
 
 
 @pytest.mark.parametrize("cron", ["30 2 * * *", "*/30 * * * *", "0 */2 * * *"])
 def test_changes_of_the_clocks_never_lead_back(cron: str) -> None:
-    schedule = SavepointSchedule(cron=cron, timezone="Europe/Berlin")
+    schedule = scheduled(cron=cron, timezone="Europe/Berlin")
     for day in ((2026, 3, 28), (2026, 10, 24)):
         start = ms(*day, 12)
         for at in range(start, start + 24 * HOUR, 600_000):
@@ -49,28 +51,24 @@ def test_changes_of_the_clocks_never_lead_back(cron: str) -> None:
     assert schedule.next_after(repeated) > repeated
 
 
-@pytest.mark.parametrize(
-    "schedule", [SavepointSchedule(interval_ms=HOUR), SavepointSchedule(cron="0 * * * *")]
-)
+@pytest.mark.parametrize("schedule", [scheduled(interval_ms=HOUR), scheduled(cron="0 * * * *")])
 def test_missed_runs_are_made_up_once(schedule) -> None:
     now = ms(2026, 7, 10, 12, 10)
-    assert schedule.due(ms(2026, 7, 1), now)
-    assert not schedule.due(now, now)
-    assert not schedule.due(now, now + 1_000)
+    assert schedule.is_due(ms(2026, 7, 1), now)
+    assert not schedule.is_due(now, now)
+    assert not schedule.is_due(now, now + 1_000)
 
 
-@pytest.mark.parametrize(
-    "schedule", [SavepointSchedule(interval_ms=HOUR), SavepointSchedule(cron="0 * * * *")]
-)
+@pytest.mark.parametrize("schedule", [scheduled(interval_ms=HOUR), scheduled(cron="0 * * * *")])
 def test_a_clock_that_jumps_about_makes_no_storm(schedule) -> None:
     base = last = ms(2026, 7, 10, 12)
     taken = 0
     for second in range(7_200):
         now = base + second * 1_000 - (second % 2) * 48 * HOUR
-        if schedule.due(last, now):
+        if schedule.is_due(last, now):
             taken, last = taken + 1, now
     assert taken == 1
-    assert not schedule.due(10**15, base)
+    assert not schedule.is_due(10**15, base)
     assert schedule.next_after(10**18) > base
     assert schedule.next_after(-5) > 0
 
@@ -94,19 +92,15 @@ def test_a_clock_that_jumps_about_makes_no_storm(schedule) -> None:
 )
 def test_bad_expressions_are_shown_with_an_example(cron: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        SavepointSchedule(cron=cron)
+        scheduled(cron=cron)
     assert repr(cron) in str(caught.value)
     assert "for example '0 3 * * *'" in str(caught.value)
 
 
 @pytest.mark.parametrize("zone", ["Mars/Olympus", "", "../etc/passwd", "/etc/localtime", "a\0b"])
 def test_bad_time_zones(zone: str) -> None:
-    for make in (
-        lambda: SavepointSchedule(cron="0 3 * * *", timezone=zone),
-        lambda: SavepointSettings(timezone=zone),
-    ):
-        with pytest.raises(ConfigurationError, match=r"no time zone; for example"):
-            make()
+    with pytest.raises(ConfigurationError, match=r"no time zone; for example"):
+        SavepointSettings(timezone=zone)
 
 
 def taken(*what: str) -> list[SavepointEntry]:
@@ -145,7 +139,7 @@ def test_the_defaults() -> None:
     settings = SavepointSettings.from_configuration({"parallelism.default": 3})
     assert settings == SavepointSettings(None, None, None, "UTC", 3, True)
     assert settings.format is SavepointFormat.CANONICAL
-    assert settings.schedule is None
+    assert not settings.is_scheduled
 
 
 def test_every_key_is_read() -> None:
@@ -167,11 +161,12 @@ def test_every_key_is_read() -> None:
         on_stop=False,
         format=SavepointFormat.NATIVE,
     )
-    assert settings.schedule.next_after(0) == 6 * HOUR
+    assert settings.is_scheduled
+    assert settings.next_after(0) == 6 * HOUR
     other = {"savepoints.schedule.cron": "0 3 * * *"}
     settings = SavepointSettings.from_configuration(common | other)
-    assert settings.schedule == SavepointSchedule(None, "0 3 * * *", "Europe/Berlin")
-    assert set(common | either | other) == set(spellings(SAVEPOINT_OPTIONS))
+    assert (settings.cron, settings.timezone) == ("0 3 * * *", "Europe/Berlin")
+    assert set(common | either | other) == set(spellings(SavepointSettings.options()))
 
 
 @pytest.mark.parametrize(

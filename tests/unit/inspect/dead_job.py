@@ -12,7 +12,7 @@ from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.snapshot.find import resume_point
 from turnback.spark.sinks import record_sinks
 from turnback.types.columns import Batch
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 STATE = (schema(), {"a": 1})

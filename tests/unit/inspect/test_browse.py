@@ -25,8 +25,8 @@ from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state import delta
 from turnback.state.files import storage_of
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
+from turnback.types.typeinfo import Types
 
 pytestmark = pytest.mark.slow
 

@@ -17,8 +17,7 @@ from turnback.core.errors import (
 from turnback.inspect import compare
 from turnback.inspect.compare import page, states
 from turnback.state.files import storage_of
-from turnback.types.factory import Types
-from turnback.types.typeinfo import MapTypeInfo
+from turnback.types.typeinfo import MapTypeInfo, Types
 
 TOTAL = schema()
 OLD = {f"user {i}": i for i in range(100)}

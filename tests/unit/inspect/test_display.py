@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from turnback.inspect.text import formatter
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 LONG, TEXT = Types.LONG(), Types.STRING()
 ROW = Types.ROW_NAMED(["n", "at"], [LONG, Types.INSTANT()])

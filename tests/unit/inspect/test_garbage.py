@@ -17,9 +17,9 @@ from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, Reque
 from turnback.job.status import JobState
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import file_name
-from turnback.snapshot.snapshot import verify
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import open_storage
+from verification import verify
 
 _NAMES = itertools.count()
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from turnback.inspect.text import formatter, parse_key
 from turnback.snapshot.columns import ColumnCodec
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 SCALARS: list[tuple[TypeInfo, st.SearchStrategy[Any]]] = [

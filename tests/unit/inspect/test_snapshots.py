@@ -20,7 +20,7 @@ from turnback.snapshot.find import find_snapshot, locate, open_snapshot
 from turnback.snapshot.metadata import METADATA, Origin
 from turnback.snapshot.snapshot import verify_snapshot
 from turnback.state.files import StorageRef, storage_of
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 GOLDEN = Path(__file__).parents[2] / "integration/golden/savepoint-1"
 TOTAL = schema()
@@ -101,7 +101,7 @@ def test_a_savepoint_newer_than_all_checkpoints_is_the_latest(job, tmp_path):
     ("text", "told"),
     [
         ("chk-1", "chk-1 is the start of an attempt. There is chk-2"),
-        ("chk-9", "chk-9 is not there, or no longer kept. There is chk-2"),
+        ("chk-9", "chk-9 is missing, or no longer retained. There is chk-2"),
         ("tuesday", "'tuesday' names no snapshot"),
         ("abc", "'abc' names no snapshot"),
         ("1999-01-01", "no checkpoint is from before"),

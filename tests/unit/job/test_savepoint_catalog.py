@@ -39,15 +39,15 @@ def test_order_follows_the_checkpoints_not_the_clock() -> None:
         catalog.add(item)
     assert [e.id for e in catalog.list()] == ["b", "c", "a"]
     assert catalog.latest().id == "a"
-    assert catalog.find(4) is None
-    assert catalog.find(5).id == catalog.find(100).id == "a"
+    assert catalog.latest(4) is None
+    assert catalog.latest(5).id == catalog.latest(100).id == "a"
     catalog.forget("a")
-    assert catalog.find(10).id == "c"
+    assert catalog.latest(10).id == "c"
 
 
 def test_an_empty_catalog() -> None:
     catalog = SavepointCatalog(memory())
-    assert (catalog.list(), catalog.latest(), catalog.find(1)) == ([], None, None)
+    assert (catalog.list(), catalog.latest(), catalog.latest(1)) == ([], None, None)
     catalog.forget("missing")
     with pytest.raises(NotFoundError):
         catalog.get("missing")
@@ -95,7 +95,7 @@ def test_a_bad_record_is_left_out_but_never_guessed_around(data, error, caplog) 
     storage.put("savepoints/a/_metadata.json", b"a savepoint may be below this directory")
     assert catalog.list() == [entry("a", 1)]
     assert "savepoints/bad.json" in caplog.text
-    for action in (catalog.latest, lambda: catalog.find(10)):
+    for action in (catalog.latest, lambda: catalog.latest(10)):
         with pytest.raises(error, match=r"savepoints/bad.json.*name one by its directory"):
             action()
     catalog.forget("bad")

@@ -14,7 +14,7 @@ from turnback.program.descriptors import (
     ValueStateDescriptor,
 )
 from turnback.program.functions import KeyedProcessFunction, declared_states
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 
 def add(a, b):

@@ -4,7 +4,7 @@ import pytest
 
 from turnback.core.errors import PlanError
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 LONG = Types.LONG()
 

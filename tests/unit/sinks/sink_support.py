@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from turnback.types.columns import Batch
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 FORMATS = ["parquet", "json", "csv"]

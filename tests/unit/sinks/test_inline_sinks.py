@@ -16,8 +16,7 @@ from turnback.sinks import memory
 from turnback.sinks.files import FileSink
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
 from turnback.types.columns import Batch
-from turnback.types.factory import Types
-from turnback.types.typeinfo import RowTypeInfo
+from turnback.types.typeinfo import RowTypeInfo, Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 

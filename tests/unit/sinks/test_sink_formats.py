@@ -15,7 +15,7 @@ import pytest
 
 from turnback.sinks.files import FileSink
 from turnback.types.columns import Batch
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 NESTED = Types.ROW_NAMED(["x", "y"], [Types.LONG(), Types.LIST(Types.BIG_DEC(10, 2))])
 ODD = Types.ROW_NAMED(

@@ -15,7 +15,7 @@ import pytest
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.types.columns import Batch
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 SCHEMA = """

@@ -11,11 +11,11 @@ from turnback.snapshot.table import ROWS
 from turnback.state.backend import sub_codec
 from turnback.state.files import StateFile
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import (
     TypeInfo,
+    Types,
 )
 from type_strategies import STORED
 

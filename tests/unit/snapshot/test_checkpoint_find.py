@@ -92,7 +92,7 @@ def test_a_time_without_zone_is_local(log) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (9, "chk-9 is not there"),
+        (9, "chk-9 is missing"),
         ("chk-1", "chk-1 is the start of an attempt"),
         (NOON.isoformat(), "no checkpoint is from before"),
         ("nonsense", "names no snapshot"),

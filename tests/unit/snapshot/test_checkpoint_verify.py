@@ -6,9 +6,9 @@ from turnback.checkpoint.log import slot_path
 from turnback.checkpoint.manifest import EpochCut, LogFile, SourcePosition
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import StorageError
-from turnback.snapshot.snapshot import verify
 from turnback.state.files import StateFile
 from turnback.storage.envelope import digest
+from verification import verify
 
 
 @pytest.fixture

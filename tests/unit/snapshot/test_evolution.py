@@ -20,11 +20,10 @@ from turnback.program.descriptors import (
 )
 from turnback.snapshot.evolution import Incompatible, Migration, Same, evolve, evolve_state
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import type_from_descriptor
+from turnback.types.typeinfo import Types, type_from_descriptor
 
 Int = Annotated[int, Types.INT()]
 KEY = KeySchema(("string",), True)

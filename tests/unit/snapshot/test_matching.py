@@ -229,7 +229,7 @@ def test_sizes_that_are_not_known_are_not_told():
     stored = described([SavedState(schema("a", "x"))])
     with pytest.raises(IncompatibleStateError, match=r"state 'x' of operator 'a'\n"):
         refuse_data_loss(stored, match_program(stored, program()))
-    for length, told in ((5, "5 bytes"), (1024, "1.0 KiB"), (5 << 40, "5120.0 GiB")):
+    for length, told in ((5, "5 bytes"), (1024, "1.0 KiB"), (5 << 40, "5.0 TiB")):
         stored = described([saved(A_X, 3, length)])
         with pytest.raises(IncompatibleStateError, match=rf"operator 'a': 3 rows, {told}\n"):
             refuse_data_loss(stored, match_program(stored, program()))

@@ -23,6 +23,7 @@ from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import SavedState, SavepointMetadata, StatePart, file_name
 from turnback.storage.envelope import digest
 from turnback.storage.open import MemoryStorage
+from verification import verify_savepoint
 
 SEEDS = range(100)
 
@@ -110,7 +111,7 @@ def write(directory: SavepointDirectory, id: str) -> SavepointMetadata:
 def there(storage: MemoryStorage) -> SavepointMetadata:
     """The savepoint, which has to be whole, and alone in its directory."""
     directory = SavepointDirectory(storage)
-    assert directory.verify() == []
+    assert verify_savepoint(directory) == []
     metadata = directory.load()
     assert set(storage.list()) == {"_metadata.json", *metadata.files()}
     return metadata
@@ -191,4 +192,4 @@ def test_the_directory_is_used_again_while_writers_of_the_first_are_still_alive(
         found.load()
     except CheckpointNotFoundError:
         return  # deleted, and what was left kept the next one out
-    assert found.verify() == []
+    assert verify_savepoint(found) == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from turnback.snapshot.metadata import StatePart
-from turnback.snapshot.reader import READS, spans, spans_of
+from turnback.snapshot.snapshot import READS, spans, spans_of
 
 
 def part(rows=10, length=10, groups=(0, 127)):

@@ -13,13 +13,12 @@ from fake_job import schema
 from turnback.core.errors import CorruptFileError, StateError
 from turnback.snapshot.diff import ChangeDecoder, EntryReader, incomparable
 from turnback.snapshot.metadata import StatePart
-from turnback.snapshot.reader import StateReader, StoredRows, reading_spans
+from turnback.snapshot.snapshot import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.snapshot.writer import PartCopier, RowEncoder, SpanCopier, StateWriter
 from turnback.state.files import StorageRef, storage_of
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import MapTypeInfo
+from turnback.types.typeinfo import MapTypeInfo, Types
 
 GROUPS = 128
 LIST = schema(kind="list")

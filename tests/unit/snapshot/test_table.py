@@ -29,10 +29,9 @@ from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.table import ROWS, StateTable, read_parts, write_parts
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.open import MemoryStorage
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo
+from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, Types
 
 NUMBERS = count()
 PICKLED = Types.PICKLED_BYTE_ARRAY()

@@ -29,6 +29,7 @@ from turnback.spark.driver import JobContext
 from turnback.spark.job import JobSpec
 from turnback.spark.service import RequestService
 from turnback.storage.open import MemoryStorage
+from verification import verify_savepoint
 
 _NAMES = itertools.count()
 PATIENCE_S = 30.0
@@ -93,7 +94,7 @@ class World:
         time.sleep(0.1)  # whatever still ran would commit more
         assert self.committed == list(range(1, metadata.epoch + 1))
         assert self.newest().epoch == metadata.epoch
-        assert SavepointDirectory.locate(result.path).verify() == []
+        assert verify_savepoint(result.path) == []
 
     def close(self) -> None:
         for driver in self.drivers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnback.program.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
 from turnback.program.functions import AggregateFunction, ReduceFunction
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 
 class Mean(AggregateFunction):

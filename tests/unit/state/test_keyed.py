@@ -7,8 +7,8 @@ from turnback.program.descriptors import ListStateDescriptor, ValueStateDescript
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import DeltaBuilder
 from turnback.state.schema import KeySchema
-from turnback.types.factory import Types
 from turnback.types.keys import KeyCodec
+from turnback.types.typeinfo import Types
 
 
 @pytest.fixture

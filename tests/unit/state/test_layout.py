@@ -8,7 +8,7 @@ from turnback.program.descriptors import (
     ValueStateDescriptor,
 )
 from turnback.state.schema import component, split_sub, state_prefix, wrap, wrapped_size
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 
 def test_no_component_is_a_prefix_of_another():

@@ -7,7 +7,7 @@ import pytest
 
 from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
 from turnback.program.descriptors import MapStateDescriptor
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 MAP = MapStateDescriptor("map", str, int)
 

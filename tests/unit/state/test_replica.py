@@ -18,7 +18,7 @@ from turnback.program.descriptors import ListStateDescriptor, ValueStateDescript
 from turnback.state import delta as delta_module
 from turnback.state import replica as home_module
 from turnback.state.replica import open_replica
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 COUNT = ValueStateDescriptor("count", Types.LONG())
 KEYS = [f"k{i}" for i in range(20)]

@@ -4,7 +4,7 @@ import pytest
 
 from turnback.core.errors import StateError
 from turnback.program.descriptors import ValueStateDescriptor
-from turnback.types.factory import Types
+from turnback.types.typeinfo import Types
 
 COUNT = ValueStateDescriptor("count", Types.LONG())
 

@@ -37,7 +37,7 @@ def test_every_flipped_bit_is_corruption_and_nothing_else() -> None:
         broken = bytearray(data)
         broken[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptFileError, match="chk-7"):
-            unseal("manifest", range(1, 10), bytes(broken), "chk-7")
+            unseal("manifest", 9, bytes(broken), "chk-7")
 
 
 def test_anything_appended_or_prepended_is_corruption() -> None:
@@ -56,13 +56,8 @@ def test_a_newer_version_names_both() -> None:
     data = seal("manifest", 3, BODY)
     with pytest.raises(FormatVersionError, match=r"chk-7.*version 3.*versions 1 to 2"):
         unseal("manifest", 2, data, "chk-7")
-    with pytest.raises(FormatVersionError, match=r"version 3.*version 2\b"):
-        unseal("manifest", range(2, 3), data, "chk-7")
-
-
-def test_a_version_no_longer_read_is_refused_too() -> None:
-    with pytest.raises(FormatVersionError, match="version 1"):
-        unseal("manifest", range(2, 4), seal("manifest", 1, BODY), "f")
+    with pytest.raises(FormatVersionError, match=r"version 3.*reads version 1\b"):
+        unseal("manifest", 1, data, "chk-7")
 
 
 @pytest.mark.parametrize(

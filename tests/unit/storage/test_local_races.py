@@ -151,7 +151,7 @@ def test_a_killed_writer_leaves_all_or_nothing(
     else:
         assert storage.list() == ["deep/warm"]
     left = len(leftovers(tmp_path))
-    assert storage.remove_leftovers() == left
+    assert len(storage.leftovers(remove=True)) == left
     assert leftovers(tmp_path) == []
     storage.put("deep/file", b"next")
     assert storage.get("deep/file") == b"next"
@@ -180,13 +180,13 @@ def test_the_temporary_file_of_a_live_writer_is_kept(tmp_path: Path) -> None:
         assert len(leftovers(tmp_path)) == 2
         assert storage.leftovers() == {"deep/.turnback-tmp-dead": 11}
         assert len(leftovers(tmp_path)) == 2
-        assert storage.remove_leftovers() == 1
+        assert len(storage.leftovers(remove=True)) == 1
         assert storage.leftovers() == {}
         assert len(leftovers(tmp_path)) == 1
     finally:
         writer.kill()
         writer.join()
-    assert storage.remove_leftovers() == 1
+    assert len(storage.leftovers(remove=True)) == 1
     assert leftovers(tmp_path) == []
 
 

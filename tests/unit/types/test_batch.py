@@ -10,10 +10,9 @@ from hypothesis import given
 
 from turnback.core.errors import ElementTypeError
 from turnback.types.columns import Batch, stream_ddl, stream_schema
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 from type_strategies import ELEMENTS
 
 POST = as_type("`author` string, `count` bigint, `score` double")

@@ -1,9 +1,8 @@
 import pytest
 
 from turnback.core.errors import UnsupportedTypeError
-from turnback.types.factory import Types
 from turnback.types.hints import parse_ddl
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import TypeInfo, Types
 
 SCALARS = {
     "string": Types.STRING(),

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from turnback.core.errors import ElementTypeError, NullKeyError
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.types.row import Row
+from turnback.types.typeinfo import Types
 
 NEW_YORK = ZoneInfo("America/New_York")
 FIRST = datetime(2021, 11, 7, 1, 30, tzinfo=NEW_YORK)

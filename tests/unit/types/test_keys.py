@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnback.core.errors import ConfigurationError, ElementTypeError, NullKeyError, PlanError
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec, group_range, partition_of
 from turnback.types.row import Row
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import TypeInfo, Types
 from type_strategies import ELEMENTS
 
 STRING, LONG = Types.STRING(), Types.LONG()

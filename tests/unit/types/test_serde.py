@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 
 from turnback.core.errors import ElementTypeError
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.serializer import Serializer, unpickle
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import TypeInfo, Types
 from type_strategies import ELEMENTS
 
 

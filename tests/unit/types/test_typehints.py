@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from turnback.core.errors import PlanError, UnsupportedTypeError
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 LONG, STRING = Types.LONG(), Types.STRING()
 UserId = NewType("UserId", int)

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 
 from turnback.core.errors import UnsupportedTypeError
-from turnback.types.factory import Types
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, type_from_descriptor
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, type_from_descriptor
 from type_strategies import ELEMENTS, SCALARS
 
 
