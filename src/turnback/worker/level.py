@@ -8,16 +8,18 @@ import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import PlanError
+from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.functions import Function, declared_states
 from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
+from turnback.program.plan import Channel, Operator, Routing
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
+from turnback.types.keys import partition_of
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.context import SinkWriters, TaskContext
 from turnback.worker.local_state import LocalState
@@ -32,11 +34,11 @@ from turnback.worker.message import (
     user_error,
 )
 from turnback.worker.program import LevelProgram
-from turnback.worker.routing import Router
-from turnback.worker.runners import Runner, make_runner
+from turnback.worker.runners import Runner, key_reader, make_runner
 
-_TELLING_ROWS = 100
-"""Rows of a batch whose mean size says something about others."""
+_CACHED_KEYS = 100_000
+_SAMPLE_ROWS = 100
+"""A batch of fewer rows is not used to estimate the size of a row."""
 
 
 class LevelInstance:
@@ -113,6 +115,58 @@ class LevelInstance:
         self.opened.append(function)
 
 
+class Router:
+    """Assigns the elements of a channel to partitions of the next level."""
+
+    def __init__(
+        self, channel: Channel, into_level: int, next_parallelism: int, max_parallelism: int
+    ):
+        self.routing = channel.routing(into_level)
+        self.parallelism = channel.parallelism
+        if self.routing is Routing.TRANSIT:
+            self.parallelism = next_parallelism
+        self.max_parallelism = max_parallelism
+        self._turn = 0
+        self._known: dict[object, int] = {}
+        if self.routing is Routing.KEY_FUNCTION:
+            assert channel.key is not None
+            self._reader = channel.reader
+            self._keys = key_reader(channel.key, channel.type, channel.reader)
+            self._codec = channel.key.codec()
+
+    def start(self, partition: int) -> None:
+        """Begin an epoch; tasks start the round robin at different partitions."""
+        self._turn = partition
+
+    def targets(self, batch: Batch) -> pa.Array | None:
+        """The target of each element; None where Spark computes it from the key columns."""
+        if self.routing is Routing.KEY_COLUMNS:
+            return None
+        if self.routing is Routing.KEY_FUNCTION:
+            return self._by_key(batch)
+        n, first = len(batch), self._turn
+        self._turn = (first + n) % self.parallelism
+        return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_key(self, batch: Batch) -> pa.Array:
+        known, locate = self._known, self._locate
+        if len(known) > _CACHED_KEYS:
+            known.clear()
+        targets = []
+        for key in self._keys(batch):
+            target = known.get(key)
+            targets.append(locate(key) if target is None else target)
+        return pa.array(targets, pa.int32())
+
+    def _locate(self, key: Any) -> int:
+        try:
+            group = self._codec.group(key, self.max_parallelism)
+        except ElementTypeError as e:
+            raise type(e)(f"operator {self._reader!r}: {e}") from None
+        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
+        return target
+
+
 def _as_declared(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
@@ -178,7 +232,7 @@ class _Epoch:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        if batch.num_rows >= _TELLING_ROWS:
+        if batch.num_rows >= _SAMPLE_ROWS:
             self.row_bytes = max(self.row_bytes, -(-batch.nbytes // batch.num_rows))
         parts, controls = self.program.input.unpack(batch)
         if self.program.reads_sources:
