@@ -51,19 +51,17 @@ class LevelInstance:
     def __init__(self, program: LevelProgram, partition: int) -> None:
         self.program = program
         self.partition = partition
-        self.operators = {op.id: op for op in _apart(program.level.operators)}
+        self.operators = {op.id: op for op in _unshared(program.level.operators)}
         self.backends: dict[int, KeyedStateBackend] = {}
         self.runners: dict[int, Runner] = {}
         self.opened: list[Function] = []
         for operator in self.operators.values():
             if operator.kind is not NodeKind.SINK:
                 self._prepare(operator)
-        self.changeable = {op.id for op in self.operators.values() if is_mutable(op.type)}
-        self.changeable_channels = {w.id for w in program.input.channels if is_mutable(w.type)}
         following = program.next_parallelism
         self.routers = {
-            w.id: Router(w, program.level.index + 1, following, program.max_parallelism)
-            for w in program.output.channels
+            channel.id: Router(channel, program.level.index + 1, following, program.max_parallelism)
+            for channel in program.output.channels
             if following is not None
         }
 
@@ -81,10 +79,10 @@ class LevelInstance:
         try:
             yield from epoch.run(batches)
         except BaseException:
-            epoch.abort()
+            epoch.sinks.abort()
             raise
         finally:
-            epoch.close()
+            epoch.state.close()
             if collecting:
                 gc.enable()
 
@@ -101,18 +99,15 @@ class LevelInstance:
             if backend is not None:
                 for attribute, descriptor in declared_states(function).items():
                     function.__dict__[attribute] = context.register(descriptor)
-            self._open(operator, function, context)
-            context.seal()
+            try:
+                function.open(context)
+            except PlanError:
+                raise  # no restart mends it
+            except Exception as e:
+                raise user_error(e, operator.uid, operator.name, where="open()") from e
+            self.opened.append(function)
+            context.is_open = False
         self.runners[operator.id] = make_runner(operator, backend)
-
-    def _open(self, operator: Operator, function: Function, context: TaskContext) -> None:
-        try:
-            function.open(context)
-        except PlanError:
-            raise  # no restart mends it
-        except Exception as e:
-            raise user_error(e, operator.uid, operator.name, where="open()") from e
-        self.opened.append(function)
 
 
 class Router:
@@ -167,22 +162,22 @@ class Router:
         return target
 
 
-def _as_declared(batch: Batch, wanted: TypeInfo | None) -> Batch:
+def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
     return batch if wanted is None or mine is theirs else Batch(wanted, arrow=batch.arrow)
 
 
-def _apart(operators: Iterable[Operator]) -> list[Operator]:
+def _unshared(operators: Iterable[Operator]) -> list[Operator]:
     """Operators that were given one and the same function object get a copy each."""
     seen: set[int] = set()
-    apart = []
+    unshared = []
     for op in operators:
         if id(op.function) in seen and isinstance(op.function, Function):
             op = replace(op, function=copy.deepcopy(op.function))
         seen.add(id(op.function))
-        apart.append(op)
-    return apart
+        unshared.append(op)
+    return unshared
 
 
 class _Epoch:
@@ -191,7 +186,6 @@ class _Epoch:
     def __init__(self, instance: LevelInstance, order: Order, name: TaskName) -> None:
         self.instance = instance
         self.program = instance.program
-        self.order = order
         self.name = name
         self.barriers: list[Barrier] = []
         self.injected = False
@@ -218,13 +212,6 @@ class _Epoch:
             ack = self._snapshot()
         yield self._acknowledge(ack)
 
-    def abort(self) -> None:
-        """Undo what can be undone; what cannot is never referenced."""
-        self.sinks.abort()
-
-    def close(self) -> None:
-        self.state.close()
-
     @contextlib.contextmanager
     def _timed(self, step: str) -> Iterator[None]:
         start = time.perf_counter()
@@ -246,30 +233,27 @@ class _Epoch:
             if channel.last_level > here:
                 self.emitted.append((channel_id, elements))
             else:
-                changeable = channel_id in self.instance.changeable_channels
-                self._hand_out(elements, channel.consumers, (), changeable)
+                self._emit(elements, channel.consumers)
         return self._flush()
 
     def _push(self, node: int, batch: Batch) -> None:
         operator = self.instance.operators[node]
-        batch = _as_declared(batch, operator.input_type)
+        batch = _with_class(batch, operator.input_type)
         if operator.kind is NodeKind.SINK:
             self.sinks.write(operator, batch)
             return
         out = self.instance.runners[node].run(batch)
         if out is not None:
-            changeable = node in self.instance.changeable
-            self._hand_out(out, operator.consumers, operator.channels, changeable)
+            self._emit(out, operator.consumers, operator.channels)
 
-    def _hand_out(
-        self, batch: Batch, consumers: Sequence[int], channels: Sequence[int], changeable: bool
-    ) -> None:
+    def _emit(self, batch: Batch, consumers: Sequence[int], channels: Sequence[int] = ()) -> None:
         """Give a batch to all its readers; none sees what another one does to the elements."""
-        apart = changeable and len(consumers) + len(channels) > 1
+        copied = len(consumers) + len(channels) > 1 and is_mutable(batch.type)
         for consumer in consumers:
-            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if apart else batch)
+            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if copied else batch)
         for channel in channels:
-            self.emitted.append((channel, Batch(batch.type, arrow=batch.arrow) if apart else batch))
+            one = Batch(batch.type, arrow=batch.arrow) if copied else batch
+            self.emitted.append((channel, one))
 
     def _flush(self) -> list[pa.RecordBatch]:
         out = []
