@@ -18,7 +18,7 @@ from pyarrow import ipc
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
-from turnback.storage.envelope import digest
+from turnback.storage.envelope import check, digest
 
 FORMAT = 1
 BATCH_ROWS = 1 << 16
@@ -47,6 +47,8 @@ WIDE_COLUMNS = pa.schema(
 
 DeltaBatch = Callable[[], pa.RecordBatch]
 """Reads a batch of a state file."""
+ReadFile = Callable[[StateFile], bytes]
+"""Gives the bytes of a state file that does not carry them inline."""
 
 
 class BuiltDelta(NamedTuple):
@@ -61,14 +63,9 @@ class BuiltDelta(NamedTuple):
     def file(
         self, path: str, epoch: int, line: str | None = None, *, inline: bool = False
     ) -> StateFile:
-        """What a manifest says of the delta of one epoch.
+        """The reference to the delta of one epoch, for manifests.
 
-        Args:
-            path: Where the caller stores the bytes.
-            epoch: The epoch it was drained in.
-            line: The attempt of the driver that ran it, as `StateFile.lineage` names it; lets an
-                older local store be caught up instead of rebuilt.
-            inline: Whether the bytes travel in the message.
+        With a line, see `StateFile.lineage`, older local stores are caught up instead of rebuilt.
         """
         return StateFile(
             path=path,
@@ -99,17 +96,14 @@ class Delta:
     ) -> list[DeltaBatch]:
         """The batches that may hold rows of these key groups; none of them is decompressed yet.
 
-        Args:
-            first_group: Smallest key group wanted.
-            last_group: Greatest one.
-            values: Whether the column of values is wanted, which takes most of the time.
+        Without the column of values they are read in a fraction of the time.
         """
         numbers = range(self._reader.num_record_batches)
         if len(numbers) > 1:  # most files hold what one epoch has touched
-            lean = ipc.open_file(self._data, options=_ONLY_GROUPS)
-            ends = [partial(self._group, lean, row=row) for row in (0, -1)]
-            start = bisect_left(numbers, first_group, key=ends[-1])
-            numbers = numbers[start : bisect_right(numbers, last_group, key=ends[0])]
+            groups = ipc.open_file(self._data, options=_ONLY_GROUPS)
+            start = bisect_left(numbers, first_group, key=partial(self._group, groups, row=-1))
+            end = bisect_right(numbers, last_group, key=partial(self._group, groups, row=0))
+            numbers = numbers[start:end]
         reader = self._reader if values else ipc.open_file(self._data, options=_NO_VALUES)
         return [partial(self._batch, reader, number) for number in numbers]
 
@@ -158,11 +152,21 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
     return Delta(schemas, buffer, name)
 
 
+def open_delta(file: StateFile, read: ReadFile) -> Delta:
+    """Open a state file.
+
+    Raises:
+        CorruptFileError: It is not what its `StateFile` says.
+    """
+    data = file.inline if file.inline is not None else read(file)
+    check(data, file.length, file.digest, file.path)
+    return read_delta(data, file.path)
+
+
 class DeltaBuilder:
     """Collects what changed in one epoch, from all backends of a task."""
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self) -> None:
         self._schemas: list[StateSchema] = []
         self._counts: list[int] = []
         self._groups: list[int] = []

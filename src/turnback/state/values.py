@@ -8,15 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import (
-    GROUPS,
-    LENGTHS,
-    LONGEST,
-    StateSchema,
-    component,
-    state_prefix,
-    wrapped_size,
-)
+from turnback.state.schema import GROUPS, StateSchema, component, state_prefix, wrapped_size
 from turnback.state.stores import LocalStore
 from turnback.types.coerce import NoneType, exact_classes, short_repr
 from turnback.types.frozen import is_mutable
@@ -35,10 +27,8 @@ class KeyContext:
     """What all states of an operator share: the current key, the epoch and the store.
 
     Attributes:
-        uid: The operator.
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
-        epoch: The current epoch.
         locations: Of keys met so far; they depend on nothing but the key.
         get: Reads one entry of the store.
         scan: Reads all entries below a prefix.
@@ -78,13 +68,14 @@ class KeyContext:
             )
         encoded = self._codec.encode(key)
         group = self._codec.group(key, self.max_parallelism)
-        size = len(encoded)
-        if size <= LONGEST:
-            location = (group, encoded, GROUPS[group] + LENGTHS[size] + encoded, 0)
-        else:
-            location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
+        location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
         self.locations[key] = location
         return location
+
+    def current(self) -> tuple[bytes, int]:
+        """Of the current key, its part of store keys, and the bytes wrapped before its values."""
+        location = self.locations.get(self.key) or self.locate(self.key)
+        return location[2:]
 
     def locate_all(self, keys: Iterable[Any]) -> list[KeyLocation]:
         get, locate = self.locations.get, self.locate
@@ -98,7 +89,7 @@ class KeyContext:
 
 
 class _NoValue:
-    """The class of no value at all."""
+    """A class without values."""
 
 
 class CacheFormat:
@@ -169,7 +160,7 @@ def _same(value: Any) -> Any:
 
 
 class KeyedState:
-    """What all kinds of keyed state have in common."""
+    """Base of all kinds of keyed state."""
 
     __slots__ = ("_context", "_format", "_plain", "_prefix", "schema")
 
@@ -214,7 +205,7 @@ class KeyedState:
 
 
 class SingleState(KeyedState):
-    """A state of one value per key: what value, reducing and aggregating state have in common.
+    """Base of value, reducing and aggregating state, which have one value per key.
 
     `_cache` holds every value seen or set in this epoch, as `CacheFormat` says, None where there is
     none; `_dirty` those that were set.
@@ -259,14 +250,18 @@ class SingleState(KeyedState):
 
     def _read(self) -> Any:
         """What is stored under the current key, as it is cached for the rest of the epoch."""
-        context = self._context
-        key = context.key
-        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
-        data = context.get(self._prefix + suffix)
+        suffix, wrapped = self._context.current()
+        data = self._context.get(self._prefix + suffix)
         from_bytes = self._format.from_bytes
         value = None if data is None else from_bytes(data[wrapped:] if wrapped else data)
-        self._cache[key] = value
+        self._cache[self._context.key] = value
         return value
+
+    def _set(self, value: Any) -> None:
+        if type(value) is not self._plain and value is not None:
+            value = self._to_cache(value)
+        key = self._context.key
+        self._cache[key] = self._dirty[key] = value
 
 
 T = TypeVar("T")
@@ -315,11 +310,7 @@ class ReducingState(SingleState, Generic[T]):
     __slots__ = ("_reduce",)
 
     def __init__(
-        self,
-        context: KeyContext,
-        schema: StateSchema,
-        serializer: Serializer,
-        reduce_function: Any,
+        self, context: KeyContext, schema: StateSchema, serializer: Serializer, reduce_function: Any
     ) -> None:
         super().__init__(context, schema, serializer)
         self._reduce = getattr(reduce_function, "reduce", reduce_function)
@@ -331,13 +322,8 @@ class ReducingState(SingleState, Generic[T]):
 
     def add(self, value: T) -> None:
         """Reduce an element into the value of the current key."""
-        key: Any = self._context.key
         current = self._current()
-        if current is not None:
-            value = self._reduce(current, value)
-        if type(value) is not self._plain and value is not None:
-            value = self._to_cache(value)
-        self._cache[key] = self._dirty[key] = value
+        self._set(value if current is None else self._reduce(current, value))
 
 
 R = TypeVar("R")
@@ -368,10 +354,4 @@ class AggregatingState(SingleState, Generic[T, R]):
     def add(self, value: T) -> None:
         """Add an element to the accumulator of the current key."""
         accumulator = self._current()
-        if accumulator is None:
-            accumulator = self._create()
-        key: Any = self._context.key
-        result = self._add(value, accumulator)
-        if type(result) is not self._plain and result is not None:
-            result = self._to_cache(result)
-        self._cache[key] = self._dirty[key] = result
+        self._set(self._add(value, self._create() if accumulator is None else accumulator))

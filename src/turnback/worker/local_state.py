@@ -250,7 +250,7 @@ class LocalState:
         if self._replica is None:
             return None
         order = self._order
-        builder = DeltaBuilder(order.epoch)
+        builder = DeltaBuilder()
         for backend in self._backends:
             backend.drain(builder)
         delta = builder.build()
