@@ -30,7 +30,7 @@ from turnback.worker.message import (
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
 
 Partitions = dict[int, list[pa.RecordBatch]]
-BeforeTask = Callable[[LevelProgram, int], None]
+BeforeTask = Callable[[LevelProgram], None]
 
 
 class Levels:
@@ -38,10 +38,10 @@ class Levels:
 
     Args:
         plan: The program.
-        before_task: Called before each task with its level and partition; may raise.
+        before_task: Called before each task of a level; may raise.
     """
 
-    def __init__(self, plan: Plan, before_task: BeforeTask = lambda program, partition: None):
+    def __init__(self, plan: Plan, before_task: BeforeTask = lambda program: None):
         self.programs = level_programs(plan)
         self._plan = plan
         self._before_task = before_task
@@ -70,7 +70,7 @@ class Levels:
             self._instances.popitem()[1].close()
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
-        """What the first level's tasks read: a task per batch, and the coordinator's barriers."""
+        """The input of the first level: a task per batch, and the coordinator's barriers."""
         layout = source_layout(self._plan)
         channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}
@@ -102,26 +102,21 @@ class Levels:
         key = (program.level.index, -1 if program.reads_sources else partition)
         self._tasks += 1
         try:
-            self._before_task(program, partition)
+            self._before_task(program)
             if key not in self._instances:
                 # As in a worker: the functions are its own.
                 own = load_program(self._blobs[program.level.index])
                 self._instances[key] = LevelInstance(own, partition)
             name = TaskName(partition, order.attempt * 1_000_000 + self._tasks)
             return list(self._instances[key].run(order, name, batches))
-        except TurnbackError as error:
-            self._discard(key)
-            # As it would come back from a worker: its class and its text, nothing else.
-            raise unmarked(marked(error)) from None
-        except BaseException:
-            self._discard(key)
-            raise
-
-    def _discard(self, key: tuple[int, int]) -> None:
-        """Give an instance up: what its functions hold may be half done."""
-        if key in self._instances:
+        except BaseException as error:
+            # What the functions of the instance hold may be half done.
             with suppress(Exception):
                 self._instances.pop(key).close()
+            if isinstance(error, TurnbackError):
+                # As it would come back from a worker: its class and its text, nothing else.
+                raise unmarked(marked(error)) from None
+            raise
 
     def _shuffle(self, program: LevelProgram, parts: Partitions) -> Partitions:
         shuffled: Partitions = defaultdict(list)

@@ -1,11 +1,12 @@
-"""Sources of `LocalEngine`: elements pushed by a test, lists, and directories of files."""
+"""What goes into a job under test, and what comes out: its sources, its output and its state."""
 
 from __future__ import annotations
 
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,19 @@ import pyarrow.parquet
 
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.stream import DataStream
-from turnback.core.errors import PlanError, StateError
+from turnback.checkpoint.log import CheckpointLog
+from turnback.core.errors import ConfigurationError, PlanError, StateError
+from turnback.job.directory import JobDirectory
+from turnback.program.graph import StreamGraph
+from turnback.sinks.memory import CollectSink
+from turnback.snapshot.snapshot import Snapshot
 from turnback.sources.frames import CollectionReader
+from turnback.state.backend import sub_codec
+from turnback.state.files import StorageRef
 from turnback.types.columns import Batch, stream_columns, stream_schema
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.serializer import Serializer
+from turnback.types.typeinfo import TypeInfo, type_from_descriptor
 
 Batches = list[pa.RecordBatch]
 
@@ -77,11 +86,7 @@ class PushedElements(LocalSource):
         self._batches: Batches = []
 
     def push(self, elements: Sequence[Any]) -> None:
-        """Add elements.
-
-        Raises:
-            ElementTypeError: One is none of the stream's type.
-        """
+        """Add elements; raises `ElementTypeError` if one is not of the stream's type."""
         self._batches.append(Batch(self.schema, list(elements)).arrow)
 
     def batches(self) -> Batches:
@@ -212,10 +217,13 @@ class _FileReader(SourceReader):
         new = new[: self._source.max_files]
         if not new:
             return []
+        batch = len(self._log)
         self._log.append(
             [
-                json.dumps({"path": path.as_uri(), "timestamp": _modified_ms(path), "batchId": at})
-                for at, path in ((len(self._log), path) for path in new)
+                json.dumps(
+                    {"path": path.as_uri(), "timestamp": _modified_ms(path), "batchId": batch}
+                )
+                for path in new
             ]
         )
         self._seen |= {path.as_uri() for path in new}
@@ -229,8 +237,8 @@ class _FileReader(SourceReader):
         return [entry for batch in self._log[after + 1 : upto + 1] for entry in batch]
 
     def _files(self) -> list[Path]:
-        found = [p for p in self._source.directory.iterdir() if p.name[0] not in "._"]
-        return sorted((p for p in found if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
+        visible = [p for p in self._source.directory.iterdir() if p.name[0] not in "._"]
+        return sorted((p for p in visible if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
 
 
 def _modified_ms(path: Path) -> int:
@@ -304,3 +312,65 @@ def source(env: StreamExecutionEnvironment, uid: str, type: Any) -> DataStream:
     stream = env.from_dataframe(pushes.source(uid, kind), uid)  # type: ignore[arg-type]
     stream._node.type = kind
     return stream
+
+
+class Outputs:
+    """Collects the output in place of the program's sinks; it outlives drivers."""
+
+    def __init__(self, real: Collection[str]) -> None:
+        self._real = frozenset(real)
+        self._sinks: dict[str, CollectSink] = {}
+
+    def collect_from(self, graph: StreamGraph) -> None:
+        """Put a collecting sink in the place of each sink of a program."""
+        uids = {node.uid for node in graph.sinks()}
+        for uid in self._real - uids:
+            raise unknown("sink", uid, [known for known in uids if known])
+        for number, node in enumerate(graph.sinks()):
+            if node.uid not in self._real:
+                uid = node.uid or f"sink {number}"
+                node.function = self._sinks.setdefault(uid, CollectSink())
+
+    def of(self, uid: str) -> list[Any]:
+        if uid not in self._sinks:
+            raise unknown("sink", uid, self._sinks)
+        return self._sinks[uid].results
+
+
+def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]:
+    """A state in the newest checkpoint of a job, by key.
+
+    Raises:
+        StateError: There is no such state, or no checkpoint yet.
+    """
+    manifest = CheckpointLog(directory.storage).latest()
+    if manifest is None:
+        raise StateError(f"job {directory.name!r} has no checkpoint yet; push something first")
+    snapshot = Snapshot(manifest, StorageRef(directory.storage.uri))
+    state = snapshot.state(uid, name)
+    schema = state.schema
+    key_of = schema.key.codec().decode
+    value_of = Serializer(type_from_descriptor(schema.value)).decode
+    sub_of = sub_codec(type_from_descriptor(schema.sub)).decode if schema.kind == "map" else None
+    rows = [
+        row
+        for table in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1)
+        for row in table.select(["key", "sub", "value"]).to_pylist()
+    ]
+    values: dict[Any, Any] = {}
+    for row in sorted(rows, key=lambda row: row["sub"] or b""):  # elements of lists in order
+        key, value = key_of(row["key"]), value_of(row["value"])
+        if sub_of is not None:
+            values.setdefault(key, {})[sub_of(row["sub"])] = value
+        elif schema.kind == "list":
+            values.setdefault(key, []).append(value)
+        else:
+            values[key] = value
+    return values
+
+
+def unknown(what: str, given: object, names: Collection[str]) -> ConfigurationError:
+    """The error for an unknown name, with the nearest known one."""
+    near = get_close_matches(str(given), names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}"
+    return ConfigurationError(f"there is no {what} {given!r}; {hint if names else 'there is none'}")
