@@ -42,15 +42,13 @@ class CheckpointCoordinator:
 
     Args:
         log: The checkpoint log, in which the attempt has taken its fence.
-        settings: When and how.
+        settings: When and how checkpoints are taken.
         committers: By sink uid; already recovered.
-        max_parallelism: Number of key groups.
         parent: Number of the checkpoint the attempt started from.
         history: Gets an event per checkpoint.
-        clock: Where time comes from.
         executor: Makes a serial executor of a name.
         on_failure: Called once, from any thread, when the job has to fail; it must not block.
-        pins: What `pin` keeps; a driver gives the same to all its attempts.
+        pins: The pinned files; a driver shares one object between its attempts.
         inherited: The files that the attempt starts from, of whichever checkpoint they are.
     """
 
@@ -131,7 +129,7 @@ class CheckpointCoordinator:
         """
         self._pins.on_unpin(self._unpinned)
         self._retention.load()
-        self._protocol.submit_sweep()
+        self._protocol.submit_chore(self._protocol.sweep)
         if thread:
             self._thread = threading.Thread(
                 target=self._run, name="turnback-coordinator", daemon=True
@@ -165,11 +163,11 @@ class CheckpointCoordinator:
                 ) from None
 
     def discard_others(self) -> bool:
-        """Between two epochs, roll back what nobody will commit; see `CommitProtocol`."""
+        """Roll back what nobody will commit, between two epochs; see `CommitProtocol`."""
         return self._protocol.discard_others(self._settings.timeout_ms / 1000)
 
     def offer(self, cut: EpochCut) -> None:
-        """Take what the attempt starts from for its newest epoch, if it has had no input yet."""
+        """Make what the attempt starts from its newest epoch, if it has had no input yet."""
         with self._condition:
             if self._ledger.newest is None:
                 self._ledger.confirm(cut)
@@ -180,7 +178,7 @@ class CheckpointCoordinator:
         self._retention.retire(paths)
 
     def trigger(self, kind: str = "manual") -> Future[Manifest]:
-        """Ask for a checkpoint of the newest epoch, without waiting for the interval.
+        """Request a checkpoint of the newest epoch, without waiting for the interval.
 
         If the newest epoch has one already, that is the answer; before the first epoch, it waits.
         """
@@ -195,11 +193,11 @@ class CheckpointCoordinator:
         return future
 
     def pin(self, kind: str = "savepoint") -> Future[PinnedCheckpoint]:
-        """Ask for a checkpoint as `trigger` does, and keep its files until it is released.
+        """Trigger a checkpoint whose files stay until it is released.
 
-        Not even with one retained checkpoint can a file go between completion and pin. Callbacks
-        of the future run with the coordinator's lock held and must not block. Whoever stops
-        waiting has to release the checkpoint when it comes.
+        No file can be deleted between completion and pin. Callbacks of the future run with the
+        coordinator's lock held and must not block. Whoever stops waiting has to release the
+        checkpoint when it comes.
         """
         pinned: Future[PinnedCheckpoint] = Future()
         pinned.set_running_or_notify_cancel()
@@ -272,9 +270,7 @@ class CheckpointCoordinator:
     # -- deciding
 
     def tick(self) -> float | None:
-        """Discard what is overdue and trigger what is due.
-
-        The coordinator's thread does this by itself; tests with a manual clock call it.
+        """Discard what is overdue and trigger what is due; the coordinator's thread calls it.
 
         Returns:
             After how many seconds it has to be called again; `None`: when something happens.
@@ -294,11 +290,9 @@ class CheckpointCoordinator:
             decision = self._ledger.decide(now)
             if decision.trigger is not None:
                 self._protocol.take(self._ledger.begin(decision.trigger, now))
-            waits = [] if decision.wait_ms is None else [decision.wait_ms]
-            deadline = self._ledger.next_deadline()
-            if deadline is not None:
-                waits.append(deadline - now)
-            return max(min(waits), 0) / 1000 if waits else None
+            due = [decision.wait_ms, self._ledger.until_timeout(now)]
+            wait_ms = min((wait for wait in due if wait is not None), default=None)
+            return None if wait_ms is None else max(wait_ms, 0) / 1000
 
     def _run(self) -> None:
         with self._condition:
@@ -331,8 +325,7 @@ class CheckpointCoordinator:
             error = CheckpointError(
                 f"job {self._job!r}: {failures} checkpoint(s) failed in a row, "
                 f"{self._settings.tolerable_failures} are tolerated "
-                "(execution.checkpointing.tolerable-failed-checkpoints). The last one: "
-                f"{result}"
+                f"(execution.checkpointing.tolerable-failed-checkpoints). The last one: {result}"
             )
             error.__cause__ = result
             self._set_failure(error)
@@ -376,11 +369,10 @@ class CheckpointCoordinator:
         if self._closed:
             self._retention.delete_released()
         else:
-            self._protocol.submit_clean_up()
+            self._protocol.submit_chore(self._protocol.clean_up)
 
     def _timeout(self) -> str:
-        limit = format_duration(self._settings.timeout_ms)
-        return f"{limit} (execution.checkpointing.timeout)"
+        return f"{format_duration(self._settings.timeout_ms)} (execution.checkpointing.timeout)"
 
     def _record(self, event: Event) -> None:
         if self._history is not None:

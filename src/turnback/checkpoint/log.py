@@ -4,9 +4,9 @@ Slots are numbered without gaps and written with put-if-absent. A new attempt pu
 the first free slot, which is the slot its predecessor would write next; fences are never deleted,
 so a predecessor that is still alive can never append again.
 
-Checkpoints are deleted, and their slots are free again. A start that was held up between looking
-and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts
-only if it is the newest slot when it is there.
+Checkpoints are deleted, and their slots are free again. A start that was held up between listing
+and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts only
+if it is still the newest slot after it was written.
 """
 
 from __future__ import annotations
@@ -83,16 +83,11 @@ class CheckpointLog:
     # -- reading
 
     def numbers(self) -> list[int]:
-        found = (_SLOT.fullmatch(path) for path in self.storage.list(DIRECTORY))
-        return sorted(int(match[1]) for match in found if match)
+        matches = map(_SLOT.fullmatch, self.storage.list(DIRECTORY))
+        return sorted(int(match[1]) for match in matches if match)
 
     def get(self, number: int) -> Slot:
-        """Read a slot.
-
-        Raises:
-            CheckpointNotFoundError: There is no such slot.
-            CorruptFileError: It is damaged.
-        """
+        """Read a slot; raises `CheckpointNotFoundError` or `CorruptFileError`."""
         path = slot_path(number)
         try:
             data = self.storage.get(path)
@@ -109,11 +104,7 @@ class CheckpointLog:
         return [self.get(number) for number in self.numbers()]
 
     def newest(self) -> Slot | None:
-        """Return the newest slot, fences included; `None` if there is none.
-
-        Raises:
-            CorruptFileError: It is damaged.
-        """
+        """Return the newest slot, fences included; raises `CorruptFileError` if it is damaged."""
         return self._list().newest
 
     def latest(self) -> Manifest | None:
@@ -133,11 +124,11 @@ class CheckpointLog:
         """Return all readable checkpoints in order, and what cannot be read."""
         manifests: list[Manifest] = []
         unreadable: dict[int, Unreadable] = {}
-        for number, found in self._newest_first():
-            if isinstance(found, Manifest):
-                manifests.insert(0, found)
+        for number, slot in self._newest_first():
+            if isinstance(slot, Manifest):
+                manifests.insert(0, slot)
             else:
-                unreadable[number] = found
+                unreadable[number] = slot
         return Scan(tuple(manifests), unreadable)
 
     # -- writing
@@ -155,14 +146,8 @@ class CheckpointLog:
     ) -> Fence:
         """Start an attempt: take the first free slot and with it the right to append.
 
-        Args:
-            job: Name of the job.
-            job_id: Its identity.
-            created_ms: When, by the driver's clock.
-            host: Where the driver runs.
-            pid: Its process.
-            nonce: Tells this driver apart from any other.
-            after: The attempt that the same driver restarts from.
+        The nonce tells this driver apart from any other; `after` is the attempt that the same
+        driver restarts from.
 
         Raises:
             FencedError: Another driver of this job started at the same moment and won, or has
@@ -203,8 +188,8 @@ class CheckpointLog:
         complete checkpoint like any other; the given one is then written behind it.
 
         Returns:
-            Every manifest found or made durable, in order; the last is the given one, with the
-            number it really has.
+            Every manifest that turned up or was written, in order; the last is the given one, with
+            the number it really has.
 
         Raises:
             FencedError: A newer attempt has taken over.
@@ -221,9 +206,7 @@ class CheckpointLog:
         Returns:
             Manifests of this attempt whose outcome was not known until now.
         """
-        own = self.own_fence
-        last = msgspec.structs.replace(own, manifests=(), ended=True)
-        late = self._put_next(last)
+        late = self._put_next(msgspec.structs.replace(self.own_fence, manifests=(), ended=True))
         self._fence = None
         return late
 
@@ -289,10 +272,10 @@ class CheckpointLog:
 
     def _readable(self) -> Iterator[Manifest]:
         """Give the checkpoints, newest first; raises when it comes to one that is damaged."""
-        for _, found in self._newest_first():
-            if not isinstance(found, Manifest):
-                raise found
-            yield found
+        for _, slot in self._newest_first():
+            if not isinstance(slot, Manifest):
+                raise slot
+            yield slot
 
     def _newest_first(self) -> Iterator[tuple[int, Manifest | Unreadable]]:
         """Give the checkpoints, or why they cannot be read, newest first."""

@@ -142,13 +142,12 @@ def _files(state: Iterable[StateFile], sources: Mapping[str, SourcePosition]) ->
     return lengths
 
 
-_ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Slot] = msgspec.json.Decoder(Slot)
 
 
 def encode(slot: Slot) -> bytes:
     """Return the bytes of a slot file."""
-    return seal(KIND, FORMAT, _ENCODER.encode(slot))
+    return seal(KIND, FORMAT, msgspec.json.encode(slot))
 
 
 def decode(data: bytes, name: str) -> Slot:
@@ -185,11 +184,7 @@ class Listing:
 
     @property
     def newest(self) -> Slot | None:
-        """The newest slot, `None` if there is none.
-
-        Raises:
-            CorruptFileError: It is damaged.
-        """
+        """The newest slot; raises `CorruptFileError` if it is damaged."""
         number = max((*self.slots, *self.unreadable), default=None)
         if number in self.unreadable:
             raise self.unreadable[number]
@@ -197,14 +192,10 @@ class Listing:
 
 
 def read_newest(numbers: Sequence[int], get: Callable[[int], Slot]) -> Listing:
-    """Read the log from the newest slot down to the newest fence.
+    """Read the log, of which one listing gave these numbers, from the newest slot to a fence.
 
     That fence knows what is below it, so the cost does not grow with the number of attempts the
     job has had.
-
-    Args:
-        numbers: The slots of one listing, ascending.
-        get: Reads a slot; raises `CheckpointNotFoundError` for one that is not there.
     """
     slots: dict[int, Slot] = {}
     unreadable: dict[int, Unreadable] = {}
