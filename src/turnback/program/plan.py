@@ -34,7 +34,6 @@ class Channel:
         id: Its number, which its rows carry.
         producer: Node id of the operator it comes from.
         consumers: Node ids of the operators that read it.
-        type: Type of its elements.
         key: The key it is partitioned by, if it is.
         parallelism: Number of partitions it is spread over at its last hop.
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
@@ -67,13 +66,10 @@ class Operator:
     Attributes:
         id: Its node id.
         uid: Its identity across versions of the program.
-        name: What people call it.
-        kind: What it does.
         function: The user's function or sink; None for a source.
         type: Type of its output; None for a sink.
         input_type: Type of what it reads; None for a source.
         key: How its input is keyed, if it is.
-        parallelism: Number of instances.
         consumers: Operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
     """
@@ -96,17 +92,14 @@ class Level:
     """Everything between two shuffles; one Spark stage.
 
     Attributes:
-        index: Number of the level, from 0.
         parallelism: Number of tasks; None for a first level, which has as many as the sources.
         operators: In the order data flows through them.
-        inputs: Channels it reads or passes on.
         outputs: Channels it writes or passes on.
     """
 
     index: int
     parallelism: int | None
     operators: tuple[Operator, ...]
-    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
     @property
@@ -156,7 +149,7 @@ class Plan:
 
 
 def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
-    """Give every operator a uid; generated ones depend on the topology and earn a warning."""
+    """Give every operator a uid, and warn of generated ones: they depend on the topology."""
     uids: dict[int, str] = {}
     warnings: list[str] = []
     for node in nodes:
@@ -171,7 +164,7 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
                 f"{node.kind.value} {node.name!r} has no uid; its generated one changes when the "
                 f"program does, and its state is then not found. Add .uid(...)."
             )
-    _refuse_duplicates(nodes, uids)
+    _check_unique(nodes, uids)
     return uids, warnings
 
 
@@ -179,7 +172,7 @@ def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:
     return node.kind, tuple(i.id for i in node.inputs)
 
 
-def _refuse_duplicates(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+def _check_unique(nodes: Sequence[Node], uids: dict[int, str]) -> None:
     owner: dict[str, Node] = {}
     for node in nodes:
         uid = uids[node.id]
@@ -250,7 +243,6 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
 class _Edge(NamedTuple):
     producer: Node
     consumer: Node
-    exchange: bool
 
 
 @dataclass(frozen=True)
@@ -278,7 +270,7 @@ class _Cut:
         self.parallelism: dict[int, int | None] = {}
         self.edges: list[_Edge] = []
         for node in self.nodes:
-            self._place(node)
+            self._assign(node)
 
     def plan(self, warnings: tuple[str, ...]) -> Plan:
         channels = self._channels()
@@ -287,8 +279,8 @@ class _Cut:
         if native:
             levels = [replace(level, index=level.index - 1) for level in levels[1:]]
             channels = [
-                replace(w, first_level=w.first_level - 1, last_level=w.last_level - 1)
-                for w in channels
+                replace(c, first_level=c.first_level - 1, last_level=c.last_level - 1)
+                for c in channels
             ]
         sources = tuple(
             SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), n.function)
@@ -297,29 +289,30 @@ class _Cut:
         )
         return Plan(sources, tuple(levels), tuple(channels), native, self.max_parallelism, warnings)
 
-    def _place(self, node: Node) -> None:
+    def _assign(self, node: Node) -> None:
+        """Give a node its level and its parallelism."""
         if node.kind is NodeKind.SOURCE:
             self.level[node.id], self.parallelism[node.id] = 0, None
             return
         producers = _producers(node)
-        inherited = [self.parallelism[p.id] for p in producers]
         level = 0
         for producer in producers:
             exchange = node.key is not None or (
                 node.parallelism is not None and node.parallelism != self.parallelism[producer.id]
             )
-            self.edges.append(_Edge(producer, node, exchange))
+            self.edges.append(_Edge(producer, node))
             level = max(level, self.level[producer.id] + exchange)
         self.level[node.id] = level
         if node.key is not None or node.parallelism is not None:
             self.parallelism[node.id] = node.parallelism or self.default
         else:
-            known = [p for p in inherited if p is not None]
-            self.parallelism[node.id] = max(known) if known else (self.default if level else None)
+            inherited = [n for p in producers if (n := self.parallelism[p.id]) is not None]
+            fallback = self.default if level else None
+            self.parallelism[node.id] = max(inherited, default=fallback)
 
     def _channels(self) -> list[Channel]:
         shapes: dict[_ChannelShape, list[int]] = defaultdict(list)
-        for producer, consumer, _ in self.edges:
+        for producer, consumer in self.edges:
             into = self.level[consumer.id]
             if self.level[producer.id] < into:
                 parallelism = self.parallelism[consumer.id] or self.default
@@ -344,12 +337,12 @@ class _Cut:
     def _native(self, channels: list[Channel]) -> bool:
         """Whether the first level would only pass rows on, which Spark does by itself."""
         first = [n for n in self.nodes if self.level[n.id] == 0]
-        out = [w for w in channels if w.first_level == 0]
+        out = [c for c in channels if c.first_level == 0]
         return (
             all(n.kind is NodeKind.SOURCE for n in first)
             and len(out) == len(first)
-            and len({w.producer for w in out}) == len(first)
-            and all(w.routing(1) is Routing.KEY_COLUMNS for w in out)
+            and len({c.producer for c in out}) == len(first)
+            and all(c.routing(1) is Routing.KEY_COLUMNS for c in out)
         )
 
     def _levels(self, channels: list[Channel]) -> list[Level]:
@@ -358,9 +351,8 @@ class _Cut:
             members = [n for n in self.nodes if self.level[n.id] == index]
             operators = tuple(self._operator(n, channels) for n in members)
             parallelism = max(op.parallelism for op in operators) if index else None
-            inputs = tuple(w.id for w in channels if w.first_level < index <= w.last_level)
-            outputs = tuple(w.id for w in channels if w.first_level <= index < w.last_level)
-            levels.append(Level(index, parallelism, operators, inputs, outputs))
+            outputs = tuple(c.id for c in channels if c.first_level <= index < c.last_level)
+            levels.append(Level(index, parallelism, operators, outputs))
         return levels
 
     def _operator(self, node: Node, channels: list[Channel]) -> Operator:
@@ -381,7 +373,7 @@ class _Cut:
             node.key,
             self.parallelism[node.id] or self.default,
             consumers,
-            tuple(w.id for w in channels if w.producer == node.id),
+            tuple(c.id for c in channels if c.producer == node.id),
         )
 
 

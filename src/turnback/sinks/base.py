@@ -192,11 +192,7 @@ class Sink(ABC):
 
 
 class _Handle(msgspec.Struct, frozen=True, array_like=True):
-    """A transaction as bytes.
-
-    It is kept in manifests, so a later version of Turnback, or another sink that took over the uid,
-    may be the one to read it.
-    """
+    """A transaction as bytes in a manifest; a later version or another sink may come to read it."""
 
     kind: str
     version: int
@@ -213,13 +209,7 @@ def seal_handle(kind: str, version: int, body: bytes) -> bytes:
 
 
 def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
-    """Unwrap a transaction.
-
-    Args:
-        kind: The kind of sink that reads.
-        supported: The newest version this code reads.
-        data: What `seal_handle` made.
-        sink: The sink, as error messages shall name it.
+    """Unwrap a transaction; `sink` is what error messages call the sink that reads it.
 
     Raises:
         SinkError: Damaged, of another kind of sink, or of a newer version.

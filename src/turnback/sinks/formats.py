@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -24,14 +25,9 @@ from turnback.types.columns import Batch
 
 Convert = Callable[[Any], Any]
 
-_json = msgspec.json.Encoder()
-
 
 def json_column(column: pa.Array) -> list[Any]:
-    """The values of a column, as `msgspec.json` shall encode them.
-
-    Dates, times and timestamps (ISO 8601) and bytes (base64) are left to it.
-    """
+    """The values of a column; `msgspec.json` encodes dates, times, timestamps and bytes itself."""
     column = _microseconds(column)
     kind = column.type
     values: list[Any] = column.to_pylist()
@@ -52,11 +48,6 @@ def text_column(column: pa.Array) -> pa.Array:
     return column
 
 
-def text_type(kind: pa.DataType) -> pa.DataType:
-    """The type `text_column` gives to a column of type `kind`."""
-    return text_column(pa.array([], kind)).type
-
-
 def _microseconds(column: pa.Array) -> pa.Array:
     """Times and timestamps in Python's own precision; an error when digits would be lost."""
     kind = column.type
@@ -68,7 +59,7 @@ def _microseconds(column: pa.Array) -> pa.Array:
 def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    text = _json.encode(value).decode()
+    text = msgspec.json.encode(value).decode()
     return text[1:-1] if text.startswith('"') else text
 
 
@@ -132,20 +123,23 @@ _ROW_GROUP_BYTES = 64 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000
 
 
-class Encoder(Protocol):
-    """Writes one file."""
+class Encoder(ABC):
+    """Writes one file, which it leaves open."""
 
+    @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
 
     def finish(self) -> None:
-        """Write what is buffered and the format's end, if it has one; leaves the file open."""
+        """Write what is buffered and the format's end, if there is any."""
+        return
 
     def abandon(self) -> None:
         """Forget the file: it is about to be removed."""
+        return
 
 
-class ParquetEncoder:
+class ParquetEncoder(Encoder):
     """Parquet, with batches gathered into row groups of a useful size."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, header: bool) -> None:
@@ -176,7 +170,7 @@ class ParquetEncoder:
         self._bytes = self._rows = 0
 
 
-class JsonEncoder:
+class JsonEncoder(Encoder):
     """One JSON object per line, in UTF-8."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, header: bool) -> None:
@@ -189,18 +183,13 @@ class JsonEncoder:
         rows = [dict(zip(names, r, strict=True)) for r in zip(*columns, strict=True)]
         self._file.write(self._encode(rows))
 
-    def finish(self) -> None:
-        """Nothing is buffered."""
 
-    def abandon(self) -> None:
-        """Nothing is held."""
-
-
-class CsvEncoder:
+class CsvEncoder(Encoder):
     """CSV in UTF-8, every string quoted so that an empty one differs from a null."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, header: bool) -> None:
-        self._schema = pa.schema([(f.name, text_type(f.type)) for f in schema])
+        types = [text_column(pa.array([], field.type)).type for field in schema]
+        self._schema = pa.schema(list(zip(schema.names, types, strict=True)))
         options = pacsv.WriteOptions(include_header=header, quoting_style="needed")
         self._writer = pacsv.CSVWriter(file, self._schema, write_options=options)
 
@@ -210,9 +199,6 @@ class CsvEncoder:
 
     def finish(self) -> None:
         self._writer.close()
-
-    def abandon(self) -> None:
-        """Nothing is held."""
 
 
 FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
@@ -287,20 +273,18 @@ class FileWriter(SinkWriter):
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Abandon the file on any failure, and say which one and why on those of the system."""
+        """Remove the file on any failure; errors of the system and of Arrow name the sink."""
         try:
             yield
-        except OSError as error:
+        except BaseException as error:
             self.abort()
-            raise SinkError(
-                f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
-                f"unfinished file was removed"
-            ) from error
-        except pa.ArrowException as error:
-            self.abort()
-            raise SinkError(
-                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
-            ) from error
-        except BaseException:
-            self.abort()
+            if isinstance(error, OSError):
+                raise SinkError(
+                    f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
+                    f"unfinished file was removed"
+                ) from error
+            if isinstance(error, pa.ArrowException):
+                raise SinkError(
+                    f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
+                ) from error
             raise

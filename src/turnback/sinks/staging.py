@@ -41,8 +41,6 @@ class StagedFile(msgspec.Struct, frozen=True):
         staged: Where it is, relative to the sink's directory.
         final: The name it gets in the sink's directory.
         length: Its size in bytes.
-        rows: Number of elements in it.
-        epoch: The epoch it belongs to.
         partition: The task it was written by.
     """
 
@@ -116,14 +114,7 @@ def task_of(name: str) -> tuple[int, int] | None:
 
 
 class LeftFile(msgspec.Struct, frozen=True):
-    """A staged file that lies in the directory of an attempt.
-
-    Attributes:
-        path: Where it is.
-        length: Its size in bytes.
-        attempt: The attempt that wrote it.
-        epoch: The epoch it belongs to.
-    """
+    """A staged file in the directory of the attempt that wrote it; `length` is in bytes."""
 
     path: Path
     length: int
@@ -132,10 +123,7 @@ class LeftFile(msgspec.Struct, frozen=True):
 
 
 def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
-    """Find what attempts of this job's sink have staged and nobody has committed or removed.
-
-    Links are not followed.
-    """
+    """What a sink has staged and nobody has committed or removed; links are not followed."""
     home = sink_directory(root, ctx)
     if not home.is_dir() or not home.resolve().is_relative_to(root.resolve()):
         return
@@ -151,7 +139,7 @@ def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
 _PUBLISHED, _PUBLISHED_FORMAT = "published", 1
 _NAME = re.compile(r"published-([1-9][0-9]*)")  # no reader of *.json takes it for data
 _ATTEMPTS = 1000
-"""How many attempts a record tells of; what it does not tell of is never taken for published."""
+"""How many attempts a record covers; files of others are never taken for published."""
 
 Epochs = dict[int, int]
 """By the attempt that staged files, the newest epoch of which some may have been published.
@@ -178,11 +166,7 @@ class PublishRecord:
         self._own: dict[PurePosixPath, Epochs] = {}
 
     def covers(self, file: StagedFile) -> bool:
-        """Return whether a file may have been published already.
-
-        Raises:
-            StorageError: A record cannot be read.
-        """
+        """Whether a file may have been published; raises `StorageError` if no record can tell."""
         if file.attempt is None:
             return False
         return self._read(file.home).get(file.attempt, -1) >= file.epoch
@@ -242,30 +226,21 @@ def _join(into: Epochs, other: Epochs) -> Epochs:
 
 
 _OWNER, _OWNER_FORMAT = "sink-owner", 1
-
-
 _OWNER_PATH = f"{HIDDEN}/.owner"
 """No job's directory beside it can have this name, and no reader of `*.json` takes it for data."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The job that a directory belongs to.
-
-    Attributes:
-        job: Its name.
-        directory: Where its job directory is; this is what tells jobs apart.
-    """
+    """The job that a directory belongs to; jobs are told apart by their directories."""
 
     job: str
     directory: str
 
 
 class Ownership:
-    """A job's right to write into a directory. Several sinks of one job share it.
+    """A job's right to write into a directory, which its sinks share.
 
-    Args:
-        root: The directory.
-        ctx: The sink and its job; without a job directory nothing is claimed or checked.
+    Without a job directory in the context nothing is claimed or checked.
     """
 
     def __init__(self, root: Path, ctx: CommitterContext) -> None:
@@ -274,7 +249,7 @@ class Ownership:
         self._storage = LocalStorage(root)
 
     def check_claim(self) -> None:
-        """Make sure that `claim` may be called; writes nothing.
+        """Refuse what `claim` would refuse; writes nothing.
 
         Raises:
             ConfigurationError: The directory is another job's, and cannot be taken over.
@@ -326,14 +301,12 @@ class Ownership:
         return _canonical(owner.directory) != _canonical(self._ctx.job_directory or "")
 
     def _recorded(self) -> Owner | None:
+        path = self._root / _OWNER_PATH
         with self._failures():
             try:
-                return self._decode(self._storage.get(_OWNER_PATH))
+                data = self._storage.get(_OWNER_PATH)
             except NotFoundError:
                 return None
-
-    def _decode(self, data: bytes) -> Owner:
-        path = self._root / _OWNER_PATH
         try:
             _, body = unseal(_OWNER, _OWNER_FORMAT, data, str(path))
             return msgspec.json.decode(body, type=Owner)

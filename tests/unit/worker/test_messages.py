@@ -62,7 +62,7 @@ class TestAlignment:
 
 class TestTheDriversCheck:
     def levels(self, n):
-        return [Level(i, 2, (), (), ()) for i in range(n)]
+        return [Level(i, 2, (), ()) for i in range(n)]
 
     def run(self, barriers, levels):
         return check_barriers(barriers, self.levels(levels))
