@@ -194,37 +194,32 @@ class DeltaBuilder:
 
     def build(self) -> BuiltDelta | None:
         """The state file of the epoch; None when nothing changed."""
-        rows = len(self._keys)
-        if not rows:
+        if not self._keys:
             return None
-        groups = np.array(self._groups, np.int32)
         states = np.repeat(np.arange(len(self._counts), dtype=np.int16), self._counts)
+        columns = [states, self._groups, self._keys, self._subs, self._values]
+        return build_delta(
+            self._schemas,
+            pa.table(
+                [pa.array(c, f.type) for c, f in zip(columns, WIDE_COLUMNS, strict=True)],
+                schema=WIDE_COLUMNS,
+            ),
+        )
+
+
+def build_delta(schemas: Sequence[StateSchema], rows: pa.Table) -> BuiltDelta:
+    """The state file of some rows with `WIDE_COLUMNS`, which are sorted by key group here."""
+    groups = rows["group"].to_numpy()
+    if (np.diff(groups) < 0).any():
         order = np.argsort(groups, kind="stable")
-        groups, states = groups[order], states[order]
-        index = order.tolist()
-        keys = [self._keys[i] for i in index]
-        subs = [self._subs[i] for i in index]
-        values = [self._values[i] for i in index]
-        batches = (
-            pa.record_batch(
-                [
-                    pa.array(states[a:b]),
-                    pa.array(groups[a:b]),
-                    pa.array(keys[a:b], pa.binary()),
-                    pa.array(subs[a:b], pa.binary()),
-                    pa.array(values[a:b], pa.binary()),
-                ],
-                schema=COLUMNS,
-            )
-            for a, b in _cuts(_sizes(keys, subs, values))
-        )
-        return BuiltDelta(
-            write_delta(self._schemas, batches),
-            rows,
-            int(groups[0]),
-            int(groups[-1]),
-            tuple(sorted({s.uid for s in self._schemas})),
-        )
+        rows, groups = rows.take(pa.array(order)), groups[order]
+    return BuiltDelta(
+        write_delta(schemas, bounded_batches(rows)),
+        len(rows),
+        int(groups[0]),
+        int(groups[-1]),
+        tuple(sorted({schema.uid for schema in schemas})),
+    )
 
 
 def bounded_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -247,13 +242,6 @@ def _narrow(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
         if ends[array.offset + len(array)] > _MOST_OFFSET:  # the slice lies far back in its chunk
             array = array.take(pa.array(np.arange(len(array))))
     return array.cast(wanted)
-
-
-def _sizes(*columns: list[bytes] | list[bytes | None]) -> npt.NDArray[np.int64]:
-    sizes = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        sizes += np.array([0 if x is None else len(x) for x in column], np.int64)
-    return sizes
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.reader import StoredRows
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.delta import COLUMNS, WIDE_COLUMNS, BuiltDelta, bounded_batches, write_delta
+from turnback.state.delta import COLUMNS, WIDE_COLUMNS, build_delta
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.types.serializer import Serializer
@@ -140,17 +140,12 @@ class IntakeTask:
             yield self._write(schema, chunk)
 
     def _write(self, schema: StateSchema, rows: pa.Table) -> StateFile:
-        groups = rows["group"].to_numpy()
-        if len(groups) > 1 and (np.diff(groups) < 0).any():
-            wide = pa.schema([WIDE_COLUMNS.field(name) for name in rows.schema.names])
-            rows = rows.cast(wide).take(pa.array(np.argsort(groups, kind="stable")))
-            groups = rows["group"].to_numpy()
         state = pa.array(np.zeros(len(rows), np.int16))
-        data = write_delta([schema], bounded_batches(rows.add_column(0, COLUMNS.field(0), state)))
+        rows = rows.add_column(0, COLUMNS.field(0), state).cast(WIDE_COLUMNS)
+        built = build_delta([schema], rows)
         path = f"state/{self.attempt}/taken-{self.partition}-{uuid.uuid4().hex}.arrow"
         if not self.target.inline:
-            storage_of(self.target).put(path, data)
-        built = BuiltDelta(data, len(rows), int(groups[0]), int(groups[-1]), (schema.uid,))
+            storage_of(self.target).put(path, built.data)
         return built.file(path, self.epoch, self.line, inline=self.target.inline)
 
 
