@@ -38,7 +38,7 @@ class CheckpointCoordinator:
     The driver calls `start`, `epoch_confirmed` after every epoch, `final` if the job ends well,
     and `close`. A thread decides when a checkpoint is due and hands it to the `CommitProtocol`. A
     checkpoint that fails or takes too long is discarded and leaves its sink transactions to the
-    next one.
+    next one. When the job has to fail, `failure` is set.
 
     Args:
         log: The checkpoint log, in which the attempt has taken its fence.
@@ -74,7 +74,7 @@ class CheckpointCoordinator:
         self._clock = clock or SystemClock()
         self._on_failure = on_failure
         self._condition = threading.Condition(threading.RLock())
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._ledger = Ledger(settings, self._now(), inherited)
@@ -95,10 +95,6 @@ class CheckpointCoordinator:
         )
 
     # -- for the driver
-
-    @property
-    def failure(self) -> BaseException | None:
-        return self._failure
 
     @property
     def last(self) -> Manifest | None:
@@ -122,10 +118,9 @@ class CheckpointCoordinator:
             )
 
     def start(self, *, thread: bool = True) -> CheckpointCoordinator:
-        """Read which checkpoints there are, clean up after older attempts, start the thread.
+        """Load the retained checkpoints, clean up after older attempts, start the thread.
 
-        Args:
-            thread: False leaves it to the caller to call `tick`.
+        Without the thread, the caller has to call `tick`.
         """
         self._pins.on_unpin(self._unpinned)
         self._retention.load()
@@ -185,7 +180,7 @@ class CheckpointCoordinator:
         future: Future[Manifest] = Future()
         future.set_running_or_notify_cancel()
         with self._condition:
-            if self._failure is not None or self._closed:
+            if self.failure is not None or self._closed:
                 future.set_exception(self._refusal())
             else:
                 self._ledger.requests.append((kind, future))
@@ -239,16 +234,14 @@ class CheckpointCoordinator:
             self._clock.sleep(0.2)
 
     def raise_failure(self) -> None:
-        """Raise what makes the job fail, if anything does."""
-        if self._failure is not None:
-            raise self._failure
+        """Raise the error that makes the job fail, if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     def close(self, *, cancelled: bool = False, timeout_s: float = 30.0) -> None:
         """Stop. What is durable gets time to be committed; what is in no manifest is rolled back.
 
-        Args:
-            cancelled: The user cancelled the job, so retention on cancellation applies.
-            timeout_s: How long to wait for each thread.
+        If the user `cancelled` the job, retention on cancellation applies.
         """
         with self._condition:
             if self._closed:
@@ -260,7 +253,7 @@ class CheckpointCoordinator:
         if self._thread is not None:
             self._thread.join(timeout_s)
         idle = self._protocol.close(timeout_s)
-        if idle and not isinstance(self._failure, FencedError):
+        if idle and not isinstance(self.failure, FencedError):
             self._committers.roll_back(self._ledger.open.after(self._ledger.manifested_epoch))
             if cancelled and self._settings.retention is Retain.DELETE_ON_CANCELLATION:
                 self._protocol.delete_all()
@@ -284,7 +277,7 @@ class CheckpointCoordinator:
                     "transactions"
                 )
                 self._checkpoint_ended(pending, error)
-            if self._failure is not None or self._closed:
+            if self.failure is not None or self._closed:
                 return None
             self._ledger.answer_requests()
             decision = self._ledger.decide(now)
@@ -349,9 +342,9 @@ class CheckpointCoordinator:
 
     def _set_failure(self, error: BaseException) -> None:
         with self._condition:
-            if self._failure is not None:
+            if self.failure is not None:
                 return
-            self._failure = error
+            self.failure = error
             self._refuse_requests()
             self._condition.notify_all()
         if self._on_failure is not None:
@@ -363,7 +356,7 @@ class CheckpointCoordinator:
         self._ledger.requests.clear()
 
     def _refusal(self) -> BaseException:
-        return self._failure or CheckpointError(f"job {self._job!r} has ended")
+        return self.failure or CheckpointError(f"job {self._job!r} has ended")
 
     def _unpinned(self) -> None:
         if self._closed:

@@ -87,7 +87,7 @@ class PendingCheckpoint:
             schemas=tuple(self.cut.schemas),
             operators=tuple(self.cut.operators),
             transactions=self.transactions,
-            watermarks=dict(self.cut.watermarks),
+            watermarks={},
         )
 
     def failed(self, error: BaseException, now: int) -> CheckpointFailed:

@@ -54,12 +54,9 @@ class EpochCut:
         epoch: The epoch; greater than that of any cut before.
         sources: Position of every source after the epoch, by source uid.
         state: All live state files after the epoch.
-        schemas: What is in them.
-        operators: The operators of the program.
         transactions: What sinks prepared in this very epoch, by sink uid.
-        watermarks: Greatest watermarks by name.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
-        tasks: Tasks that acknowledged the epoch.
+        tasks: Number of tasks that acknowledged the epoch.
     """
 
     epoch: int
@@ -68,7 +65,6 @@ class EpochCut:
     schemas: tuple[StateSchema, ...] = ()
     operators: tuple[OperatorInfo, ...] = ()
     transactions: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    watermarks: Mapping[str, int] = field(default_factory=dict)
     sync_ms: int = 0
     tasks: int = 0
 
@@ -125,10 +121,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="s
 
     @property
     def line(self) -> str:
-        """The name of this attempt of this driver, which no other has, even in a copy of the job.
-
-        Local stores are told apart by it.
-        """
+        """Identifies this attempt of this driver to local stores, even among copies of the job."""
         return f"{self.attempt}-{self.nonce}"
 
 
@@ -168,12 +161,10 @@ Unreadable = CorruptFileError | FormatVersionError
 
 @dataclass(frozen=True)
 class Listing:
-    """The newest part of the log, read from one listing of its slots.
-
-    What is decided from it belongs together. Two listings would not: a slot can land in between.
+    """The newest part of the log, consistent because it is read from one listing of its slots.
 
     Attributes:
-        slots: What was read: the newest slots, down to the newest fence.
+        slots: The newest slots, down to the newest fence.
         unreadable: Those among them that cannot be read.
         manifests: All slots that hold manifests or cannot be read, ascending.
     """

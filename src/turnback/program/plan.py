@@ -126,10 +126,8 @@ class Plan:
         sources: In the order in which Spark sees them.
         levels: Levels that run in Python. Level 0 reads the sources in their own tasks unless
             `native`.
-        channels: All channels, by id.
         native: Whether Spark alone feeds the first shuffle, with no Python before it.
         max_parallelism: Number of key groups.
-        warnings: What the user should know.
     """
 
     sources: tuple[SourcePlan, ...]

@@ -112,10 +112,9 @@ def _without(span: Span, hole: Span) -> list[Span]:
 
 @dataclass(frozen=True)
 class StorageRef:
-    """Where files are or go; opened anew in every worker.
+    """The directory of a job or a savepoint; opened anew in every worker.
 
     Attributes:
-        uri: The directory of a job or a savepoint.
         options: Credentials and endpoints of object stores.
         inline: Whether state travels inside messages (driver memory) instead.
     """

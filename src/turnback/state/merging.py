@@ -296,15 +296,14 @@ def _shortened(keys: pa.Table) -> pa.Table:
     for name in ("key", "sub"):
         column = keys[name]
         if (pc.max(pc.binary_length(column)).as_py() or 0) > LONGEST:
-            short = [None if v is None else _short(v) for v in column.to_pylist()]
+            # Four times the hash is longer than anything that stands for itself.
+            short = [
+                v if v is None or len(v) <= LONGEST else component(v) * 4
+                for v in column.to_pylist()
+            ]
             index = keys.schema.get_field_index(name)
             keys = keys.set_column(index, keys.field(name), pa.array(short, column.type))
     return keys
-
-
-def _short(data: bytes) -> bytes:
-    # Four times the hash is longer than anything that stands for itself.
-    return data if len(data) <= LONGEST else component(data) * 4
 
 
 def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
@@ -312,20 +311,17 @@ def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
     count = len(rows)
     many = ~single[rows["state"].to_numpy()]
     clears = many & rows["sub"].is_null().to_numpy()
+    ids = _identify(rows, _ENTRY)
+    last = np.zeros(int(ids.max()) + 1, np.int64)
+    last[ids] = np.arange(count)  # of equal ids the last assignment stays
     keep = np.zeros(count, np.bool_)
-    keep[_last_of_each(_identify(rows, _ENTRY))] = True
+    keep[last] = True
     if clears.any():
         owner = _identify(rows, _OWNER)
         cleared_at = np.full(int(owner.max()) + 1, -1, np.int64)
         cleared_at[owner[clears]] = np.flatnonzero(clears)
         keep &= ~many | (np.arange(count) >= cleared_at[owner])
     return keep, clears
-
-
-def _last_of_each(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    last = np.zeros(int(ids.max()) + 1, np.int64)
-    last[ids] = np.arange(len(ids))  # of equal ids the last assignment stays
-    return last
 
 
 def _identify(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:

@@ -159,22 +159,15 @@ def open_replica(
 ) -> Replica:
     """Open the local store of a partition and bring it to the last epoch of its files.
 
-    Args:
-        kind: ``hashmap`` or ``rocksdb``.
-        directory: Where the store lives between epochs. When another process has it locked, a
-            private store beside it is used instead, and removed on close.
-        files: All confirmed state files that hold any of the partition's key groups.
-        read: Gives the bytes of a file that does not carry them inline.
-        schemas: The states of the program; rows of any other state are left out.
-        groups: First and last key group of the partition.
-        layout: Whatever else decides which rows of the files count, such as the operators' own
-            parallelism; a store filled under another one is rebuilt.
+    When another process has the directory locked, a private store beside it is used instead, and
+    removed on close. Of the files, which are all that hold any of the key groups, only rows of the
+    states in `schemas` count. Whatever else decides which rows count, such as the operators' own
+    parallelism, is the `layout`: a store filled under another one is rebuilt.
 
     Raises:
         CorruptFileError: A file is not what the manifest says; nothing is served.
         IncompatibleStateError: A stored state does not fit the program.
     """
-    directory = Path(directory)
     scope = _scope(kind, schemas, groups, layout)
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock.take(directory)

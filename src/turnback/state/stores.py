@@ -26,12 +26,9 @@ from turnback.core.errors import StateError
 
 
 class Changes(NamedTuple):
-    """One atomic batch: first the clears, then the puts in order.
+    """One atomic batch: prefixes below which everything is deleted, then puts in order.
 
-    Attributes:
-        clears: Prefixes below which everything stored before is deleted.
-        keys: Store keys to be put or deleted.
-        values: The value of each key; None deletes it.
+    A value of None deletes its key.
     """
 
     clears: list[bytes]

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from turnback.api.environment import StreamExecutionEnvironment
@@ -96,12 +95,7 @@ class JobHarness:
     def __enter__(self) -> JobHarness:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     # -- its life

@@ -234,7 +234,12 @@ class _Epoch:
                 self.emitted.append((channel_id, elements))
             else:
                 self._emit(elements, channel.consumers)
-        return self._flush()
+        out = []
+        for channel_id, elements in self.emitted:
+            targets = self.instance.routers[channel_id].targets(elements)
+            out.append(self.program.output.pack(self.outgoing[channel_id], elements.arrow, targets))
+        self.emitted.clear()
+        return out
 
     def _push(self, node: int, batch: Batch) -> None:
         operator = self.instance.operators[node]
@@ -254,14 +259,6 @@ class _Epoch:
         for channel in channels:
             one = Batch(batch.type, arrow=batch.arrow) if copied else batch
             self.emitted.append((channel, one))
-
-    def _flush(self) -> list[pa.RecordBatch]:
-        out = []
-        for channel_id, batch in self.emitted:
-            targets = self.instance.routers[channel_id].targets(batch)
-            out.append(self.program.output.pack(self.outgoing[channel_id], batch.arrow, targets))
-        self.emitted.clear()
-        return out
 
     def _snapshot(self) -> TaskAck:
         level = self.program.level
