@@ -66,9 +66,6 @@ class OpenTransactions:
         while queue and queue[0][0] <= epoch:
             queue.popleft()
 
-    def __len__(self) -> int:
-        return sum(map(len, self._open.values()))
-
     def _select(self, wanted: Callable[[int], bool]) -> dict[str, tuple[bytes, ...]]:
         selected = {
             uid: tuple(transaction for epoch, transaction in queue if wanted(epoch))

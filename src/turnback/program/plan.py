@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -238,21 +238,6 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
     return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
 
 
-class _Edge(NamedTuple):
-    producer: Node
-    consumer: Node
-
-
-@dataclass(frozen=True)
-class _ChannelShape:
-    """Edges of one shape share a channel: their rows are sent once, however many read them."""
-
-    producer: int
-    key: KeySpec | None
-    parallelism: int
-    last_level: int
-
-
 class _Cut:
     """Cuts the graph. An operator's level is the greatest of its inputs', plus one per exchange."""
 
@@ -266,7 +251,7 @@ class _Cut:
         self.max_parallelism = max_parallelism
         self.level: dict[int, int] = {}
         self.parallelism: dict[int, int | None] = {}
-        self.edges: list[_Edge] = []
+        self.edges: list[tuple[Node, Node]] = []
         for node in self.nodes:
             self._assign(node)
 
@@ -298,7 +283,7 @@ class _Cut:
             exchange = node.key is not None or (
                 node.parallelism is not None and node.parallelism != self.parallelism[producer.id]
             )
-            self.edges.append(_Edge(producer, node))
+            self.edges.append((producer, node))
             level = max(level, self.level[producer.id] + exchange)
         self.level[node.id] = level
         if node.key is not None or node.parallelism is not None:
@@ -309,27 +294,29 @@ class _Cut:
             self.parallelism[node.id] = max(inherited, default=fallback)
 
     def _channels(self) -> list[Channel]:
-        shapes: dict[_ChannelShape, list[int]] = defaultdict(list)
+        # Edges of one shape share a channel: their rows are sent once, however many read them.
+        shapes: dict[tuple[int, KeySpec | None, int, int], list[int]] = defaultdict(list)
         for producer, consumer in self.edges:
             into = self.level[consumer.id]
             if self.level[producer.id] < into:
                 parallelism = self.parallelism[consumer.id] or self.default
-                shape = _ChannelShape(producer.id, consumer.key, parallelism, into)
-                shapes[shape].append(consumer.id)
+                shapes[producer.id, consumer.key, parallelism, into].append(consumer.id)
         by_id = {n.id: n for n in self.nodes}
         return [
             Channel(
                 i,
-                shape.producer,
+                producer_id,
                 tuple(consumers),
-                _typed(by_id[shape.producer]),
-                shape.key,
-                shape.parallelism,
-                self.level[shape.producer],
-                shape.last_level,
+                _typed(by_id[producer_id]),
+                key,
+                parallelism,
+                self.level[producer_id],
+                last_level,
                 self.uids[consumers[0]],
             )
-            for i, (shape, consumers) in enumerate(shapes.items())
+            for i, ((producer_id, key, parallelism, last_level), consumers) in enumerate(
+                shapes.items()
+            )
         ]
 
     def _native(self, channels: list[Channel]) -> bool:
@@ -356,9 +343,9 @@ class _Cut:
     def _operator(self, node: Node, channels: list[Channel]) -> Operator:
         here = self.level[node.id]
         consumers = tuple(
-            e.consumer.id
-            for e in self.edges
-            if e.producer is node and self.level[e.consumer.id] == here
+            consumer.id
+            for producer, consumer in self.edges
+            if producer is node and self.level[consumer.id] == here
         )
         return Operator(
             node.id,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from copy import copy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +36,7 @@ from turnback.spark.worker import Task
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
 from turnback.testing.points import POINTS, Countdown, changes, wrapping
-from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes, SourceReader
+from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, marked, unmarked, user_error
 from turnback.worker.program import LevelProgram
@@ -237,13 +238,13 @@ class LocalEpochInput:
         return self._query.positions(self._offsets)
 
 
-def _reader(uid: str, source: object) -> SourceReader:
+def _reader(uid: str, source: object) -> LocalSource:
     if not isinstance(source, LocalSource):
         raise PlanError(
             f"source {uid!r} is a DataFrame of Spark, which cannot be read without Spark; give it "
             "as from_files, from_collection or source(...)"
         )
-    return source.reader()
+    return copy(source)
 
 
 def _run_task(task: Task[T]) -> T:

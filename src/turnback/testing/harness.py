@@ -303,7 +303,7 @@ class JobHarness:
         return self._driver
 
     def _until_processed(self) -> None:
-        wanted = {uid: len(s.batches()) for uid, s in self._pushes.sources.items()}
+        wanted = {uid: len(s.batches) for uid, s in self._pushes.sources.items()}
         engine = self._running().engine
         self._until(lambda: all(engine.pushes_read(uid) >= n for uid, n in wanted.items()))
 
