@@ -1,4 +1,4 @@
-"""State descriptors: the name and the type of a state, by which it is found again."""
+"""State descriptors: the name and the type of a state."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ def _checked_aliases(
         raise StateError(
             f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
         )
-    # Without a type there is nothing to check against, and check() tells why there is none.
+    # Without a type there is nothing to check against; check() raises why there is none.
     pairs = tuple((aliases or {}).items())
     rows = {} if type_ is None else _rows_by_path(type_)
     taken: set[tuple[str, str]] = set()
@@ -308,10 +308,10 @@ def _checked_aliases(
 
 def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
     """The row a field is in, and the path to that row."""
-    places = rows.get(path, [])
-    if len(places) == 1:
-        return places[0]
-    if places:
+    matches = rows.get(path, [])
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise StateError(
             f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
             f"a dot in its name; use migrate="
@@ -325,7 +325,7 @@ def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
 
 
 def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
-    """Where each field path leads; more than one place where names have dots in them."""
+    """The row that each field path leads to; several where names have dots in them."""
     if isinstance(type_, ListTypeInfo):
         return _rows_by_path(type_.element, prefix)
     if isinstance(type_, MapTypeInfo):
@@ -370,5 +370,5 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # a builtin that does not tell
+        pass  # a builtin without a signature
     return True

@@ -101,11 +101,11 @@ class StreamGraph:
 
     def reachable(self) -> list[Node]:
         """The operators some sink depends on, in order; the others would run for nothing."""
-        wanted: set[int] = set()
+        needed: set[int] = set()
         stack = self.sinks()
         while stack:
             node = stack.pop()
-            if node.id not in wanted:
-                wanted.add(node.id)
+            if node.id not in needed:
+                needed.add(node.id)
                 stack.extend(node.inputs)
-        return [n for n in self.nodes if n.id in wanted]
+        return [n for n in self.nodes if n.id in needed]

@@ -216,10 +216,10 @@ def _check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
 def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
     """Refuse a parallelism above the number of key groups."""
     for node in nodes:
-        wanted = node.parallelism or default
-        if wanted > maximum:
+        parallelism = node.parallelism or default
+        if parallelism > maximum:
             raise PlanError(
-                f"{node.name!r} has parallelism {wanted}, above the maximum of {maximum}; "
+                f"{node.name!r} has parallelism {parallelism}, above the maximum of {maximum}; "
                 f"lower it or call set_max_parallelism"
             )
 

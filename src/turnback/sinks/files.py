@@ -309,7 +309,7 @@ def sink_from_description(description: Mapping[str, str]) -> Sink | None:
     if kind != KIND:
         return None
     if "path" not in description:
-        raise ConfigurationError("the description of a file sink does not say where its files are")
+        raise ConfigurationError("the description of a file sink has no path")
     return FileSink(
         description["path"],
         description.get("format", "parquet"),

@@ -244,7 +244,7 @@ def _stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
     kind = type_from_descriptor(msgspec.json.decode(data))
     if kind == ctx.type:
         return ctx.type
-    # A checkpoint may come from a stranger: only the program may ask for pickle, not a file.
+    # A checkpoint may come from an untrusted source: only the program may enable pickle.
     if _holds_pickle(kind):
         raise SinkError(
             f"{name_sink(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but the "

@@ -1,7 +1,7 @@
-"""What a file sink keeps in its hidden directory: staged files, what was published, the owner.
+"""The hidden directory of a file sink: staged files, a record of what was published, the owner.
 
 The owner is recorded in the directory itself, because jobs in different roots do not see each
-other. A job is known by the place of its job directory: names and ids are copied with it.
+other. A job is identified by where its job directory is: names and ids are copied with it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     @property
     def attempt(self) -> int | None:
-        """The attempt that staged it; None if its path does not tell."""
+        """The attempt that staged it; None if its path does not have it."""
         name = PurePosixPath(self.staged).parent.name
         return int(name) if name.isdecimal() else None
 
@@ -91,7 +91,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 def sink_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
     """Where this sink of this job stages, one directory per attempt.
 
-    The job's id is part of it: a job of the same name in another root is somebody else.
+    The job's id is part of it: a job of the same name in another root is another job.
     """
     return root / HIDDEN / path_segment(ctx.job) / path_segment(ctx.job_id) / path_segment(ctx.uid)
 
@@ -190,11 +190,11 @@ class PublishRecord:
         joined = _join(dict(known), epochs)
         if joined == known:
             return
-        kept = dict(sorted(joined.items())[-_ATTEMPTS:])
+        newest = dict(sorted(joined.items())[-_ATTEMPTS:])
         path = home / f"published-{self._attempt}"
-        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(_Record(kept)))
+        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(_Record(newest)))
         self._storage.put(str(path), data)
-        self._own[home] = kept
+        self._own[home] = newest
         if first:
             for older, writer in self._paths(home).items():
                 if writer < self._attempt:

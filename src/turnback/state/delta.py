@@ -52,7 +52,7 @@ ReadFile = Callable[[StateFile], bytes]
 
 
 class BuiltDelta(NamedTuple):
-    """The bytes of a state file and what its `StateFile` says of them."""
+    """The bytes of a state file, with what its `StateFile` records."""
 
     data: bytes
     rows: int
@@ -146,7 +146,7 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
     try:
         schemas = msgspec.json.decode(metadata[_STATES_KEY], type=list[StateSchema])
     except (KeyError, msgspec.DecodeError) as e:
-        raise CorruptFileError(f"state file {name} does not say what is in it: {e}") from e
+        raise CorruptFileError(f"state file {name} does not describe its states: {e}") from e
     if not reader.schema.equals(COLUMNS):
         raise CorruptFileError(f"state file {name} has the columns {reader.schema.names}")
     return Delta(schemas, buffer, name)

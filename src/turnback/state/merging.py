@@ -292,7 +292,7 @@ def _fold_large(piece: _Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
 
 
 def _shortened(keys: pa.Table) -> pa.Table:
-    """Put hashes in the place of long keys, so that many rows of one key do not hold it each."""
+    """Replace long keys by hashes, so that many rows of one key do not hold it each."""
     for name in ("key", "sub"):
         column = keys[name]
         if (pc.max(pc.binary_length(column)).as_py() or 0) > LONGEST:

@@ -29,7 +29,7 @@ class KeyContext:
     Attributes:
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
-        locations: Of keys met so far; they depend on nothing but the key.
+        locations: Of the keys so far; they depend on nothing but the key.
         get: Reads one entry of the store.
         scan: Reads all entries below a prefix.
     """
@@ -294,7 +294,7 @@ class ValueState(SingleState, Generic[T]):
 class MutableValueState(ValueState[T]):
     """A value state whose values are cached encoded, since they can be changed in place.
 
-    A class of its own, so that other value states need not ask.
+    A class of its own, so that other value states need no check.
     """
 
     __slots__ = ()

@@ -288,7 +288,7 @@ class LocalDriver:
             raise
 
     def kill_at(self, name: str, count: int) -> None:
-        """Kill it when it reaches a point for the given time."""
+        """Kill it when it reaches a point for the `count`-th time."""
         reached = Countdown(count, lambda: self._kill(name))
         for point in POINTS[name]:
             for module, change in changes(point, reached):
@@ -339,7 +339,7 @@ class LocalDriver:
         self.engine.check_alive()
 
     def _unless_killed(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        # The test itself goes on looking.
+        # The test itself may go on reading and writing.
         if threading.get_ident() != self._owner:
             self.engine.check_alive()
         return method(*args, **named)

@@ -58,8 +58,8 @@ class JobHarness:
         parallelism: Number of instances of every operator that has none of its own.
         state_backend: "hashmap" or "rocksdb".
         configuration: Further settings, with Flink's keys.
-        real_sinks: Uids of sinks that are left as they are. Let them write below `directory`: of
-            others it cannot be said what a driver that crashes does to them.
+        real_sinks: Uids of sinks that are not replaced. Let them write below `directory`: what a
+            killed driver does to any other target is undefined.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class JobHarness:
             ConfigurationError: There is no such source.
             ElementTypeError: An element is none of the source's type.
             JobFailedError: The job has failed for good.
-            DriverCrash: The driver was killed, as `crash_at` asked for.
+            DriverCrash: The driver was killed, as `crash_at` requested.
         """
         self._running()
         if uid not in self._pushes.sources:
@@ -322,7 +322,9 @@ class JobHarness:
         if driver.killed_at is not None:
             driver.wait_for_threads()
             self._end_killed(driver)
-            raise DriverCrash(f"the driver was killed at {driver.killed_at!r}, as asked for")
+            raise DriverCrash(
+                f"the driver was killed at {driver.killed_at!r}, as crash_at requested"
+            )
         if driver.client.done():
             self._end(driver)
             driver.client.result()

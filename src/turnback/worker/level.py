@@ -102,7 +102,7 @@ class LevelInstance:
             try:
                 function.open(context)
             except PlanError:
-                raise  # no restart mends it
+                raise  # no restart would help
             except Exception as e:
                 raise user_error(e, operator.uid, operator.name, where="open()") from e
             self.opened.append(function)

@@ -60,7 +60,7 @@ class LocalStores:
 
     @classmethod
     def of(cls, owner: StoreOwner, backend: str, local_dir: str | None) -> LocalStores:
-        """Where a job has its local stores; without `local_dir`, the backend's default place."""
+        """Where a job has its local stores; without `local_dir`, the backend's default."""
         if local_dir is None:
             # Shared memory is seen by all workers of the machine.
             in_memory = backend == "hashmap" and os.access(_SHARED_MEMORY, os.W_OK)
@@ -152,7 +152,7 @@ class LocalStores:
 
 
 def all_stores(local_dirs: Iterable[str]) -> list[LocalStores]:
-    """The local stores of all jobs of this user, in the machine's default places and in these."""
+    """The local stores of all jobs of this user, in default directories and in these."""
     every = [str(_SHARED_MEMORY), tempfile.gettempdir(), *local_dirs]
     parents = {_of_user(local_dir) for local_dir in every}
     return [stores for parent in sorted(parents) for stores in _stores_in(parent)]

@@ -88,21 +88,21 @@ class FunctionOutput(Batch):
     between; a reader of columns does not pay for that.
     """
 
-    __slots__ = ("_formed", "_operator")
+    __slots__ = ("_declared", "_operator")
 
     def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
         super().__init__(type, rows)
         self._operator = operator
-        self._formed: list[Any] | None = None
+        self._declared: list[Any] | None = None
 
     @property
     def rows(self) -> list[Any]:
-        if self._formed is None:
+        if self._declared is None:
             try:
-                self._formed = self._in_form()
+                self._declared = self._as_declared()
             except ElementTypeError as e:
                 raise self._misfit(e) from None
-        return self._formed
+        return self._declared
 
     @property
     def arrow(self) -> pa.RecordBatch:
@@ -111,15 +111,15 @@ class FunctionOutput(Batch):
         except ElementTypeError as e:
             raise self._misfit(e) from None
 
-    def _in_form(self) -> list[Any]:
+    def _as_declared(self) -> list[Any]:
         kind, rows = self.type, self._rows or []
         parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
         if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
+            return Batch(kind, arrow=super().arrow).rows  # nested values are converted as well
         if not isinstance(kind, RowTypeInfo):
             return rows
-        wanted = kind.python_class or row_class(kind.names)
-        if set(map(type, rows)) == {wanted}:
+        declared = kind.python_class or row_class(kind.names)
+        if set(map(type, rows)) == {declared}:
             return rows
         return build_rows(kind, transpose(rows, kind))
 
@@ -321,7 +321,7 @@ class MapBatchesRunner(Runner):
         table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
         if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
             got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
-            raise self._misfit(f"got {got}, wanted the columns {schema.names}")
+            raise self._misfit(f"got {got}, expected the columns {schema.names}")
         try:
             table = table.select(schema.names).cast(schema)
         except (pa.ArrowException, ValueError) as e:
