@@ -16,11 +16,9 @@ from turnback.job.history import CheckpointFailed, CheckpointStats
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a checkpoint is due.
+    """Take a checkpoint now, because of `trigger`, or decide again after `wait_ms`.
 
-    Attributes:
-        trigger: Take one now, for this reason.
-        wait_ms: Otherwise decide again after this time; `None`: when something happens.
+    `None` waits until something happens.
     """
 
     trigger: str | None = None

@@ -100,9 +100,6 @@ class CheckpointLog:
             )
         return slot
 
-    def entries(self) -> list[Slot]:
-        return [self.get(number) for number in self.numbers()]
-
     def newest(self) -> Slot | None:
         """Return the newest slot, fences included; raises `CorruptFileError` if it is damaged."""
         return self._list().newest
@@ -122,14 +119,9 @@ class CheckpointLog:
 
     def scan(self) -> Scan:
         """Return all readable checkpoints in order, and what cannot be read."""
-        manifests: list[Manifest] = []
-        unreadable: dict[int, Unreadable] = {}
-        for number, slot in self._newest_first():
-            if isinstance(slot, Manifest):
-                manifests.insert(0, slot)
-            else:
-                unreadable[number] = slot
-        return Scan(tuple(manifests), unreadable)
+        slots = list(self._newest_first())
+        manifests = tuple(slot for _, slot in reversed(slots) if isinstance(slot, Manifest))
+        return Scan(manifests, {n: slot for n, slot in slots if not isinstance(slot, Manifest)})
 
     # -- writing
 

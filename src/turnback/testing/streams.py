@@ -219,19 +219,11 @@ def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:
     return pyarrow.csv.read_csv(path, read, convert_options=convert)
 
 
-def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
-    return pyarrow.parquet.ParquetFile(path).read()
-
-
-def _read_text(path: Path, schema: pa.Schema) -> pa.Table:
-    return pa.table({schema.names[0]: path.read_text().splitlines()})
-
-
 _READERS: dict[str, Callable[[Path, pa.Schema], pa.Table]] = {
     "csv": _read_csv,
     "json": _read_json,
-    "parquet": _read_parquet,
-    "text": _read_text,
+    "parquet": lambda path, schema: pyarrow.parquet.ParquetFile(path).read(),
+    "text": lambda path, schema: pa.table({schema.names[0]: path.read_text().splitlines()}),
 }
 
 
