@@ -133,7 +133,7 @@ class CheckpointCoordinator:
         return self
 
     def epoch_confirmed(self, cut: EpochCut) -> None:
-        """Take over a confirmed epoch: all its acknowledgements are in.
+        """Note that an epoch is confirmed: all its acknowledgements are in.
 
         Raises:
             CheckpointError: Too many checkpoints failed, or a newer attempt has taken over
@@ -188,11 +188,9 @@ class CheckpointCoordinator:
         return future
 
     def pin(self, kind: str = "savepoint") -> Future[PinnedCheckpoint]:
-        """Trigger a checkpoint whose files stay until it is released.
+        """Trigger a checkpoint whose files stay until it is released, also by who stops waiting.
 
-        No file can be deleted between completion and pin. Callbacks of the future run with the
-        coordinator's lock held and must not block. Whoever stops waiting has to release the
-        checkpoint when it comes.
+        Callbacks of the future run with the coordinator's lock held and must not block.
         """
         pinned: Future[PinnedCheckpoint] = Future()
         pinned.set_running_or_notify_cancel()
@@ -211,10 +209,7 @@ class CheckpointCoordinator:
     def final(self) -> Manifest | None:
         """Take a last checkpoint of the newest epoch and wait for it; `None` if there is none.
 
-        Failures are tolerated as at any other time, and it is tried again.
-
-        Raises:
-            CheckpointError: More failed in a row than is tolerated.
+        It is tried again until more have failed in a row than is tolerated.
         """
         if not self._settings.enabled:
             return None

@@ -109,12 +109,8 @@ class PendingCheckpoint:
 class Ledger:
     """What the coordinator knows: the newest cut, checkpoints under way, requests, failures.
 
-    The coordinator guards it with its lock. Times are milliseconds of the monotonic clock.
-
-    Args:
-        settings: When and how checkpoints are taken.
-        started: When the attempt started.
-        inherited: The files it started from, needed until its first epoch is confirmed.
+    The coordinator guards it with its lock. Times are milliseconds of the monotonic clock. The
+    `inherited` files are those the attempt started from, needed until its first epoch is confirmed.
     """
 
     def __init__(

@@ -176,12 +176,9 @@ class CheckpointLog:
     def append(self, manifest: Manifest) -> tuple[Manifest, ...]:
         """Make a checkpoint durable in the next slot.
 
-        A write of this attempt whose outcome was never learnt may turn up in that slot. It is a
-        complete checkpoint like any other; the given one is then written behind it.
-
-        Returns:
-            Every manifest that turned up or was written, in order; the last is the given one, with
-            the number it really has.
+        A write of this attempt with an unknown outcome may turn up in that slot. It is a complete
+        checkpoint like any other; the given one is then written behind it. Returns all of them in
+        order, with the numbers they really have.
 
         Raises:
             FencedError: A newer attempt has taken over.
@@ -191,12 +188,10 @@ class CheckpointLog:
         return (*late, msgspec.structs.replace(manifest, number=self._next - 1))
 
     def end(self) -> tuple[Manifest, ...]:
-        """Give up the right to append: no write still on its way can become a checkpoint.
+        """Give up the right to append, so that the newest checkpoint can be removed.
 
-        Needed before the newest checkpoint is removed, or its number would be free again.
-
-        Returns:
-            Manifests of this attempt whose outcome was not known until now.
+        No write still on its way can become a checkpoint then. Returns the manifests of this
+        attempt whose outcome was not known until now.
         """
         late = self._put_next(msgspec.structs.replace(self.own_fence, manifests=(), ended=True))
         self._fence = None
@@ -307,11 +302,7 @@ class CheckpointLog:
             )
 
     def _is_in_force(self, fence: Fence) -> bool:
-        """Return whether a fence is above everything its predecessors have written.
-
-        Raises:
-            FencedError: Another driver has taken over already.
-        """
+        """Whether a fence is above all its predecessors wrote; raises if a driver took over."""
         top = self.newest()
         if top == fence:
             return True

@@ -1,4 +1,4 @@
-"""The slots of the checkpoint log: what they hold, and how they are written and read.
+"""The slots of the checkpoint log.
 
 A slot is one sealed JSON document: a `Manifest` (a durable checkpoint) or a `Fence` (the start
 of an attempt).
@@ -144,11 +144,7 @@ def encode(slot: Slot) -> bytes:
 
 
 def decode(data: bytes, name: str) -> Slot:
-    """Read the bytes of a slot file; `name` is the file, for messages.
-
-    Raises:
-        CorruptFileError: It is damaged or no checkpoint; or `FormatVersionError`, if it is newer.
-    """
+    """Read the bytes of a slot file; raises `CorruptFileError` or `FormatVersionError`."""
     _, body = unseal(KIND, FORMAT, data, name)
     try:
         return _DECODER.decode(body)

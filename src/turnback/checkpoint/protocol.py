@@ -235,14 +235,8 @@ class CommitProtocol:
         """Roll back what tasks prepared and no open transaction covers, and wait for it.
 
         No epoch may be running: what its tasks prepare is not open yet. The time is allowed twice,
-        first for the commits before it and then for the sinks.
-
-        Returns:
-            Whether it was done; False if the commits or the storage took too long.
-
-        Raises:
-            FencedError: A newer attempt has taken over.
-            SinkError: A sink took too long.
+        first for the commits before it, then for the sinks. If it is exceeded, the commits return
+        False, which leaves it to the next call, and the sinks raise `SinkError`.
         """
         if not self._committers.can_discard:
             return True
@@ -288,8 +282,7 @@ class CommitProtocol:
     def close(self, timeout_s: float) -> bool:
         """Take no more work; return whether all of it ended within the time.
 
-        What a durable manifest holds and no sink has committed yet gets a last chance, so that it
-        need not wait for the next start of the job.
+        The sinks get a last chance to commit what a durable manifest holds.
         """
         if not self._manifest_thread.close(timeout_s):
             return False

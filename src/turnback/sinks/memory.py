@@ -186,11 +186,7 @@ class InlineCommitter:
 
 
 def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
-    """Read a transaction; `sink` is what messages call the sink.
-
-    Raises:
-        SinkError: It cannot be read, or is none of this kind.
-    """
+    """Read a transaction of this kind; `sink` is what messages call the sink."""
     body = open_handle(kind, _VERSION, transaction, sink)
     try:
         return msgspec.msgpack.decode(body, type=InlineOutput)

@@ -89,10 +89,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 def sink_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
-    """Where this sink of this job stages, one directory per attempt.
-
-    The job's id is part of it: a job of the same name in another root is another job.
-    """
+    """Where this sink stages, one directory per attempt; the id tells jobs of one name apart."""
     return root / HIDDEN / path_segment(ctx.job) / path_segment(ctx.job_id) / path_segment(ctx.uid)
 
 
@@ -172,11 +169,7 @@ class PublishRecord:
         return self._read(file.home).get(file.attempt, -1) >= file.epoch
 
     def extend(self, files: Iterable[StagedFile]) -> None:
-        """Record that files are about to be published; durable on return.
-
-        Raises:
-            StorageError: It could not be written; nothing may be published.
-        """
+        """Record that files are about to be published; if it raises, nothing may be."""
         new: dict[PurePosixPath, Epochs] = {}
         for file in files:
             if file.attempt is not None:
@@ -249,12 +242,7 @@ class Ownership:
         self._storage = LocalStorage(root)
 
     def check_claim(self) -> None:
-        """Refuse what `claim` would refuse; writes nothing.
-
-        Raises:
-            ConfigurationError: The directory is another job's, and cannot be taken over.
-            SinkError: It cannot be read.
-        """
+        """Raise `ConfigurationError` if `claim` would; writes nothing."""
         owner = self._other()
         if owner is None:
             return
@@ -263,7 +251,7 @@ class Ownership:
         self._refuse_unsettled(owner)
 
     def claim(self) -> None:
-        """Make the directory this job's, if it is nobody's or is to be taken over.
+        """Make the directory this job's, if it has no owner or is to be taken over.
 
         Raises:
             ConfigurationError: It is another job's; nothing was written.
@@ -276,12 +264,7 @@ class Ownership:
         self.check()
 
     def check(self) -> None:
-        """Make sure that the directory is still this job's; what is nobody's becomes this job's.
-
-        Raises:
-            ConfigurationError: Another job has taken it over.
-            SinkError: It cannot be read or written.
-        """
+        """Raise `ConfigurationError` if another job owns the directory; claim it if none does."""
         if self._ctx.job_directory is None:
             return
         owner = self._recorded()
@@ -293,7 +276,7 @@ class Ownership:
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
-        """The other job that the directory belongs to, if it is another's."""
+        """The other job that owns the directory, if there is one."""
         owner = self._recorded() if self._ctx.job_directory is not None else None
         return owner if owner is not None and self._is_other(owner) else None
 

@@ -44,11 +44,7 @@ class KeyedStateBackend(KeyContext):
         self._running = False
 
     def register(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state; the same one for the same name.
-
-        Raises:
-            StateError: The name is taken by another state, or it is too late for a new one.
-        """
+        """The handle of a state; the same one for the same name."""
         schema = self._schema(descriptor)
         handle = self._handles.get(descriptor.name)
         if handle is None:

@@ -153,11 +153,7 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
 
 
 def open_delta(file: StateFile, read: ReadFile) -> Delta:
-    """Open a state file.
-
-    Raises:
-        CorruptFileError: It is not what its `StateFile` says.
-    """
+    """Open a state file; raises `CorruptFileError` if it is not what its `StateFile` says."""
     data = file.inline if file.inline is not None else read(file)
     check(data, file.length, file.digest, file.path)
     return read_delta(data, file.path)

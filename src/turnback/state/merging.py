@@ -45,9 +45,6 @@ def merge(files: Sequence[StateFile], read: ReadFile, *, final: bool) -> BuiltDe
 
     Of each file only the key groups and operators that count are taken. When it is `final`, nothing
     older is left, and tombstones are dropped.
-
-    Raises:
-        CorruptFileError: A file is not what its `StateFile` says.
     """
     states = _States()
     merged = _Counter(_folded(files, read, states, final=final))
@@ -65,9 +62,6 @@ def live_rows(files: Sequence[StateFile], read: ReadFile) -> Iterator[tuple[Stat
 
     Every table holds rows of one state, with the columns group, key, sub and value; the tables of a
     state follow each other in the order of groups.
-
-    Raises:
-        CorruptFileError: A file is not what its `StateFile` says.
     """
     states = _States()
     for rows in _folded(files, read, states, final=True):

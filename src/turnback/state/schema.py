@@ -111,12 +111,7 @@ def wrapped_size(data: bytes) -> int:
 
 
 def split_sub(rest: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """The map key and the value of an entry.
-
-    Args:
-        rest: The store key after the component of the key.
-        value: The stored value after the wrapping of the key.
-    """
+    """The map key and the value of an entry, from what follows the key in store key and value."""
     if rest[0] != HASHED:
         return rest[1:], value
     end = _SIZE.size + _SIZE.unpack_from(value)[0]

@@ -95,19 +95,15 @@ class _NoValue:
 class CacheFormat:
     """How the values of a state are cached in memory until the epoch ends.
 
-    What counts is the value at the moment it was given to the state, and what is read is the same
-    in this epoch and in the next: a result must not depend on where an epoch ends. Values that can
-    be changed in place are therefore cached encoded, and every read gives a new one. All others are
-    cached as they are.
+    A result must not depend on where an epoch ends. Values that can be changed in place are
+    therefore cached encoded, and every read gives a new one. All others are cached as they are.
 
     Attributes:
         plain: Values of this very class are cached as they are, without a call of `to_cache`.
-        to_cache: Turns a value other than None into what is cached. Raises an error if it does not
-            fit.
+        to_cache: Turns a value other than None into what is cached; raises if it does not fit.
         from_cache: Turns what is cached into a value of the reader's own; None where it is that.
         from_bytes: Turns stored bytes into what is cached.
-        to_bytes: Turns what is cached into the bytes to be stored.
-        all_to_bytes: The same for many.
+        to_bytes: Turns what is cached into the bytes to be stored; `all_to_bytes` does many.
     """
 
     __slots__ = ("all_to_bytes", "from_bytes", "from_cache", "plain", "to_bytes", "to_cache")
@@ -207,8 +203,7 @@ class KeyedState:
 class SingleState(KeyedState):
     """Base of value, reducing and aggregating state, which have one value per key.
 
-    `_cache` holds every value seen or set in this epoch, as `CacheFormat` says, None where there is
-    none; `_dirty` those that were set.
+    `_cache` holds every value seen or set in this epoch, `_dirty` those that were set.
     """
 
     __slots__ = ("_cache", "_dirty", "_from_cache")

@@ -263,10 +263,7 @@ class LocalDriver:
     To kill it is to let every thread of it fail whatever it does next that would outlive the
     process: nothing it had prepared becomes visible, nothing is rolled back or cleaned up.
 
-    Args:
-        engine: The engine.
-        start: Starts the job.
-        points: What kills it: named points and how often they have to be reached.
+    What kills it are `points`, with how often they have to be reached.
     """
 
     def __init__(

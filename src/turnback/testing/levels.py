@@ -34,12 +34,7 @@ BeforeTask = Callable[[LevelProgram], None]
 
 
 class Levels:
-    """The levels of one attempt, run one task after the other.
-
-    Args:
-        plan: The program.
-        before_task: Called before each task of a level; may raise.
-    """
+    """The levels of one attempt, run one task after the other; `before_task` may raise."""
 
     def __init__(self, plan: Plan, before_task: BeforeTask = lambda program: None):
         self.programs = level_programs(plan)
@@ -52,12 +47,7 @@ class Levels:
     def run(
         self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
     ) -> list[Barrier]:
-        """Run one epoch.
-
-        Args:
-            inputs: By source uid, the batches of its elements; each is a task of its own.
-            orders: What each level is to do.
-        """
+        """Run one epoch over the batches of each source; each batch is a task of its own."""
         parts = self._source_tasks(inputs)
         for program, order in zip(self.programs, orders, strict=True):
             parts = self._run_level(program, order, parts)

@@ -292,11 +292,7 @@ class Outputs:
 
 
 def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]:
-    """A state in the newest checkpoint of a job, by key.
-
-    Raises:
-        StateError: There is no such state, or no checkpoint yet.
-    """
+    """A state in the newest checkpoint of a job, by key; raises `StateError` if there is none."""
     manifest = CheckpointLog(directory.storage).latest()
     if manifest is None:
         raise StateError(f"job {directory.name!r} has no checkpoint yet; push something first")

@@ -58,11 +58,9 @@ def requested_state(
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """Opens the operators of a level, to learn which states they use.
+    """Opens the operators of a level, a pickled `LevelProgram`, to learn which states they use.
 
-    Attributes:
-        blob: The pickled `LevelProgram`.
-        stored: The stored states, by the id they have in the program.
+    Stored states have the id that they have in the program.
     """
 
     blob: bytes
