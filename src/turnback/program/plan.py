@@ -149,20 +149,26 @@ class Plan:
 def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
     """Give every operator a uid, and warn of generated ones: they depend on the topology."""
     uids: dict[int, str] = {}
+    owners: dict[str, Node] = {}
     warnings: list[str] = []
     for node in nodes:
         if node.uid is not None:
-            uids[node.id] = check_uid(node.uid)
-            continue
-        ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
-        twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
-        uids[node.id] = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
-        if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
-            warnings.append(
-                f"{node.kind.value} {node.name!r} has no uid; its generated one changes when the "
-                f"program does, and its state is then not found. Add .uid(...)."
+            uid = check_uid(node.uid)
+        else:
+            ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
+            twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
+            uid = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
+            if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
+                warnings.append(
+                    f"{node.kind.value} {node.name!r} has no uid; its generated one changes when "
+                    f"the program does, and its state is then not found. Add .uid(...)."
+                )
+        if uid in owners:
+            raise PlanError(
+                f"two operators have the uid {uid!r}: {owners[uid].kind.value} "
+                f"{owners[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
             )
-    _check_unique(nodes, uids)
+        uids[node.id], owners[uid] = uid, node
     return uids, warnings
 
 
@@ -170,33 +176,15 @@ def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:
     return node.kind, tuple(i.id for i in node.inputs)
 
 
-def _check_unique(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    owner: dict[str, Node] = {}
-    for node in nodes:
-        uid = uids[node.id]
-        if uid in owner:
-            raise PlanError(
-                f"two operators have the uid {uid!r}: {owner[uid].kind.value} "
-                f"{owner[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
-            )
-        owner[uid] = node
-
-
-def _check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    """Refuse keys whose type cannot be a key."""
-    for node in nodes:
-        if node.key is None:
-            continue
-        try:
-            node.key.codec()
-        except PlanError as e:
-            raise PlanError(f"operator {uids[node.id]!r} ({node.name}): {e}") from None
-
-
-def _check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    """Refuse declared states that cannot be stored, are there twice, or have no key."""
+def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+    """Refuse keys of unsuitable types, and states that are unsuitable, ambiguous or not keyed."""
     for node in nodes:
         who = f"operator {uids[node.id]!r} ({node.name})"
+        try:
+            if node.key is not None:
+                node.key.codec()
+        except PlanError as e:
+            raise PlanError(f"{who}: {e}") from None
         seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
             if node.kind not in KEYED_KINDS:
@@ -232,8 +220,7 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
         raise PlanError("the job has no sink; add sink_to(...) or print() to a stream")
     nodes = graph.reachable()
     uids, warnings = _assign_uids(nodes)
-    _check_keys(nodes, uids)
-    _check_states(nodes, uids)
+    _check_operators(nodes, uids)
     _check_parallelism(nodes, parallelism, max_parallelism)
     return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from copy import copy
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from turnback.api.client import JobClient
-from turnback.checkpoint.manifest import SourcePosition
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import (
     CheckpointError,
@@ -129,7 +129,7 @@ class LocalQuery:
     ) -> None:
         self._engine = engine
         self._spec = spec
-        self._positions = positions
+        self.source_positions = positions
         self.levels = Levels(plan, self._before_task)
         self.readers = {s.uid: _reader(s.uid, s.dataframe) for s in plan.sources}
         self._stopped = threading.Event()
@@ -138,7 +138,7 @@ class LocalQuery:
 
     def restore(self, sources: Sources) -> None:
         known = {uid: position for uid, position in sources.items() if uid in self.readers}
-        entries = self._positions.restore(known)
+        entries = self.source_positions.restore(known)
         self._engine.read_upto = {uid: position.offset for uid, position in known.items()}
         for uid, position in known.items():
             if position.offset is not None:
@@ -169,12 +169,6 @@ class LocalQuery:
     def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
         return False
 
-    def positions(self, offsets: Mapping[str, str | None]) -> dict[str, SourcePosition]:
-        """The positions at these offsets; new entries of lists of files are durable then."""
-        return self._positions.advance(
-            offsets, lambda uid, after, upto: self.readers[uid].entries(after, upto)
-        )
-
     def _run(self, on_input: Callable[[EpochInput], None]) -> None:
         try:
             if self._spec.bounded:
@@ -200,7 +194,7 @@ class LocalQuery:
         try:
             return {uid: reader.read() for uid, reader in self.readers.items()}
         except TurnbackError as error:
-            # Spark does not tell what kind of error a source has raised, so restarts go on.
+            # Spark hides the class of an error in a source, so restarts go on.
             raise RuntimeError(str(error)) from error
 
     def _wait_for_news(self) -> None:
@@ -216,26 +210,24 @@ class LocalQuery:
         self._engine.before_task(program)
 
 
+@dataclass
 class LocalEpochInput:
     """The elements of one epoch."""
 
-    def __init__(
-        self,
-        query: LocalQuery,
-        batches: Mapping[str, Sequence[pa.RecordBatch]],
-        offsets: Mapping[str, str | None],
-    ) -> None:
-        self._query = query
-        self._batches = batches
-        self._offsets = offsets
-        self.is_confirmed = False
+    query: LocalQuery
+    batches: Mapping[str, Sequence[pa.RecordBatch]]
+    offsets: Mapping[str, str | None]
+    is_confirmed: bool = False
 
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        return self._query.levels.run(self._batches, orders)
+        return self.query.levels.run(self.batches, orders)
 
     def positions(self) -> Sources:
         self.is_confirmed = True
-        return self._query.positions(self._offsets)
+        readers = self.query.readers
+        return self.query.source_positions.advance(
+            self.offsets, lambda uid, after, upto: readers[uid].entries(after, upto)
+        )
 
 
 def _reader(uid: str, source: object) -> LocalSource:
