@@ -34,7 +34,7 @@ def json_column(column: pa.Array) -> list[Any]:
     if pt.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
         return values
     convert = _converter(kind)
-    return values if convert is None else [convert(v) for v in values]
+    return values if convert is None else [_apply(convert, v) for v in values]
 
 
 def text_column(column: pa.Array) -> pa.Array:
@@ -64,59 +64,34 @@ def _text(value: Any) -> str | None:
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """How a Python value of this type becomes JSON; None when it already is."""
+    """How a Python value of this type, other than None, becomes JSON; None when it already is."""
     if pt.is_floating(kind):
         return _float
     if pt.is_decimal(kind):
-        return _decimal
+        return lambda value: format(value, "f")
     if pt.is_map(kind):
-        return _map_converter(kind)
+        key, item = _converter(kind.key_type), _converter(kind.item_type)
+        return lambda pairs: {str(_text(_apply(key, k))): _apply(item, v) for k, v in pairs}
     if pt.is_struct(kind):
-        return _struct_converter(kind)
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        fields = {f.name: c for f in kind if (c := _converter(f.type)) is not None}
+        if fields:
+            return lambda row: row | {name: _apply(c, row[name]) for name, c in fields.items()}
+    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         item = _converter(kind.value_type)
         if item is not None:
-            return lambda v: None if v is None else [item(x) for x in v]
+            return lambda values: [_apply(item, v) for v in values]
     return None
 
 
-def _float(value: float | None) -> float | str | None:
+def _apply(convert: Convert | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
+def _float(value: float) -> float | str:
     """JSON has no NaN; Spark writes and reads these three strings."""
-    if value is None or math.isfinite(value):
+    if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _decimal(value: Any) -> str | None:
-    return None if value is None else format(value, "f")
-
-
-def _struct_converter(kind: pa.StructType) -> Convert | None:
-    fields = [(f.name, c) for f in kind if (c := _converter(f.type)) is not None]
-    if not fields:
-        return None
-
-    def convert(value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None:
-            for name, inner in fields:
-                value[name] = inner(value[name])
-        return value
-
-    return convert
-
-
-def _map_converter(kind: pa.MapType) -> Convert:
-    key, item = _converter(kind.key_type), _converter(kind.item_type)
-
-    def convert(value: list[tuple[Any, Any]] | None) -> dict[str, Any] | None:
-        if value is None:
-            return None
-        return {
-            str(_text(k if key is None else key(k))): v if item is None else item(v)
-            for k, v in value
-        }
-
-    return convert
 
 
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
