@@ -141,7 +141,7 @@ class FakeJob:
     def checkpoint(self, *states: tuple[StateSchema, Mapping[Any, Any]], inline=False, **more: Any):
         """A checkpoint of an epoch that has put these entries."""
         self.epoch += 1
-        builder = DeltaBuilder(self.epoch)
+        builder = DeltaBuilder()
         for state, held in states:
             self.schemas[state.id] = state
             builder.add(state, *entries(state, held, self.groups, self.epoch))

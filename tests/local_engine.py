@@ -65,7 +65,7 @@ class LocalEngine:
         self.local = root / "local"
         self.storage = StorageRef(str(root / "job"))
         self.levels = Levels(plan)
-        self.chains = Chains(self.levels.programs, plan.max_parallelism)
+        self.chains = Chains(self.levels.programs)
         self.chains.restore(files)
         self.acks: EpochAcks | None = None
 

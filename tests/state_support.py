@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.backend import KeyedStateBackend
@@ -60,7 +62,7 @@ class FakeJob:
 
     def home(self, backend: KeyedStateBackend, partition: int = 0) -> Replica:
         groups = group_range(partition, self.parallelism, self.max_parallelism)
-        files = [f for f in self.files if f.overlaps(*groups)]
+        files = [f for f in self.files if clip(f, *groups)]
         directory = self.root / f"{partition}-of-{self.parallelism}"
         home = open_replica(self.kind, directory, files, self.read, backend.schemas(), groups)
         self.found.append(home.opening)
@@ -75,13 +77,13 @@ class FakeJob:
         for partition in range(self.parallelism):
             first, last = group_range(partition, self.parallelism, self.max_parallelism)
             backend, handles = self.backend()
-            with self.home(backend, partition) as home:
+            with closing(self.home(backend, partition)) as home:
                 backend.begin(home.store, self.epoch)
                 for i, (key, step) in enumerate(steps):
                     if first <= self.codec.group(key, self.max_parallelism) <= last:
                         backend.key = self.codec.normalizer.normalize(key)
                         results[i] = step(handles)
-                builder = DeltaBuilder(self.epoch)
+                builder = DeltaBuilder()
                 backend.drain(builder)
             built = builder.build()
             if built is not None:
@@ -114,4 +116,10 @@ class FakeJob:
     def rescale(self, parallelism: int) -> None:
         self.parallelism = parallelism
         ranges = [group_range(p, parallelism, self.max_parallelism) for p in range(parallelism)]
-        self.files = [c for f in self.files for r in ranges if (c := f.clip(*r))]
+        self.files = [c for f in self.files for r in ranges if (c := clip(f, *r))]
+
+
+def clip(file: StateFile, first: int, last: int) -> StateFile | None:
+    """The same file with only the key groups first..last; None when it has none of them."""
+    first, last = max(first, file.first_group), min(last, file.last_group)
+    return replace(file, first_group=first, last_group=last) if first <= last else None

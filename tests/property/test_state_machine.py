@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from state_support import FakeJob
+from state_support import FakeJob, clip
 from turnback.program.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -224,7 +224,7 @@ class KeyedState(RuleBasedStateMachine):
         first = -(-partition * 16 // self.job.parallelism)
         last = -(-(partition + 1) * 16 // self.job.parallelism) - 1
         assert all(last < a or first > b or first <= a <= b <= last for a, b in clipped)
-        return in_order(f for f in self.job.files if f.overlaps(first, last))
+        return in_order(f for f in self.job.files if clip(f, first, last))
 
 
 def _next_epoch(files: list[Any], index: int) -> int | None:

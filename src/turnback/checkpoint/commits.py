@@ -1,4 +1,4 @@
-"""The commits of sinks: who does them, what is open, and which are recorded as done."""
+"""The commits of sinks: who makes them, which are outstanding, and which are recorded as done."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import reduce
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -18,39 +19,24 @@ _LOG = logging.getLogger(__name__)
 
 
 class EpochCommitter(Protocol):
-    """Settles the transactions of one sink, on the driver.
+    """Settles the transactions of one sink, on the driver; `sinks.base.Committer` has the contract.
 
     The methods are called one at a time, but not always from the same thread. They may block: the
     stream goes on meanwhile.
     """
 
-    def commit(self, transactions: Sequence[bytes]) -> None:
-        """Make transactions visible, oldest first.
+    def commit(self, transactions: Sequence[bytes]) -> None: ...
 
-        Called after the manifest that holds them is durable, and again with the same ones after
-        any failure: it must be idempotent.
-        """
+    def abort(self, transactions: Sequence[bytes]) -> None: ...
 
-    def abort(self, transactions: Sequence[bytes]) -> None:
-        """Roll back transactions that no manifest holds; those already gone are fine."""
-
-    def recover(self, pending: Sequence[bytes]) -> None:
-        """Commit `pending` and roll back everything else dead attempts of this job left behind.
-
-        Called once at the start of an attempt, before its first epoch.
-        """
+    def recover(self, pending: Sequence[bytes]) -> None: ...
 
 
 @runtime_checkable
 class DiscardsOthers(Protocol):
     """A committer that can find transactions that nobody will ever commit, and roll them back."""
 
-    def discard_others(self, known: Sequence[bytes]) -> None:
-        """Roll back what tasks of this attempt have begun or prepared, except for `known`.
-
-        Called between two epochs, so that whatever is open and not known is of a task attempt
-        whose output did not count.
-        """
+    def discard_others(self, known: Sequence[bytes]) -> None: ...
 
 
 class OpenTransactions:
@@ -72,7 +58,6 @@ class OpenTransactions:
         return self._select(lambda prepared: prepared <= epoch)
 
     def after(self, epoch: int) -> dict[str, tuple[bytes, ...]]:
-        """Return what is open of the epochs after this one, oldest first, by sink uid."""
         return self._select(lambda prepared: prepared > epoch)
 
     def committed(self, uid: str, epoch: int) -> None:
@@ -81,15 +66,12 @@ class OpenTransactions:
         while queue and queue[0][0] <= epoch:
             queue.popleft()
 
-    def __len__(self) -> int:
-        return sum(map(len, self._open.values()))
-
     def _select(self, wanted: Callable[[int], bool]) -> dict[str, tuple[bytes, ...]]:
-        found = {
+        selected = {
             uid: tuple(transaction for epoch, transaction in queue if wanted(epoch))
             for uid, queue in self._open.items()
         }
-        return {uid: transactions for uid, transactions in found.items() if transactions}
+        return {uid: transactions for uid, transactions in selected.items() if transactions}
 
 
 class Committers:
@@ -106,9 +88,7 @@ class Committers:
     def commit(
         self, transactions: Mapping[str, tuple[bytes, ...]], committed: Callable[[str], None]
     ) -> None:
-        """Have each sink commit, and call `committed` with the uid of each that has.
-
-        Every sink gets its turn, also when one before it failed.
+        """Have every sink commit, and call `committed` with the uid of each that has.
 
         Raises:
             SinkError: At least one sink did not commit.
@@ -145,10 +125,7 @@ class Committers:
         return any(isinstance(one, DiscardsOthers) for one in self._by_uid.values())
 
     def discard_others(self, known: Mapping[str, tuple[bytes, ...]]) -> None:
-        """Roll back what tasks prepared and nobody will commit; only between two epochs.
-
-        What fails is left to the next start.
-        """
+        """Roll back what nobody will commit, between two epochs; the next start does what fails."""
         for uid, committer in self._by_uid.items():
             if isinstance(committer, DiscardsOthers):
                 try:
@@ -198,20 +175,14 @@ class CommitRecords:
     def read(self) -> Committed:
         while True:
             try:
-                found = Committed()
-                for path in self._paths():
-                    found = found.joined(self._get(path))
-                return found
+                return reduce(Committed.joined, map(self._get, self._paths()), Committed())
             except NotFoundError:
                 continue  # it was joined into a newer one meanwhile
 
     def write(self, attempt: int, number: int, sinks: Collection[str] | None = None) -> None:
-        """Record that sinks have committed everything up to a checkpoint.
+        """Record that sinks, by default all, have committed everything up to a checkpoint.
 
-        Args:
-            attempt: The attempt that records it, always the same for one object.
-            number: The checkpoint.
-            sinks: Their uids; None for all there are.
+        One object records for one attempt, always the same.
         """
         new = Committed(number) if sinks is None else Committed(0, dict.fromkeys(sinks, number))
         first = self._own is None

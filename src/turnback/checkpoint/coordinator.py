@@ -38,19 +38,17 @@ class CheckpointCoordinator:
     The driver calls `start`, `epoch_confirmed` after every epoch, `final` if the job ends well,
     and `close`. A thread decides when a checkpoint is due and hands it to the `CommitProtocol`. A
     checkpoint that fails or takes too long is discarded and leaves its sink transactions to the
-    next one.
+    next one. When the job has to fail, `failure` is set.
 
     Args:
         log: The checkpoint log, in which the attempt has taken its fence.
-        settings: When and how.
+        settings: When and how checkpoints are taken.
         committers: By sink uid; already recovered.
-        max_parallelism: Number of key groups.
         parent: Number of the checkpoint the attempt started from.
         history: Gets an event per checkpoint.
-        clock: Where time comes from.
         executor: Makes a serial executor of a name.
         on_failure: Called once, from any thread, when the job has to fail; it must not block.
-        pins: What `pin` keeps; a driver gives the same to all its attempts.
+        pins: The pinned files; a driver shares one object between its attempts.
         inherited: The files that the attempt starts from, of whichever checkpoint they are.
     """
 
@@ -76,7 +74,7 @@ class CheckpointCoordinator:
         self._clock = clock or SystemClock()
         self._on_failure = on_failure
         self._condition = threading.Condition(threading.RLock())
-        self._failure: BaseException | None = None
+        self.failure: BaseException | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._ledger = Ledger(settings, self._now(), inherited)
@@ -97,10 +95,6 @@ class CheckpointCoordinator:
         )
 
     # -- for the driver
-
-    @property
-    def failure(self) -> BaseException | None:
-        return self._failure
 
     @property
     def last(self) -> Manifest | None:
@@ -124,14 +118,13 @@ class CheckpointCoordinator:
             )
 
     def start(self, *, thread: bool = True) -> CheckpointCoordinator:
-        """Read which checkpoints there are, clean up after older attempts, start the thread.
+        """Load the retained checkpoints, clean up after older attempts, start the thread.
 
-        Args:
-            thread: False leaves it to the caller to call `tick`.
+        Without the thread, the caller has to call `tick`.
         """
         self._pins.on_unpin(self._unpinned)
         self._retention.load()
-        self._protocol.submit_sweep()
+        self._protocol.submit_chore(self._protocol.sweep)
         if thread:
             self._thread = threading.Thread(
                 target=self._run, name="turnback-coordinator", daemon=True
@@ -140,7 +133,7 @@ class CheckpointCoordinator:
         return self
 
     def epoch_confirmed(self, cut: EpochCut) -> None:
-        """Take over a confirmed epoch: all its acknowledgements are in.
+        """Note that an epoch is confirmed: all its acknowledgements are in.
 
         Raises:
             CheckpointError: Too many checkpoints failed, or a newer attempt has taken over
@@ -165,11 +158,11 @@ class CheckpointCoordinator:
                 ) from None
 
     def discard_others(self) -> bool:
-        """Between two epochs, roll back what nobody will commit; see `CommitProtocol`."""
+        """Roll back what nobody will commit, between two epochs; see `CommitProtocol`."""
         return self._protocol.discard_others(self._settings.timeout_ms / 1000)
 
     def offer(self, cut: EpochCut) -> None:
-        """Take what the attempt starts from for its newest epoch, if it has had no input yet."""
+        """Make what the attempt starts from its newest epoch, if it has had no input yet."""
         with self._condition:
             if self._ledger.newest is None:
                 self._ledger.confirm(cut)
@@ -180,14 +173,14 @@ class CheckpointCoordinator:
         self._retention.retire(paths)
 
     def trigger(self, kind: str = "manual") -> Future[Manifest]:
-        """Ask for a checkpoint of the newest epoch, without waiting for the interval.
+        """Request a checkpoint of the newest epoch, without waiting for the interval.
 
         If the newest epoch has one already, that is the answer; before the first epoch, it waits.
         """
         future: Future[Manifest] = Future()
         future.set_running_or_notify_cancel()
         with self._condition:
-            if self._failure is not None or self._closed:
+            if self.failure is not None or self._closed:
                 future.set_exception(self._refusal())
             else:
                 self._ledger.requests.append((kind, future))
@@ -195,11 +188,9 @@ class CheckpointCoordinator:
         return future
 
     def pin(self, kind: str = "savepoint") -> Future[PinnedCheckpoint]:
-        """Ask for a checkpoint as `trigger` does, and keep its files until it is released.
+        """Trigger a checkpoint whose files stay until it is released, also by who stops waiting.
 
-        Not even with one retained checkpoint can a file go between completion and pin. Callbacks
-        of the future run with the coordinator's lock held and must not block. Whoever stops
-        waiting has to release the checkpoint when it comes.
+        Callbacks of the future run with the coordinator's lock held and must not block.
         """
         pinned: Future[PinnedCheckpoint] = Future()
         pinned.set_running_or_notify_cancel()
@@ -218,10 +209,7 @@ class CheckpointCoordinator:
     def final(self) -> Manifest | None:
         """Take a last checkpoint of the newest epoch and wait for it; `None` if there is none.
 
-        Failures are tolerated as at any other time, and it is tried again.
-
-        Raises:
-            CheckpointError: More failed in a row than is tolerated.
+        It is tried again until more have failed in a row than is tolerated.
         """
         if not self._settings.enabled:
             return None
@@ -241,16 +229,14 @@ class CheckpointCoordinator:
             self._clock.sleep(0.2)
 
     def raise_failure(self) -> None:
-        """Raise what makes the job fail, if anything does."""
-        if self._failure is not None:
-            raise self._failure
+        """Raise the error that makes the job fail, if there is one."""
+        if self.failure is not None:
+            raise self.failure
 
     def close(self, *, cancelled: bool = False, timeout_s: float = 30.0) -> None:
         """Stop. What is durable gets time to be committed; what is in no manifest is rolled back.
 
-        Args:
-            cancelled: The user cancelled the job, so retention on cancellation applies.
-            timeout_s: How long to wait for each thread.
+        If the user `cancelled` the job, retention on cancellation applies.
         """
         with self._condition:
             if self._closed:
@@ -262,7 +248,7 @@ class CheckpointCoordinator:
         if self._thread is not None:
             self._thread.join(timeout_s)
         idle = self._protocol.close(timeout_s)
-        if idle and not isinstance(self._failure, FencedError):
+        if idle and not isinstance(self.failure, FencedError):
             self._committers.roll_back(self._ledger.open.after(self._ledger.manifested_epoch))
             if cancelled and self._settings.retention is Retain.DELETE_ON_CANCELLATION:
                 self._protocol.delete_all()
@@ -272,9 +258,7 @@ class CheckpointCoordinator:
     # -- deciding
 
     def tick(self) -> float | None:
-        """Discard what is overdue and trigger what is due.
-
-        The coordinator's thread does this by itself; tests with a manual clock call it.
+        """Discard what is overdue and trigger what is due; the coordinator's thread calls it.
 
         Returns:
             After how many seconds it has to be called again; `None`: when something happens.
@@ -288,17 +272,15 @@ class CheckpointCoordinator:
                     "transactions"
                 )
                 self._checkpoint_ended(pending, error)
-            if self._failure is not None or self._closed:
+            if self.failure is not None or self._closed:
                 return None
             self._ledger.answer_requests()
             decision = self._ledger.decide(now)
             if decision.trigger is not None:
                 self._protocol.take(self._ledger.begin(decision.trigger, now))
-            waits = [] if decision.wait_ms is None else [decision.wait_ms]
-            deadline = self._ledger.next_deadline()
-            if deadline is not None:
-                waits.append(deadline - now)
-            return max(min(waits), 0) / 1000 if waits else None
+            due = [decision.wait_ms, self._ledger.until_timeout(now)]
+            wait_ms = min((wait for wait in due if wait is not None), default=None)
+            return None if wait_ms is None else max(wait_ms, 0) / 1000
 
     def _run(self) -> None:
         with self._condition:
@@ -331,8 +313,7 @@ class CheckpointCoordinator:
             error = CheckpointError(
                 f"job {self._job!r}: {failures} checkpoint(s) failed in a row, "
                 f"{self._settings.tolerable_failures} are tolerated "
-                "(execution.checkpointing.tolerable-failed-checkpoints). The last one: "
-                f"{result}"
+                f"(execution.checkpointing.tolerable-failed-checkpoints). The last one: {result}"
             )
             error.__cause__ = result
             self._set_failure(error)
@@ -356,9 +337,9 @@ class CheckpointCoordinator:
 
     def _set_failure(self, error: BaseException) -> None:
         with self._condition:
-            if self._failure is not None:
+            if self.failure is not None:
                 return
-            self._failure = error
+            self.failure = error
             self._refuse_requests()
             self._condition.notify_all()
         if self._on_failure is not None:
@@ -370,17 +351,16 @@ class CheckpointCoordinator:
         self._ledger.requests.clear()
 
     def _refusal(self) -> BaseException:
-        return self._failure or CheckpointError(f"job {self._job!r} has ended")
+        return self.failure or CheckpointError(f"job {self._job!r} has ended")
 
     def _unpinned(self) -> None:
         if self._closed:
             self._retention.delete_released()
         else:
-            self._protocol.submit_clean_up()
+            self._protocol.submit_chore(self._protocol.clean_up)
 
     def _timeout(self) -> str:
-        limit = format_duration(self._settings.timeout_ms)
-        return f"{limit} (execution.checkpointing.timeout)"
+        return f"{format_duration(self._settings.timeout_ms)} (execution.checkpointing.timeout)"
 
     def _record(self, event: Event) -> None:
         if self._history is not None:

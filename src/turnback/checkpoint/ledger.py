@@ -16,11 +16,9 @@ from turnback.job.history import CheckpointFailed, CheckpointStats
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a checkpoint is due.
+    """Take a checkpoint now, because of `trigger`, or decide again after `wait_ms`.
 
-    Attributes:
-        trigger: Take one now, for this reason.
-        wait_ms: Otherwise decide again after this time; `None`: when something happens.
+    `None` waits until something happens.
     """
 
     trigger: str | None = None
@@ -45,14 +43,9 @@ class PendingCheckpoint:
 
     Attributes:
         trigger: Why it is taken: "periodic", "manual", "savepoint" or "final".
-        cut: What it consists of.
         transactions: All open sink transactions up to the cut, by sink uid.
-        triggered: When it was triggered.
-        waiting: Who wants to know how it ends.
-        phase: How far it has got.
+        waiting: The futures of those who requested it.
         number: The slot of its manifest, once that is durable.
-        write_began: When its manifest began to be written.
-        write_ended: When that was durable.
     """
 
     trigger: str
@@ -92,7 +85,7 @@ class PendingCheckpoint:
             schemas=tuple(self.cut.schemas),
             operators=tuple(self.cut.operators),
             transactions=self.transactions,
-            watermarks=dict(self.cut.watermarks),
+            watermarks={},
         )
 
     def failed(self, error: BaseException, now: int) -> CheckpointFailed:
@@ -116,12 +109,8 @@ class PendingCheckpoint:
 class Ledger:
     """What the coordinator knows: the newest cut, checkpoints under way, requests, failures.
 
-    The coordinator guards it with its lock. Times are milliseconds of the monotonic clock.
-
-    Args:
-        settings: When and how checkpoints are taken.
-        started: When the attempt started.
-        inherited: The files it started from, which it needs until its first epoch is confirmed.
+    The coordinator guards it with its lock. Times are milliseconds of the monotonic clock. The
+    `inherited` files are those the attempt started from, needed until its first epoch is confirmed.
     """
 
     def __init__(
@@ -154,10 +143,10 @@ class Ledger:
         self._last_trigger: int | None = None
         self._last_end: int | None = None
 
-    # -- what happens
+    # -- events
 
     def confirm(self, cut: EpochCut) -> frozenset[str]:
-        """Take a confirmed epoch; return the files that are not live any more."""
+        """Note that an epoch is confirmed; return the files that are not live any more."""
         if self.newest is not None and cut.epoch <= self.newest.epoch:
             raise CheckpointError(
                 f"epoch {cut.epoch} was confirmed after epoch {self.newest.epoch}"
@@ -255,12 +244,12 @@ class Ledger:
             future.set_result(self.last)
         self.requests.clear()
 
-    # -- what follows from it
+    # -- decisions
 
     def decide(self, now: int) -> Decision:
-        """Say whether a checkpoint is due.
+        """Decide whether a checkpoint is due.
 
-        Requests do not wait for the interval nor the pause, only for a free place.
+        Requests wait for neither the interval nor the pause, only for `max_concurrent`.
         """
         settings = self._settings
         if not self._has_changed() or len(self.in_flight) >= settings.max_concurrent:
@@ -280,10 +269,10 @@ class Ledger:
         """Return the checkpoints that have taken too long."""
         return [p for p in self.in_flight if now - p.triggered >= self._settings.timeout_ms]
 
-    def next_deadline(self) -> int | None:
-        """Return when the oldest checkpoint under way will have taken too long."""
-        deadlines = (p.triggered + self._settings.timeout_ms for p in self.in_flight)
-        return min(deadlines, default=None)
+    def until_timeout(self, now: int) -> int | None:
+        """Return in how many milliseconds the oldest checkpoint under way takes too long."""
+        oldest = min((p.triggered for p in self.in_flight), default=None)
+        return None if oldest is None else oldest + self._settings.timeout_ms - now
 
     def in_use(self) -> set[str]:
         """Return the files that the running epoch or a checkpoint under way needs."""

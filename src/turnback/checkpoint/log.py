@@ -4,9 +4,9 @@ Slots are numbered without gaps and written with put-if-absent. A new attempt pu
 the first free slot, which is the slot its predecessor would write next; fences are never deleted,
 so a predecessor that is still alive can never append again.
 
-Checkpoints are deleted, and their slots are free again. A start that was held up between looking
-and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts
-only if it is the newest slot when it is there.
+Checkpoints are deleted, and their slots are free again. A start that was held up between listing
+and writing may put its fence into such a slot, where it stops nobody; therefore a fence counts only
+if it is still the newest slot after it was written.
 """
 
 from __future__ import annotations
@@ -83,16 +83,11 @@ class CheckpointLog:
     # -- reading
 
     def numbers(self) -> list[int]:
-        found = (_SLOT.fullmatch(path) for path in self.storage.list(DIRECTORY))
-        return sorted(int(match[1]) for match in found if match)
+        matches = map(_SLOT.fullmatch, self.storage.list(DIRECTORY))
+        return sorted(int(match[1]) for match in matches if match)
 
     def get(self, number: int) -> Slot:
-        """Read a slot.
-
-        Raises:
-            CheckpointNotFoundError: There is no such slot.
-            CorruptFileError: It is damaged.
-        """
+        """Read a slot; raises `CheckpointNotFoundError` or `CorruptFileError`."""
         path = slot_path(number)
         try:
             data = self.storage.get(path)
@@ -105,15 +100,8 @@ class CheckpointLog:
             )
         return slot
 
-    def entries(self) -> list[Slot]:
-        return [self.get(number) for number in self.numbers()]
-
     def newest(self) -> Slot | None:
-        """Return the newest slot, fences included; `None` if there is none.
-
-        Raises:
-            CorruptFileError: It is damaged.
-        """
+        """Return the newest slot, fences included; raises `CorruptFileError` if it is damaged."""
         return self._list().newest
 
     def latest(self) -> Manifest | None:
@@ -131,14 +119,9 @@ class CheckpointLog:
 
     def scan(self) -> Scan:
         """Return all readable checkpoints in order, and what cannot be read."""
-        manifests: list[Manifest] = []
-        unreadable: dict[int, Unreadable] = {}
-        for number, found in self._newest_first():
-            if isinstance(found, Manifest):
-                manifests.insert(0, found)
-            else:
-                unreadable[number] = found
-        return Scan(tuple(manifests), unreadable)
+        slots = list(self._newest_first())
+        manifests = tuple(slot for _, slot in reversed(slots) if isinstance(slot, Manifest))
+        return Scan(manifests, {n: slot for n, slot in slots if not isinstance(slot, Manifest)})
 
     # -- writing
 
@@ -155,14 +138,8 @@ class CheckpointLog:
     ) -> Fence:
         """Start an attempt: take the first free slot and with it the right to append.
 
-        Args:
-            job: Name of the job.
-            job_id: Its identity.
-            created_ms: When, by the driver's clock.
-            host: Where the driver runs.
-            pid: Its process.
-            nonce: Tells this driver apart from any other.
-            after: The attempt that the same driver restarts from.
+        The nonce tells this driver apart from any other; `after` is the attempt that the same
+        driver restarts from.
 
         Raises:
             FencedError: Another driver of this job started at the same moment and won, or has
@@ -199,12 +176,9 @@ class CheckpointLog:
     def append(self, manifest: Manifest) -> tuple[Manifest, ...]:
         """Make a checkpoint durable in the next slot.
 
-        A write of this attempt whose outcome was never learnt may turn up in that slot. It is a
-        complete checkpoint like any other; the given one is then written behind it.
-
-        Returns:
-            Every manifest found or made durable, in order; the last is the given one, with the
-            number it really has.
+        A write of this attempt with an unknown outcome may turn up in that slot. It is a complete
+        checkpoint like any other; the given one is then written behind it. Returns all of them in
+        order, with the numbers they really have.
 
         Raises:
             FencedError: A newer attempt has taken over.
@@ -214,16 +188,12 @@ class CheckpointLog:
         return (*late, msgspec.structs.replace(manifest, number=self._next - 1))
 
     def end(self) -> tuple[Manifest, ...]:
-        """Give up the right to append: no write still on its way can become a checkpoint.
+        """Give up the right to append, so that the newest checkpoint can be removed.
 
-        Needed before the newest checkpoint is removed, or its number would be free again.
-
-        Returns:
-            Manifests of this attempt whose outcome was not known until now.
+        No write still on its way can become a checkpoint then. Returns the manifests of this
+        attempt whose outcome was not known until now.
         """
-        own = self.own_fence
-        last = msgspec.structs.replace(own, manifests=(), ended=True)
-        late = self._put_next(last)
+        late = self._put_next(msgspec.structs.replace(self.own_fence, manifests=(), ended=True))
         self._fence = None
         return late
 
@@ -289,10 +259,10 @@ class CheckpointLog:
 
     def _readable(self) -> Iterator[Manifest]:
         """Give the checkpoints, newest first; raises when it comes to one that is damaged."""
-        for _, found in self._newest_first():
-            if not isinstance(found, Manifest):
-                raise found
-            yield found
+        for _, slot in self._newest_first():
+            if not isinstance(slot, Manifest):
+                raise slot
+            yield slot
 
     def _newest_first(self) -> Iterator[tuple[int, Manifest | Unreadable]]:
         """Give the checkpoints, or why they cannot be read, newest first."""
@@ -332,11 +302,7 @@ class CheckpointLog:
             )
 
     def _is_in_force(self, fence: Fence) -> bool:
-        """Return whether a fence is above everything its predecessors have written.
-
-        Raises:
-            FencedError: Another driver has taken over already.
-        """
+        """Whether a fence is above all its predecessors wrote; raises if a driver took over."""
         top = self.newest()
         if top == fence:
             return True

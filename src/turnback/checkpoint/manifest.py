@@ -1,4 +1,4 @@
-"""The slots of the checkpoint log: what they hold, and how they are written and read.
+"""The slots of the checkpoint log.
 
 A slot is one sealed JSON document: a `Manifest` (a durable checkpoint) or a `Fence` (the start
 of an attempt).
@@ -54,12 +54,9 @@ class EpochCut:
         epoch: The epoch; greater than that of any cut before.
         sources: Position of every source after the epoch, by source uid.
         state: All live state files after the epoch.
-        schemas: What is in them.
-        operators: The operators of the program.
         transactions: What sinks prepared in this very epoch, by sink uid.
-        watermarks: Greatest watermarks by name.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
-        tasks: Tasks that acknowledged the epoch.
+        tasks: Number of tasks that acknowledged the epoch.
     """
 
     epoch: int
@@ -68,7 +65,6 @@ class EpochCut:
     schemas: tuple[StateSchema, ...] = ()
     operators: tuple[OperatorInfo, ...] = ()
     transactions: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
-    watermarks: Mapping[str, int] = field(default_factory=dict)
     sync_ms: int = 0
     tasks: int = 0
 
@@ -125,10 +121,7 @@ class Fence(msgspec.Struct, frozen=True, kw_only=True, tag="fence", tag_field="s
 
     @property
     def line(self) -> str:
-        """The name of this attempt of this driver, which no other has, even in a copy of the job.
-
-        Local stores are told apart by it.
-        """
+        """Identifies this attempt of this driver to local stores, even among copies of the job."""
         return f"{self.attempt}-{self.nonce}"
 
 
@@ -142,21 +135,16 @@ def _files(state: Iterable[StateFile], sources: Mapping[str, SourcePosition]) ->
     return lengths
 
 
-_ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Slot] = msgspec.json.Decoder(Slot)
 
 
 def encode(slot: Slot) -> bytes:
     """Return the bytes of a slot file."""
-    return seal(KIND, FORMAT, _ENCODER.encode(slot))
+    return seal(KIND, FORMAT, msgspec.json.encode(slot))
 
 
 def decode(data: bytes, name: str) -> Slot:
-    """Read the bytes of a slot file; `name` is the file, for messages.
-
-    Raises:
-        CorruptFileError: It is damaged or no checkpoint; or `FormatVersionError`, if it is newer.
-    """
+    """Read the bytes of a slot file; raises `CorruptFileError` or `FormatVersionError`."""
     _, body = unseal(KIND, FORMAT, data, name)
     try:
         return _DECODER.decode(body)
@@ -169,12 +157,10 @@ Unreadable = CorruptFileError | FormatVersionError
 
 @dataclass(frozen=True)
 class Listing:
-    """The newest part of the log, read from one listing of its slots.
-
-    What is decided from it belongs together. Two listings would not: a slot can land in between.
+    """The newest part of the log, consistent because it is read from one listing of its slots.
 
     Attributes:
-        slots: What was read: the newest slots, down to the newest fence.
+        slots: The newest slots, down to the newest fence.
         unreadable: Those among them that cannot be read.
         manifests: All slots that hold manifests or cannot be read, ascending.
     """
@@ -185,11 +171,7 @@ class Listing:
 
     @property
     def newest(self) -> Slot | None:
-        """The newest slot, `None` if there is none.
-
-        Raises:
-            CorruptFileError: It is damaged.
-        """
+        """The newest slot; raises `CorruptFileError` if it is damaged."""
         number = max((*self.slots, *self.unreadable), default=None)
         if number in self.unreadable:
             raise self.unreadable[number]
@@ -197,14 +179,10 @@ class Listing:
 
 
 def read_newest(numbers: Sequence[int], get: Callable[[int], Slot]) -> Listing:
-    """Read the log from the newest slot down to the newest fence.
+    """Read the log, of which one listing gave these numbers, from the newest slot to a fence.
 
     That fence knows what is below it, so the cost does not grow with the number of attempts the
     job has had.
-
-    Args:
-        numbers: The slots of one listing, ascending.
-        get: Reads a slot; raises `CheckpointNotFoundError` for one that is not there.
     """
     slots: dict[int, Slot] = {}
     unreadable: dict[int, Unreadable] = {}

@@ -86,17 +86,12 @@ class CommitProtocol:
 
     Args:
         log: Where manifests go; it has taken the attempt's fence.
-        committers: Of the sinks.
-        ledger: The bookkeeping.
-        retention: Cleans up.
         lock: Guards the ledger; never held during a step.
-        clock: Where time comes from.
         executor: Makes a serial executor of a name.
         on_end: Called with the lock held when a checkpoint has ended, in time or late: with its
             measurements if it is durable and committed, else with the error. Must not block.
         on_fenced: Called with the lock held when a newer attempt has taken over.
         parent: The checkpoint the attempt started from.
-        max_parallelism: Number of key groups.
     """
 
     def __init__(
@@ -130,7 +125,7 @@ class CommitProtocol:
     # -- a checkpoint
 
     def take(self, pending: PendingCheckpoint) -> None:
-        """Take a checkpoint; `on_end` is called when it has ended."""
+        """Take a checkpoint, and call `on_end` at its end."""
         self._advance(pending, self._steps(pending))
 
     def _steps(self, pending: PendingCheckpoint) -> Iterator[SerialExecutor]:
@@ -152,7 +147,7 @@ class CommitProtocol:
             self._on_end(pending, stats)
 
         # 5. Clean-up: no checkpoint depends on it.
-        self._run_chore(self._clean_up)
+        self._run_chore(self.clean_up)
 
     def _advance(self, pending: PendingCheckpoint, steps: Iterator[SerialExecutor]) -> None:
         try:
@@ -231,25 +226,17 @@ class CommitProtocol:
                 done.set_exception(error)
                 return
             if clean:
-                self._run_chore(self._clean_up)
+                self._run_chore(self.clean_up)
 
         self._commit_thread.submit(commit)
         done.result(timeout_s)
 
     def discard_others(self, timeout_s: float) -> bool:
-        """Roll back what no open transaction is of, after the commits so far, and wait for it.
+        """Roll back what tasks prepared and no open transaction covers, and wait for it.
 
-        No epoch may be running: what its tasks prepare is not open yet.
-
-        Args:
-            timeout_s: How long to wait, first for the commits and then for the sinks.
-
-        Returns:
-            Whether it was done; False if the commits or the storage took too long.
-
-        Raises:
-            FencedError: A newer attempt has taken over.
-            SinkError: A sink took too long.
+        No epoch may be running: what its tasks prepare is not open yet. The time is allowed twice,
+        first for the commits before it, then for the sinks. If it is exceeded, the commits return
+        False, which leaves it to the next call, and the sinks raise `SinkError`.
         """
         if not self._committers.can_discard:
             return True
@@ -284,20 +271,18 @@ class CommitProtocol:
         """Run something after the commits so far; no checkpoint depends on it."""
         self._commit_thread.submit(partial(self._run_chore, chore))
 
-    def submit_clean_up(self) -> None:
-        """Delete what is not needed any more, after the commits so far."""
-        self.submit_chore(self._clean_up)
+    def clean_up(self) -> None:
+        """Delete what is not needed any more."""
+        self._retention.clean(self._in_use)
 
-    def submit_sweep(self) -> None:
+    def sweep(self) -> None:
         """Delete what attempts before this one left behind."""
-        attempt = self._log.own_fence.attempt
-        self.submit_chore(lambda: self._retention.sweep(attempt, self._in_use))
+        self._retention.sweep(self._log.own_fence.attempt, self._in_use)
 
     def close(self, timeout_s: float) -> bool:
         """Take no more work; return whether all of it ended within the time.
 
-        What a durable manifest holds and no sink has committed yet gets a last chance, so that it
-        need not wait for the next start of the job.
+        The sinks get a last chance to commit what a durable manifest holds.
         """
         if not self._manifest_thread.close(timeout_s):
             return False
@@ -323,9 +308,6 @@ class CommitProtocol:
                 self._commit_manifest(ledger.durable_epoch, ledger.durable_number)
         except Exception as error:  # noqa: BLE001 (the next start commits them)
             _LOG.warning("sink work is left to the next start of the job: %s", error)
-
-    def _clean_up(self) -> None:
-        self._retention.clean(self._in_use)
 
     def _run_chore(self, chore: Callable[[], None]) -> None:
         try:

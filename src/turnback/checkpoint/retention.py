@@ -1,4 +1,4 @@
-"""Which checkpoints and files are kept, and which may go."""
+"""Which checkpoints and files are retained, and which are deleted."""
 
 from __future__ import annotations
 
@@ -57,8 +57,7 @@ class PinnedFiles:
 class PinnedCheckpoint:
     """A complete checkpoint whose files stay until it is released; release it in any case.
 
-    Its manifest may be dropped meanwhile as retention says. As a context manager it releases
-    itself.
+    Retention may drop its manifest meanwhile. As a context manager it releases itself.
     """
 
     def __init__(self, manifest: Manifest, pins: PinnedFiles) -> None:
@@ -126,8 +125,7 @@ class Retention:
     def clean(self, in_use: Callable[[], Collection[str]]) -> None:
         """Drop surplus checkpoints, then the files that nobody references any more.
 
-        Args:
-            in_use: Gives the files that the running epoch and pending checkpoints need.
+        The files `in_use` are those that the running epoch and pending checkpoints need.
 
         Raises:
             FencedError: A newer attempt has taken over; no file was touched.
@@ -180,8 +178,8 @@ class Retention:
 
     def _retire_written(self, by: Callable[[int], bool]) -> None:
         for directory in ("state", "offsets"):
-            found = self._storage.list(directory)
-            self.retire([p for p in found if (n := attempt_of(p)) is not None and by(n)])
+            paths = self._storage.list(directory)
+            self.retire([p for p in paths if (n := attempt_of(p)) is not None and by(n)])
 
     def _drop(self, numbers: Collection[int]) -> None:
         for number in numbers:

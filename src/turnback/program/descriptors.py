@@ -1,4 +1,4 @@
-"""State descriptors: the name and the type of a state, by which it is found again."""
+"""State descriptors: the name and the type of a state."""
 
 from __future__ import annotations
 
@@ -78,8 +78,6 @@ class StateDescriptor:
         attribute: Name of the class attribute it was given to, if any.
     """
 
-    __slots__ = ("_key_type", "_problem", "_rules", "_type", "attribute", "name")
-
     kind: ClassVar[str]
     name: str
     attribute: str | None
@@ -101,13 +99,8 @@ class StateDescriptor:
         aliases = _checked_aliases(name, options.get("aliases"), own)
         rules = EvolutionRules(aliases, options.get("migrate"), old)
         _check_migrate(name, rules, migrate_from is not None, own)
-        set_ = object.__setattr__
-        set_(self, "name", name)
-        set_(self, "attribute", None)
-        set_(self, "_type", own)
-        set_(self, "_key_type", key)
-        set_(self, "_problem", problem)
-        set_(self, "_rules", rules)
+        fields = {"_type": own, "_key_type": key, "_problem": problem, "_rules": rules}
+        vars(self).update(fields, name=name, attribute=None)
 
     @property
     def type(self) -> TypeInfo:
@@ -136,7 +129,7 @@ class StateDescriptor:
             raise UnsupportedTypeError(self._problem)
 
     def __set_name__(self, owner: Any, name: str) -> None:
-        object.__setattr__(self, "attribute", name)
+        vars(self)["attribute"] = name
 
     @overload
     def __get__(self, instance: None, owner: Any) -> Self: ...
@@ -151,11 +144,10 @@ class StateDescriptor:
             f"open() on, in a function of a keyed stream, not while the function is constructed"
         )
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, *value: Any) -> None:
         raise AttributeError(f"{self.__class__.__name__} is immutable")
 
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{self.__class__.__name__} is immutable")
+    __delattr__ = __setattr__
 
     def _identity(self) -> tuple[Any, ...]:
         return (self.kind, self.name, self._type, self._key_type, self._problem)
@@ -167,14 +159,6 @@ class StateDescriptor:
 
     def __hash__(self) -> int:
         return hash((self.kind, self.name))
-
-    def __getstate__(self) -> dict[str, Any]:
-        slots = [s for cls in type(self).__mro__ for s in getattr(cls, "__slots__", ())]
-        return {s: getattr(self, s) for s in slots if not s.startswith("__")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         types = [str(t) for t in (self._key_type, self._type) if t is not None]
@@ -190,7 +174,6 @@ class ValueStateDescriptor(StateDescriptor, Generic[T]):
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
-    __slots__ = ()
     kind = "value"
 
 
@@ -203,7 +186,6 @@ class ListStateDescriptor(StateDescriptor, Generic[T]):
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
-    __slots__ = ()
     kind = "list"
 
 
@@ -217,7 +199,6 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
-    __slots__ = ()
     kind = "map"
 
     def __init__(
@@ -236,7 +217,6 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
-    __slots__ = ("reduce_function",)
     kind = "reducing"
     reduce_function: Any
 
@@ -249,7 +229,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[T]):
                 f"state {name!r}: expected a ReduceFunction or a callable of two values, "
                 f"got {reduce_function!r}"
             )
-        object.__setattr__(self, "reduce_function", reduce_function)
+        vars(self)["reduce_function"] = reduce_function
 
 
 class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
@@ -262,7 +242,6 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
         **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
-    __slots__ = ("aggregate_function",)
     kind = "aggregating"
     aggregate_function: Any
 
@@ -284,7 +263,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, A, R]):
                 f"state {name!r}: expected an AggregateFunction, got {aggregate_function!r} "
                 f"without {', '.join(missing)}"
             )
-        object.__setattr__(self, "aggregate_function", aggregate_function)
+        vars(self)["aggregate_function"] = aggregate_function
 
 
 def _resolve(
@@ -308,7 +287,7 @@ def _checked_aliases(
         raise StateError(
             f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
         )
-    # Without a type there is nothing to check against, and check() tells why there is none.
+    # Without a type there is nothing to check against; check() raises why there is none.
     pairs = tuple((aliases or {}).items())
     rows = {} if type_ is None else _rows_by_path(type_)
     taken: set[tuple[str, str]] = set()
@@ -329,10 +308,10 @@ def _checked_aliases(
 
 def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
     """The row a field is in, and the path to that row."""
-    places = rows.get(path, [])
-    if len(places) == 1:
-        return places[0]
-    if places:
+    matches = rows.get(path, [])
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
         raise StateError(
             f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
             f"a dot in its name; use migrate="
@@ -346,7 +325,7 @@ def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
 
 
 def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
-    """Where each field path leads; more than one place where names have dots in them."""
+    """The row that each field path leads to; several where names have dots in them."""
     if isinstance(type_, ListTypeInfo):
         return _rows_by_path(type_.element, prefix)
     if isinstance(type_, MapTypeInfo):
@@ -391,5 +370,5 @@ def _takes_one(function: Callable[..., Any]) -> bool:
     except TypeError:
         return False
     except ValueError:
-        pass  # a builtin that does not tell
+        pass  # a builtin without a signature
     return True

@@ -90,7 +90,7 @@ class FilterFunction(Function, ABC):
 
 
 class KeySelector(Function, ABC):
-    """Computes the key of an element; must give the same key whenever it is asked."""
+    """Computes the key of an element; must be deterministic."""
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:

@@ -13,12 +13,9 @@ from turnback.types.typeinfo import TypeInfo
 
 @dataclass(frozen=True)
 class KeySpec:
-    """How the elements of a stream get their key: from columns, or from a function.
+    """How the elements of a stream get their key: from `columns`, or else from a `function`.
 
-    Attributes:
-        columns: The key columns; empty when a function computes the key.
-        function: Computes the key of an element; None when columns are named.
-        types: The type of each part of the key.
+    The types are those of the parts of the key.
     """
 
     columns: tuple[str, ...]
@@ -57,10 +54,7 @@ class Node:
 
     Attributes:
         id: Position in the graph; inputs always have smaller ids.
-        kind: What it does.
-        name: What people call it.
         type: Type of its elements; None for a sink.
-        inputs: The operators it reads from.
         key: How its input is keyed; None when it is not.
         function: The user's function, the sink, or the streaming DataFrame of a source.
         uid: Identity across versions of the program; None until given or generated.
@@ -107,11 +101,11 @@ class StreamGraph:
 
     def reachable(self) -> list[Node]:
         """The operators some sink depends on, in order; the others would run for nothing."""
-        wanted: set[int] = set()
+        needed: set[int] = set()
         stack = self.sinks()
         while stack:
             node = stack.pop()
-            if node.id not in wanted:
-                wanted.add(node.id)
+            if node.id not in needed:
+                needed.add(node.id)
                 stack.extend(node.inputs)
-        return [n for n in self.nodes if n.id in wanted]
+        return [n for n in self.nodes if n.id in needed]

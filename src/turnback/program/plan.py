@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -34,7 +34,6 @@ class Channel:
         id: Its number, which its rows carry.
         producer: Node id of the operator it comes from.
         consumers: Node ids of the operators that read it.
-        type: Type of its elements.
         key: The key it is partitioned by, if it is.
         parallelism: Number of partitions it is spread over at its last hop.
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
@@ -67,13 +66,10 @@ class Operator:
     Attributes:
         id: Its node id.
         uid: Its identity across versions of the program.
-        name: What people call it.
-        kind: What it does.
         function: The user's function or sink; None for a source.
         type: Type of its output; None for a sink.
         input_type: Type of what it reads; None for a source.
         key: How its input is keyed, if it is.
-        parallelism: Number of instances.
         consumers: Operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
     """
@@ -96,17 +92,14 @@ class Level:
     """Everything between two shuffles; one Spark stage.
 
     Attributes:
-        index: Number of the level, from 0.
         parallelism: Number of tasks; None for a first level, which has as many as the sources.
         operators: In the order data flows through them.
-        inputs: Channels it reads or passes on.
         outputs: Channels it writes or passes on.
     """
 
     index: int
     parallelism: int | None
     operators: tuple[Operator, ...]
-    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
     @property
@@ -133,10 +126,8 @@ class Plan:
         sources: In the order in which Spark sees them.
         levels: Levels that run in Python. Level 0 reads the sources in their own tasks unless
             `native`.
-        channels: All channels, by id.
         native: Whether Spark alone feeds the first shuffle, with no Python before it.
         max_parallelism: Number of key groups.
-        warnings: What the user should know.
     """
 
     sources: tuple[SourcePlan, ...]
@@ -156,22 +147,28 @@ class Plan:
 
 
 def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
-    """Give every operator a uid; generated ones depend on the topology and earn a warning."""
+    """Give every operator a uid, and warn of generated ones: they depend on the topology."""
     uids: dict[int, str] = {}
+    owners: dict[str, Node] = {}
     warnings: list[str] = []
     for node in nodes:
         if node.uid is not None:
-            uids[node.id] = check_uid(node.uid)
-            continue
-        ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
-        twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
-        uids[node.id] = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
-        if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
-            warnings.append(
-                f"{node.kind.value} {node.name!r} has no uid; its generated one changes when the "
-                f"program does, and its state is then not found. Add .uid(...)."
+            uid = check_uid(node.uid)
+        else:
+            ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
+            twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
+            uid = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
+            if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
+                warnings.append(
+                    f"{node.kind.value} {node.name!r} has no uid; its generated one changes when "
+                    f"the program does, and its state is then not found. Add .uid(...)."
+                )
+        if uid in owners:
+            raise PlanError(
+                f"two operators have the uid {uid!r}: {owners[uid].kind.value} "
+                f"{owners[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
             )
-    _refuse_duplicates(nodes, uids)
+        uids[node.id], owners[uid] = uid, node
     return uids, warnings
 
 
@@ -179,33 +176,15 @@ def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:
     return node.kind, tuple(i.id for i in node.inputs)
 
 
-def _refuse_duplicates(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    owner: dict[str, Node] = {}
-    for node in nodes:
-        uid = uids[node.id]
-        if uid in owner:
-            raise PlanError(
-                f"two operators have the uid {uid!r}: {owner[uid].kind.value} "
-                f"{owner[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
-            )
-        owner[uid] = node
-
-
-def _check_keys(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    """Refuse keys whose type cannot be a key."""
-    for node in nodes:
-        if node.key is None:
-            continue
-        try:
-            node.key.codec()
-        except PlanError as e:
-            raise PlanError(f"operator {uids[node.id]!r} ({node.name}): {e}") from None
-
-
-def _check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    """Refuse declared states that cannot be stored, are there twice, or have no key."""
+def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
+    """Refuse keys of unsuitable types, and states that are unsuitable, ambiguous or not keyed."""
     for node in nodes:
         who = f"operator {uids[node.id]!r} ({node.name})"
+        try:
+            if node.key is not None:
+                node.key.codec()
+        except PlanError as e:
+            raise PlanError(f"{who}: {e}") from None
         seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
             if node.kind not in KEYED_KINDS:
@@ -225,10 +204,10 @@ def _check_states(nodes: Sequence[Node], uids: dict[int, str]) -> None:
 def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
     """Refuse a parallelism above the number of key groups."""
     for node in nodes:
-        wanted = node.parallelism or default
-        if wanted > maximum:
+        parallelism = node.parallelism or default
+        if parallelism > maximum:
             raise PlanError(
-                f"{node.name!r} has parallelism {wanted}, above the maximum of {maximum}; "
+                f"{node.name!r} has parallelism {parallelism}, above the maximum of {maximum}; "
                 f"lower it or call set_max_parallelism"
             )
 
@@ -241,26 +220,9 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
         raise PlanError("the job has no sink; add sink_to(...) or print() to a stream")
     nodes = graph.reachable()
     uids, warnings = _assign_uids(nodes)
-    _check_keys(nodes, uids)
-    _check_states(nodes, uids)
+    _check_operators(nodes, uids)
     _check_parallelism(nodes, parallelism, max_parallelism)
     return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
-
-
-class _Edge(NamedTuple):
-    producer: Node
-    consumer: Node
-    exchange: bool
-
-
-@dataclass(frozen=True)
-class _ChannelShape:
-    """Edges of one shape share a channel: their rows are sent once, however many read them."""
-
-    producer: int
-    key: KeySpec | None
-    parallelism: int
-    last_level: int
 
 
 class _Cut:
@@ -276,9 +238,9 @@ class _Cut:
         self.max_parallelism = max_parallelism
         self.level: dict[int, int] = {}
         self.parallelism: dict[int, int | None] = {}
-        self.edges: list[_Edge] = []
+        self.edges: list[tuple[Node, Node]] = []
         for node in self.nodes:
-            self._place(node)
+            self._assign(node)
 
     def plan(self, warnings: tuple[str, ...]) -> Plan:
         channels = self._channels()
@@ -287,8 +249,8 @@ class _Cut:
         if native:
             levels = [replace(level, index=level.index - 1) for level in levels[1:]]
             channels = [
-                replace(w, first_level=w.first_level - 1, last_level=w.last_level - 1)
-                for w in channels
+                replace(c, first_level=c.first_level - 1, last_level=c.last_level - 1)
+                for c in channels
             ]
         sources = tuple(
             SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), n.function)
@@ -297,59 +259,62 @@ class _Cut:
         )
         return Plan(sources, tuple(levels), tuple(channels), native, self.max_parallelism, warnings)
 
-    def _place(self, node: Node) -> None:
+    def _assign(self, node: Node) -> None:
+        """Give a node its level and its parallelism."""
         if node.kind is NodeKind.SOURCE:
             self.level[node.id], self.parallelism[node.id] = 0, None
             return
         producers = _producers(node)
-        inherited = [self.parallelism[p.id] for p in producers]
         level = 0
         for producer in producers:
             exchange = node.key is not None or (
                 node.parallelism is not None and node.parallelism != self.parallelism[producer.id]
             )
-            self.edges.append(_Edge(producer, node, exchange))
+            self.edges.append((producer, node))
             level = max(level, self.level[producer.id] + exchange)
         self.level[node.id] = level
         if node.key is not None or node.parallelism is not None:
             self.parallelism[node.id] = node.parallelism or self.default
         else:
-            known = [p for p in inherited if p is not None]
-            self.parallelism[node.id] = max(known) if known else (self.default if level else None)
+            inherited = [n for p in producers if (n := self.parallelism[p.id]) is not None]
+            fallback = self.default if level else None
+            self.parallelism[node.id] = max(inherited, default=fallback)
 
     def _channels(self) -> list[Channel]:
-        shapes: dict[_ChannelShape, list[int]] = defaultdict(list)
-        for producer, consumer, _ in self.edges:
+        # Edges of one shape share a channel: their rows are sent once, however many read them.
+        shapes: dict[tuple[int, KeySpec | None, int, int], list[int]] = defaultdict(list)
+        for producer, consumer in self.edges:
             into = self.level[consumer.id]
             if self.level[producer.id] < into:
                 parallelism = self.parallelism[consumer.id] or self.default
-                shape = _ChannelShape(producer.id, consumer.key, parallelism, into)
-                shapes[shape].append(consumer.id)
+                shapes[producer.id, consumer.key, parallelism, into].append(consumer.id)
         by_id = {n.id: n for n in self.nodes}
         return [
             Channel(
                 i,
-                shape.producer,
+                producer_id,
                 tuple(consumers),
-                _typed(by_id[shape.producer]),
-                shape.key,
-                shape.parallelism,
-                self.level[shape.producer],
-                shape.last_level,
+                _typed(by_id[producer_id]),
+                key,
+                parallelism,
+                self.level[producer_id],
+                last_level,
                 self.uids[consumers[0]],
             )
-            for i, (shape, consumers) in enumerate(shapes.items())
+            for i, ((producer_id, key, parallelism, last_level), consumers) in enumerate(
+                shapes.items()
+            )
         ]
 
     def _native(self, channels: list[Channel]) -> bool:
         """Whether the first level would only pass rows on, which Spark does by itself."""
         first = [n for n in self.nodes if self.level[n.id] == 0]
-        out = [w for w in channels if w.first_level == 0]
+        out = [c for c in channels if c.first_level == 0]
         return (
             all(n.kind is NodeKind.SOURCE for n in first)
             and len(out) == len(first)
-            and len({w.producer for w in out}) == len(first)
-            and all(w.routing(1) is Routing.KEY_COLUMNS for w in out)
+            and len({c.producer for c in out}) == len(first)
+            and all(c.routing(1) is Routing.KEY_COLUMNS for c in out)
         )
 
     def _levels(self, channels: list[Channel]) -> list[Level]:
@@ -358,17 +323,16 @@ class _Cut:
             members = [n for n in self.nodes if self.level[n.id] == index]
             operators = tuple(self._operator(n, channels) for n in members)
             parallelism = max(op.parallelism for op in operators) if index else None
-            inputs = tuple(w.id for w in channels if w.first_level < index <= w.last_level)
-            outputs = tuple(w.id for w in channels if w.first_level <= index < w.last_level)
-            levels.append(Level(index, parallelism, operators, inputs, outputs))
+            outputs = tuple(c.id for c in channels if c.first_level <= index < c.last_level)
+            levels.append(Level(index, parallelism, operators, outputs))
         return levels
 
     def _operator(self, node: Node, channels: list[Channel]) -> Operator:
         here = self.level[node.id]
         consumers = tuple(
-            e.consumer.id
-            for e in self.edges
-            if e.producer is node and self.level[e.consumer.id] == here
+            consumer.id
+            for producer, consumer in self.edges
+            if producer is node and self.level[consumer.id] == here
         )
         return Operator(
             node.id,
@@ -381,7 +345,7 @@ class _Cut:
             node.key,
             self.parallelism[node.id] or self.default,
             consumers,
-            tuple(w.id for w in channels if w.producer == node.id),
+            tuple(c.id for c in channels if c.producer == node.id),
         )
 
 

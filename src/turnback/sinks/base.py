@@ -50,9 +50,9 @@ class CommitterContext:
         uid: The sink operator's uid.
         attempt: Fencing number of this life of the job.
         type: Type of the stream's elements, where the driver knows it.
-        job_directory: Where the job directory is. The place is what tells jobs apart: names and
-            ids are the same in a copy. None where nothing is known of it.
-        take_over: Whether the user has said that the sink's target may be taken from another job.
+        job_directory: Where the job directory is, which identifies the job: names and ids are the
+            same in a copy. None where it is not known.
+        take_over: Whether the user allows to take the sink's target over from another job.
     """
 
     job: str
@@ -116,7 +116,7 @@ class SinkWriter(ABC):
 
     @abstractmethod
     def prepare(self) -> bytes | None:
-        """Make everything written durable and say how to commit it.
+        """Make everything written durable and return how to commit it.
 
         Returns:
             The transaction, to be handed to a `Committer` on the driver by this or a later
@@ -158,8 +158,8 @@ class Sink(ABC):
         """Make the target this job's, or refuse to write to another job's; nothing by default.
 
         Two jobs that write to one target, such as a job and its fork, double the output for its
-        readers. A sink that can tell records the owner at its target, where jobs in other roots see
-        it as well: `ctx.job_directory` if nobody is recorded, or if `ctx.take_over` is set.
+        readers. A sink that can prevent it records the owner at its target, where jobs in other
+        roots see it as well: `ctx.job_directory` if none is recorded, or if `ctx.take_over` is set.
 
         Called on the driver before the job starts (then `ctx.attempt` is 0, and `ctx.job_id` is
         empty for a new job), and again at the start of each attempt, never with `take_over`,
@@ -182,21 +182,17 @@ class Sink(ABC):
         """
 
     def describe(self) -> dict[str, str]:
-        """Say what it is, so that its transactions can be settled when the program is gone.
+        """Describe the sink, so that its transactions can be settled when the program is gone.
 
-        Called on the driver, once at the start of each attempt; it is kept in the job directory,
-        where anybody can read it: never put a password into it. The entry `kind` tells which sink
-        it is. `sink_from_description` makes built-in sinks anew from it; for others it is shown.
+        Called on the driver, once at the start of each attempt. The description is stored in the
+        job directory, where everyone can read it: never put a password into it. `kind` identifies
+        the sink. `sink_from_description` recreates built-in sinks; of others it is only displayed.
         """
         return {"kind": type(self).__name__}
 
 
 class _Handle(msgspec.Struct, frozen=True, array_like=True):
-    """A transaction as bytes.
-
-    It is kept in manifests, so a later version of Turnback, or another sink that took over the uid,
-    may be the one to read it.
-    """
+    """A transaction as bytes in a manifest; a later version or another sink may come to read it."""
 
     kind: str
     version: int
@@ -213,13 +209,7 @@ def seal_handle(kind: str, version: int, body: bytes) -> bytes:
 
 
 def open_handle(kind: str, supported: int, data: bytes, sink: str) -> bytes:
-    """Unwrap a transaction.
-
-    Args:
-        kind: The kind of sink that reads.
-        supported: The newest version this code reads.
-        data: What `seal_handle` made.
-        sink: The sink, as error messages shall name it.
+    """Unwrap a transaction; `sink` is what error messages call the sink that reads it.
 
     Raises:
         SinkError: Damaged, of another kind of sink, or of a newer version.

@@ -49,7 +49,7 @@ class FileCommitter:
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Rename files into place; one that is there already, or was and was taken, is done.
 
-        1. look for all of them, before anything says that they may have been published
+        1. find out which ones wait, before a record says that they may have been published
         2. record that they may be, then rename
         """
         files = [StagedFile.decode(t, self._ctx) for t in transactions]
@@ -85,11 +85,11 @@ class FileCommitter:
                     _remove_directory(path)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        kept = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
+        retained = {self._root / StagedFile.decode(t, self._ctx).staged for t in known}
         home = attempt_directory(self._root, self._ctx)
         with self._failures("clean", home):
             for path in list(home.iterdir()):
-                if path not in kept and task_of(path.name) is not None:
+                if path not in retained and task_of(path.name) is not None:
                     path.unlink(missing_ok=True)
 
     def _is_waiting(self, file: StagedFile) -> bool:
@@ -296,10 +296,9 @@ def _prefix(prefix: str) -> str:
 
 
 def sink_from_description(description: Mapping[str, str]) -> Sink | None:
-    """Return a sink that settles what the one that gave this description has prepared.
+    """Return a sink that settles what the one with this description has prepared.
 
-    Returns:
-        The sink; None if only the program can make it, or if it ends in the driver's memory.
+    None if only the program can make it, or if its output ends in the driver's memory.
 
     Raises:
         ConfigurationError: The description cannot be used.
@@ -310,7 +309,7 @@ def sink_from_description(description: Mapping[str, str]) -> Sink | None:
     if kind != KIND:
         return None
     if "path" not in description:
-        raise ConfigurationError("the description of a file sink does not say where its files are")
+        raise ConfigurationError("the description of a file sink has no path")
     return FileSink(
         description["path"],
         description.get("format", "parquet"),

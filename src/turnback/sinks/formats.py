@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -24,21 +25,16 @@ from turnback.types.columns import Batch
 
 Convert = Callable[[Any], Any]
 
-_json = msgspec.json.Encoder()
-
 
 def json_column(column: pa.Array) -> list[Any]:
-    """The values of a column, as `msgspec.json` shall encode them.
-
-    Dates, times and timestamps (ISO 8601) and bytes (base64) are left to it.
-    """
+    """The values of a column; `msgspec.json` encodes dates, times, timestamps and bytes itself."""
     column = _microseconds(column)
     kind = column.type
     values: list[Any] = column.to_pylist()
     if pt.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
         return values
     convert = _converter(kind)
-    return values if convert is None else [convert(v) for v in values]
+    return values if convert is None else [_apply(convert, v) for v in values]
 
 
 def text_column(column: pa.Array) -> pa.Array:
@@ -52,11 +48,6 @@ def text_column(column: pa.Array) -> pa.Array:
     return column
 
 
-def text_type(kind: pa.DataType) -> pa.DataType:
-    """The type `text_column` gives to a column of type `kind`."""
-    return text_column(pa.array([], kind)).type
-
-
 def _microseconds(column: pa.Array) -> pa.Array:
     """Times and timestamps in Python's own precision; an error when digits would be lost."""
     kind = column.type
@@ -68,84 +59,62 @@ def _microseconds(column: pa.Array) -> pa.Array:
 def _text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
-    text = _json.encode(value).decode()
+    text = msgspec.json.encode(value).decode()
     return text[1:-1] if text.startswith('"') else text
 
 
 def _converter(kind: pa.DataType) -> Convert | None:
-    """How a Python value of this type becomes JSON; None when it already is."""
+    """How a Python value of this type, other than None, becomes JSON; None when it already is."""
     if pt.is_floating(kind):
         return _float
     if pt.is_decimal(kind):
-        return _decimal
+        return lambda value: format(value, "f")
     if pt.is_map(kind):
-        return _map_converter(kind)
+        key, item = _converter(kind.key_type), _converter(kind.item_type)
+        return lambda pairs: {str(_text(_apply(key, k))): _apply(item, v) for k, v in pairs}
     if pt.is_struct(kind):
-        return _struct_converter(kind)
-    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        fields = {f.name: c for f in kind if (c := _converter(f.type)) is not None}
+        if fields:
+            return lambda row: row | {name: _apply(c, row[name]) for name, c in fields.items()}
+    elif pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
         item = _converter(kind.value_type)
         if item is not None:
-            return lambda v: None if v is None else [item(x) for x in v]
+            return lambda values: [_apply(item, v) for v in values]
     return None
 
 
-def _float(value: float | None) -> float | str | None:
+def _apply(convert: Convert | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
+def _float(value: float) -> float | str:
     """JSON has no NaN; Spark writes and reads these three strings."""
-    if value is None or math.isfinite(value):
+    if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _decimal(value: Any) -> str | None:
-    return None if value is None else format(value, "f")
-
-
-def _struct_converter(kind: pa.StructType) -> Convert | None:
-    fields = [(f.name, c) for f in kind if (c := _converter(f.type)) is not None]
-    if not fields:
-        return None
-
-    def convert(value: dict[str, Any] | None) -> dict[str, Any] | None:
-        if value is not None:
-            for name, inner in fields:
-                value[name] = inner(value[name])
-        return value
-
-    return convert
-
-
-def _map_converter(kind: pa.MapType) -> Convert:
-    key, item = _converter(kind.key_type), _converter(kind.item_type)
-
-    def convert(value: list[tuple[Any, Any]] | None) -> dict[str, Any] | None:
-        if value is None:
-            return None
-        return {
-            str(_text(k if key is None else key(k))): v if item is None else item(v)
-            for k, v in value
-        }
-
-    return convert
 
 
 _ROW_GROUP_BYTES = 64 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000
 
 
-class Encoder(Protocol):
-    """Writes one file."""
+class Encoder(ABC):
+    """Writes one file, which it leaves open."""
 
+    @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
 
     def finish(self) -> None:
-        """Write what is buffered and the format's end, if it has one; leaves the file open."""
+        """Write what is buffered and the format's end, if there is any."""
+        return
 
     def abandon(self) -> None:
         """Forget the file: it is about to be removed."""
+        return
 
 
-class ParquetEncoder:
+class ParquetEncoder(Encoder):
     """Parquet, with batches gathered into row groups of a useful size."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, header: bool) -> None:
@@ -176,7 +145,7 @@ class ParquetEncoder:
         self._bytes = self._rows = 0
 
 
-class JsonEncoder:
+class JsonEncoder(Encoder):
     """One JSON object per line, in UTF-8."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, header: bool) -> None:
@@ -189,18 +158,13 @@ class JsonEncoder:
         rows = [dict(zip(names, r, strict=True)) for r in zip(*columns, strict=True)]
         self._file.write(self._encode(rows))
 
-    def finish(self) -> None:
-        """Nothing is buffered."""
 
-    def abandon(self) -> None:
-        """Nothing is held."""
-
-
-class CsvEncoder:
+class CsvEncoder(Encoder):
     """CSV in UTF-8, every string quoted so that an empty one differs from a null."""
 
     def __init__(self, file: BinaryIO, schema: pa.Schema, header: bool) -> None:
-        self._schema = pa.schema([(f.name, text_type(f.type)) for f in schema])
+        types = [text_column(pa.array([], field.type)).type for field in schema]
+        self._schema = pa.schema(list(zip(schema.names, types, strict=True)))
         options = pacsv.WriteOptions(include_header=header, quoting_style="needed")
         self._writer = pacsv.CSVWriter(file, self._schema, write_options=options)
 
@@ -210,9 +174,6 @@ class CsvEncoder:
 
     def finish(self) -> None:
         self._writer.close()
-
-    def abandon(self) -> None:
-        """Nothing is held."""
 
 
 FORMATS: dict[str, Callable[[BinaryIO, pa.Schema, bool], Encoder]] = {
@@ -287,20 +248,18 @@ class FileWriter(SinkWriter):
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
-        """Abandon the file on any failure, and say which one and why on those of the system."""
+        """Remove the file on any failure; errors of the system and of Arrow name the sink."""
         try:
             yield
-        except OSError as error:
+        except BaseException as error:
             self.abort()
-            raise SinkError(
-                f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
-                f"unfinished file was removed"
-            ) from error
-        except pa.ArrowException as error:
-            self.abort()
-            raise SinkError(
-                f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
-            ) from error
-        except BaseException:
-            self.abort()
+            if isinstance(error, OSError):
+                raise SinkError(
+                    f"{self._name}: cannot write {self._staged}: {error.strerror or error}; the "
+                    f"unfinished file was removed"
+                ) from error
+            if isinstance(error, pa.ArrowException):
+                raise SinkError(
+                    f"{self._name}: {self._ctx.type} cannot be written as {self._format}: {error}"
+                ) from error
             raise

@@ -1,7 +1,6 @@
 """Sinks whose output ends on the driver: collected, counted or printed.
 
-The output of a task rides to the driver inside its transaction. It is kept in the manifest until
-the commit, so it has a limit.
+The output of a task travels inside its transaction, and so in the manifest: it has a limit.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class InlineOutput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutputLedger:
-    """What this process has been told to commit so far; one per sink, whatever copies exist.
+    """What a sink has committed in this process; one for all copies of the sink.
 
     Attributes:
         lock: Held while `apply` runs; hold it to read what `apply` writes.
@@ -74,10 +73,7 @@ class OutputLedger:
     @classmethod
     def of(cls, key: str) -> OutputLedger:
         with cls._guard:
-            ledger = cls._all.get(key)
-            if ledger is None:
-                ledger = cls._all[key] = OutputLedger()
-            return ledger
+            return cls._all.setdefault(key, OutputLedger())
 
     def once(self, token: str, apply: Callable[[], None]) -> None:
         with self.lock:
@@ -90,26 +86,22 @@ class OutputLedger:
 
 
 class InlineSink(Sink):
-    """A sink whose output rides in its transactions, and is applied on the driver.
+    """A sink whose output travels in its transactions, and is applied on the driver.
 
-    Every copy of it in one process, however it got there, shares one ledger.
+    All its copies in one process share one ledger.
     """
 
     kind: ClassVar[str]
 
     def __init__(self) -> None:
         self._key = uuid.uuid4().hex
-        self._ledger = OutputLedger.of(self._key)
+        self.ledger = OutputLedger.of(self._key)
 
     def committer(self, ctx: CommitterContext) -> Committer:
         return InlineCommitter(self, ctx)
 
     def describe(self) -> dict[str, str]:
         return {"kind": self.kind}
-
-    @property
-    def ledger(self) -> OutputLedger:
-        return self._ledger
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return _InlineWriter(self, ctx)
@@ -118,20 +110,20 @@ class InlineSink(Sink):
     def gather(self, gathered: Any, batch: Batch) -> Any:
         """Return what is gathered in a task, None at first, with the elements of one more batch."""
 
-    @abstractmethod
     def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
-        """Return what `apply` will be given of the elements that were gathered."""
+        """Return what `apply` is given of the elements that were gathered."""
+        return msgspec.msgpack.encode(gathered)
 
     @abstractmethod
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         """Apply the output of one task and epoch. Called with the ledger's lock held."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_ledger"}
+        return {k: v for k, v in self.__dict__.items() if k != "ledger"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._ledger = OutputLedger.of(self._key)
+        self.ledger = OutputLedger.of(self._key)
 
 
 class _InlineWriter(SinkWriter):
@@ -146,8 +138,16 @@ class _InlineWriter(SinkWriter):
     def prepare(self) -> bytes | None:
         if self._gathered is None:
             return None
-        body = self._sink.encode(self._gathered, self._ctx)
-        return inline_transaction(self._sink.kind, self._ctx, body)
+        kind, ctx = self._sink.kind, self._ctx
+        body = self._sink.encode(self._gathered, ctx)
+        if len(body) > MAX_BYTES:
+            raise SinkError(
+                f"{name_sink(ctx.job, ctx.uid)}: {len(body)} bytes in epoch {ctx.epoch} of task "
+                f"{ctx.partition} are too much for a {kind} sink (limit {MAX_BYTES}); use a "
+                "FileSink"
+            )
+        output = InlineOutput(secrets.token_hex(16), ctx.epoch, ctx.partition, body)
+        return seal_handle(kind, _VERSION, msgspec.msgpack.encode(output))
 
     def abort(self) -> None:
         self._gathered = None
@@ -161,10 +161,8 @@ class InlineCommitter:
         self._name = name_sink(ctx.job, ctx.uid)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
-        outputs = sorted(
-            (self._decode(t) for t in transactions), key=lambda o: (o.epoch, o.partition)
-        )
-        for output in outputs:
+        outputs = [inline_output(self._sink.kind, t, self._name) for t in transactions]
+        for output in sorted(outputs, key=lambda o: (o.epoch, o.partition)):
             apply = partial(self._sink.apply, output.body, self._ctx)
             try:
                 self._sink.ledger.once(output.token, apply)
@@ -186,16 +184,9 @@ class InlineCommitter:
     def discard_others(self, known: Sequence[bytes]) -> None:
         """Nothing to undo."""
 
-    def _decode(self, transaction: bytes) -> InlineOutput:
-        return inline_output(self._sink.kind, transaction, self._name)
-
 
 def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
-    """Read a transaction; `sink` is what messages call the sink.
-
-    Raises:
-        SinkError: It cannot be read, or is none of this kind.
-    """
+    """Read a transaction of this kind; `sink` is what messages call the sink."""
     body = open_handle(kind, _VERSION, transaction, sink)
     try:
         return msgspec.msgpack.decode(body, type=InlineOutput)
@@ -203,25 +194,10 @@ def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
         raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
 
 
-def inline_transaction(kind: str, ctx: WriterContext, body: bytes) -> bytes:
-    """Put the output of a task into a transaction.
-
-    Raises:
-        SinkError: It is too large to be kept in a checkpoint.
-    """
-    if len(body) > MAX_BYTES:
-        raise SinkError(
-            f"{name_sink(ctx.job, ctx.uid)}: {len(body)} bytes in epoch {ctx.epoch} of task "
-            f"{ctx.partition} are too much for a {kind} sink (limit {MAX_BYTES}); use a FileSink"
-        )
-    output = InlineOutput(secrets.token_hex(16), ctx.epoch, ctx.partition, body)
-    return seal_handle(kind, _VERSION, msgspec.msgpack.encode(output))
-
-
 class CollectSink(InlineSink):
     """Gathers committed elements on the driver, where `results` has them.
 
-    For tests and small bounded streams: the elements ride in the checkpoint, and stay in memory.
+    For tests and small bounded streams: the elements travel in the checkpoint, and stay in memory.
     Rows come as the stream's own Python class where the driver knows it, else as `Row`. Each is
     there once, also after restarts of the job within one driver process; a new process
     begins with what was prepared but not yet known to be committed.
@@ -253,8 +229,7 @@ class CollectSink(InlineSink):
         kind = _stored_type(output.type, ctx)
         with pa.ipc.open_stream(output.data) as reader:
             rows = [row for batch in reader for row in Batch(kind, batch).rows]
-        if self.ledger.value is None:
-            self.ledger.value = []
+        self.ledger.value = self.ledger.value or []
         self.ledger.value += rows
 
     def __repr__(self) -> str:
@@ -265,7 +240,7 @@ def _stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
     kind = type_from_descriptor(msgspec.json.decode(data))
     if kind == ctx.type:
         return ctx.type
-    # A checkpoint may come from a stranger: only the program may ask for pickle, not a file.
+    # A checkpoint may come from an untrusted source: only the program may enable pickle.
     if _holds_pickle(kind):
         raise SinkError(
             f"{name_sink(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but the "
@@ -303,9 +278,6 @@ class DiscardSink(InlineSink):
     def gather(self, gathered: Any, batch: Batch) -> Any:
         return (gathered or 0) + len(batch)
 
-    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
-        return msgspec.msgpack.encode(gathered)
-
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         self.ledger.value = self.count + msgspec.msgpack.decode(body, type=int)
 
@@ -316,7 +288,7 @@ class DiscardSink(InlineSink):
 class PrintSink(InlineSink):
     """Prints every element on the driver's standard output, one per line, when it is committed.
 
-    For looking at small streams: the lines ride in the checkpoint. Each is printed once by one
+    For looking at small streams: the lines travel in the checkpoint. Each is printed once by one
     driver process; a driver that dies between printing and recording that it did prints the
     last checkpoint's lines again when it is restarted.
 
@@ -341,9 +313,6 @@ class PrintSink(InlineSink):
         # A lone surrogate cannot be encoded; showing it escaped beats failing the job.
         lines += [f"{start}{row}".encode(errors="backslashreplace").decode() for row in batch.rows]
         return lines
-
-    def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
-        return msgspec.msgpack.encode(gathered)
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         lines = msgspec.msgpack.decode(body, type=list[str])

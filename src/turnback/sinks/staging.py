@@ -1,7 +1,7 @@
-"""What a file sink keeps in its hidden directory: staged files, what was published, the owner.
+"""The hidden directory of a file sink: staged files, a record of what was published, the owner.
 
 The owner is recorded in the directory itself, because jobs in different roots do not see each
-other. A job is known by the place of its job directory: names and ids are copied with it.
+other. A job is identified by where its job directory is: names and ids are copied with it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ class StagedFile(msgspec.Struct, frozen=True):
         staged: Where it is, relative to the sink's directory.
         final: The name it gets in the sink's directory.
         length: Its size in bytes.
-        rows: Number of elements in it.
-        epoch: The epoch it belongs to.
         partition: The task it was written by.
     """
 
@@ -60,7 +58,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
     @property
     def attempt(self) -> int | None:
-        """The attempt that staged it; None if its path does not tell."""
+        """The attempt that staged it; None if its path does not have it."""
         name = PurePosixPath(self.staged).parent.name
         return int(name) if name.isdecimal() else None
 
@@ -91,10 +89,7 @@ class StagedFile(msgspec.Struct, frozen=True):
 
 
 def sink_directory(root: Path, ctx: WriterContext | CommitterContext) -> Path:
-    """Where this sink of this job stages, one directory per attempt.
-
-    The job's id is part of it: a job of the same name in another root is somebody else.
-    """
+    """Where this sink stages, one directory per attempt; the id tells jobs of one name apart."""
     return root / HIDDEN / path_segment(ctx.job) / path_segment(ctx.job_id) / path_segment(ctx.uid)
 
 
@@ -116,14 +111,7 @@ def task_of(name: str) -> tuple[int, int] | None:
 
 
 class LeftFile(msgspec.Struct, frozen=True):
-    """A staged file that lies in the directory of an attempt.
-
-    Attributes:
-        path: Where it is.
-        length: Its size in bytes.
-        attempt: The attempt that wrote it.
-        epoch: The epoch it belongs to.
-    """
+    """A staged file in the directory of the attempt that wrote it; `length` is in bytes."""
 
     path: Path
     length: int
@@ -132,10 +120,7 @@ class LeftFile(msgspec.Struct, frozen=True):
 
 
 def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
-    """Find what attempts of this job's sink have staged and nobody has committed or removed.
-
-    Links are not followed.
-    """
+    """What a sink has staged and nobody has committed or removed; links are not followed."""
     home = sink_directory(root, ctx)
     if not home.is_dir() or not home.resolve().is_relative_to(root.resolve()):
         return
@@ -151,7 +136,7 @@ def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
 _PUBLISHED, _PUBLISHED_FORMAT = "published", 1
 _NAME = re.compile(r"published-([1-9][0-9]*)")  # no reader of *.json takes it for data
 _ATTEMPTS = 1000
-"""How many attempts a record tells of; what it does not tell of is never taken for published."""
+"""How many attempts a record covers; files of others are never taken for published."""
 
 Epochs = dict[int, int]
 """By the attempt that staged files, the newest epoch of which some may have been published.
@@ -178,21 +163,13 @@ class PublishRecord:
         self._own: dict[PurePosixPath, Epochs] = {}
 
     def covers(self, file: StagedFile) -> bool:
-        """Return whether a file may have been published already.
-
-        Raises:
-            StorageError: A record cannot be read.
-        """
+        """Whether a file may have been published; raises `StorageError` if no record can tell."""
         if file.attempt is None:
             return False
         return self._read(file.home).get(file.attempt, -1) >= file.epoch
 
     def extend(self, files: Iterable[StagedFile]) -> None:
-        """Record that files are about to be published; durable on return.
-
-        Raises:
-            StorageError: It could not be written; nothing may be published.
-        """
+        """Record that files are about to be published; if it raises, nothing may be."""
         new: dict[PurePosixPath, Epochs] = {}
         for file in files:
             if file.attempt is not None:
@@ -206,11 +183,11 @@ class PublishRecord:
         joined = _join(dict(known), epochs)
         if joined == known:
             return
-        kept = dict(sorted(joined.items())[-_ATTEMPTS:])
+        newest = dict(sorted(joined.items())[-_ATTEMPTS:])
         path = home / f"published-{self._attempt}"
-        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(_Record(kept)))
+        data = seal(_PUBLISHED, _PUBLISHED_FORMAT, msgspec.json.encode(_Record(newest)))
         self._storage.put(str(path), data)
-        self._own[home] = kept
+        self._own[home] = newest
         if first:
             for older, writer in self._paths(home).items():
                 if writer < self._attempt:
@@ -242,30 +219,21 @@ def _join(into: Epochs, other: Epochs) -> Epochs:
 
 
 _OWNER, _OWNER_FORMAT = "sink-owner", 1
-
-
 _OWNER_PATH = f"{HIDDEN}/.owner"
 """No job's directory beside it can have this name, and no reader of `*.json` takes it for data."""
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The job that a directory belongs to.
-
-    Attributes:
-        job: Its name.
-        directory: Where its job directory is; this is what tells jobs apart.
-    """
+    """The job that a directory belongs to; jobs are told apart by their directories."""
 
     job: str
     directory: str
 
 
 class Ownership:
-    """A job's right to write into a directory. Several sinks of one job share it.
+    """A job's right to write into a directory, which its sinks share.
 
-    Args:
-        root: The directory.
-        ctx: The sink and its job; without a job directory nothing is claimed or checked.
+    Without a job directory in the context nothing is claimed or checked.
     """
 
     def __init__(self, root: Path, ctx: CommitterContext) -> None:
@@ -274,12 +242,7 @@ class Ownership:
         self._storage = LocalStorage(root)
 
     def check_claim(self) -> None:
-        """Make sure that `claim` may be called; writes nothing.
-
-        Raises:
-            ConfigurationError: The directory is another job's, and cannot be taken over.
-            SinkError: It cannot be read.
-        """
+        """Raise `ConfigurationError` if `claim` would; writes nothing."""
         owner = self._other()
         if owner is None:
             return
@@ -288,7 +251,7 @@ class Ownership:
         self._refuse_unsettled(owner)
 
     def claim(self) -> None:
-        """Make the directory this job's, if it is nobody's or is to be taken over.
+        """Make the directory this job's, if it has no owner or is to be taken over.
 
         Raises:
             ConfigurationError: It is another job's; nothing was written.
@@ -301,12 +264,7 @@ class Ownership:
         self.check()
 
     def check(self) -> None:
-        """Make sure that the directory is still this job's; what is nobody's becomes this job's.
-
-        Raises:
-            ConfigurationError: Another job has taken it over.
-            SinkError: It cannot be read or written.
-        """
+        """Raise `ConfigurationError` if another job owns the directory; claim it if none does."""
         if self._ctx.job_directory is None:
             return
         owner = self._recorded()
@@ -318,7 +276,7 @@ class Ownership:
             raise self._refused(owner)
 
     def _other(self) -> Owner | None:
-        """The other job that the directory belongs to, if it is another's."""
+        """The other job that owns the directory, if there is one."""
         owner = self._recorded() if self._ctx.job_directory is not None else None
         return owner if owner is not None and self._is_other(owner) else None
 
@@ -326,14 +284,12 @@ class Ownership:
         return _canonical(owner.directory) != _canonical(self._ctx.job_directory or "")
 
     def _recorded(self) -> Owner | None:
+        path = self._root / _OWNER_PATH
         with self._failures():
             try:
-                return self._decode(self._storage.get(_OWNER_PATH))
+                data = self._storage.get(_OWNER_PATH)
             except NotFoundError:
                 return None
-
-    def _decode(self, data: bytes) -> Owner:
-        path = self._root / _OWNER_PATH
         try:
             _, body = unseal(_OWNER, _OWNER_FORMAT, data, str(path))
             return msgspec.json.decode(body, type=Owner)

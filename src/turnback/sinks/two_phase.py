@@ -240,16 +240,13 @@ class _TwoPhaseCommitter(Generic[T]):
         for txn in committed:
             with _step(self._name, self._sink, "recover_and_commit"):
                 self._sink.recover_and_commit(txn)
-        with _step(self._name, self._sink, "dangling"):
-            dangling = self._dangling()
-        for txn in dangling:
+        for txn in self._dangling():
             if txn not in committed:
                 with _step(self._name, self._sink, "recover_and_abort"):
                     self._sink.recover_and_abort(txn)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        with _step(self._name, self._sink, "dangling"):
-            listed = {_encode(t, self._decoder, self._name): t for t in self._dangling()}
+        listed = {_encode(t, self._decoder, self._name): t for t in self._dangling()}
         if not listed.keys() >= set(known):
             # It lists only what older attempts left, or not as pre_commit returned it: what waits
             # for its commit could not be told from what does not.
@@ -260,7 +257,8 @@ class _TwoPhaseCommitter(Generic[T]):
                 self._sink.recover_and_abort(listed[txn])
 
     def _dangling(self) -> list[T]:
-        return list(self._sink.dangling(self._ctx))
+        with _step(self._name, self._sink, "dangling"):
+            return list(self._sink.dangling(self._ctx))
 
     def _decode(self, transactions: Sequence[bytes]) -> list[T]:
         decoded = []

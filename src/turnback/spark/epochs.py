@@ -128,7 +128,7 @@ class Epochs:
         self._on_epoch = on_epoch
         self._meter = meter
         self._programs = level_programs(plan)
-        self._chains = Chains(self._programs, plan.max_parallelism)
+        self._chains = Chains(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""

@@ -16,29 +16,21 @@ from turnback.state.values import (
     KeyContext,
     MutableValueState,
     ReducingState,
+    SingleState,
     ValueState,
 )
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo
 
-Handle = (
-    ValueState[Any]
-    | ListState[Any]
-    | MapState[Any, Any]
-    | ReducingState[Any]
-    | AggregatingState[Any, Any]
-)
+Handle = SingleState | ListState[Any] | MapState[Any, Any]
 
 
 class KeyedStateBackend(KeyContext):
     """The keyed state of one operator in one task.
 
     Handles are registered once and stay valid; `begin` puts another store behind them for each
-    epoch. Nothing is written to the store: changes are kept in memory until `drain`.
-
-    Attributes:
-        key: The current key, set before each element, normalized as `KeyCodec.normalizer` says.
+    epoch. Nothing is written to the store: changes stay in memory until `drain`.
     """
 
     __slots__ = ("_descriptors", "_handles", "_running")
@@ -52,11 +44,7 @@ class KeyedStateBackend(KeyContext):
         self._running = False
 
     def register(self, descriptor: StateDescriptor) -> Any:
-        """The handle of a state; the same one for the same name.
-
-        Raises:
-            StateError: The name is taken by another state, or it is too late for a new one.
-        """
+        """The handle of a state; the same one for the same name."""
         schema = self._schema(descriptor)
         handle = self._handles.get(descriptor.name)
         if handle is None:
@@ -92,12 +80,12 @@ class KeyedStateBackend(KeyContext):
             handle.drain(builder)
 
     def _schema(self, descriptor: StateDescriptor) -> StateSchema:
-        codec, sub = self._codec, descriptor.key_type
+        sub = descriptor.key_type
         return StateSchema(
             uid=self.uid,
             name=descriptor.name,
             kind=descriptor.kind,
-            key=KeySchema.of(codec),
+            key=KeySchema.of(self._codec),
             value=descriptor.type.describe(),
             sub=None if sub is None else sub.describe(),
         )

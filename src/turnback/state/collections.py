@@ -84,8 +84,8 @@ class ListState(KeyedState, Generic[T]):
         cleared = self._context.locate_all(self._cleared)
         groups = [location[0] for location in cleared]
         keys = [location[1] for location in cleared]
-        nothing: list[bytes | None] = [None] * len(cleared)
-        subs, values = nothing, nothing[:]
+        subs: list[bytes | None] = [None] * len(cleared)
+        values: list[bytes | None] = [None] * len(cleared)
         epoch, position = self._context.epoch, _POSITION.pack
         locations = self._context.locate_all(self._added)
         for (group, encoded, _, _), added in zip(locations, self._added.values(), strict=True):
@@ -106,12 +106,11 @@ class ListState(KeyedState, Generic[T]):
         return [value if type(value) is plain else to_cache(value) for value in new]
 
     def _read(self) -> list[Any]:
-        context = self._context
-        key = context.key
-        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
-        from_bytes = self._format.from_bytes
-        stored = [from_bytes(data[wrapped:]) for _, data in context.scan(self._prefix + suffix)]
-        self._stored[key] = stored
+        suffix, wrapped = self._context.current()
+        from_bytes, entries = self._format.from_bytes, self._context.scan(self._prefix + suffix)
+        stored = self._stored[self._context.key] = [
+            from_bytes(data[wrapped:]) for _, data in entries
+        ]
         return stored
 
     def _no_null(self) -> StateError:
@@ -124,13 +123,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class _Absent:
-    """Stands in the overlay for an entry that is not there."""
-
-    __slots__ = ()
-
-
-_ABSENT: Any = _Absent()
+_ABSENT: Any = object()
+"""Stands for an entry that is not there."""
 
 
 class _Entries:
@@ -184,10 +178,7 @@ class MapState(KeyedState, Generic[K, V]):
 
     def _set(self, key: K, cached: Any) -> None:
         sub = self._encode_sub(key)
-        try:
-            entries = self._maps[self._context.key]
-        except KeyError:
-            entries = self._new()
+        entries = self._maps.get(self._context.key) or self._new()
         entries.known[sub] = cached
         entries.dirty[sub] = None
 
@@ -239,7 +230,7 @@ class MapState(KeyedState, Generic[K, V]):
     def __delitem__(self, key: K) -> None:
         if self._find(key) is _ABSENT:
             raise KeyError(key)
-        self._set(key, _ABSENT)
+        self.remove(key)
 
     def __contains__(self, key: object) -> bool:
         return self._find(key) is not _ABSENT
@@ -256,13 +247,12 @@ class MapState(KeyedState, Generic[K, V]):
         keys: list[bytes] = []
         subs: list[bytes | None] = []
         values: list[bytes | None] = []
-        locations = self._context.locations
         for key, entries in self._maps.items():
             dirty, known = entries.dirty, entries.known
             size = len(dirty) + entries.cleared
             if not size:
                 continue
-            group, encoded, _, _ = locations.get(key) or self._context.locate(key)
+            group, encoded, *_ = self._context.locations.get(key) or self._context.locate(key)
             groups += [group] * size
             keys += [encoded] * size
             if entries.cleared:
@@ -278,10 +268,7 @@ class MapState(KeyedState, Generic[K, V]):
 
     def _find(self, key: Any) -> Any:
         sub = self._encode_sub(key)
-        try:
-            entries = self._maps[self._context.key]
-        except KeyError:
-            entries = self._new()
+        entries = self._maps.get(self._context.key) or self._new()
         try:
             return entries.known[sub]
         except KeyError:
@@ -290,10 +277,8 @@ class MapState(KeyedState, Generic[K, V]):
     def _read(self, entries: _Entries, sub: bytes) -> Any:
         value = _ABSENT
         if not entries.whole:
-            context = self._context
-            key = context.key
-            _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
-            data = context.get(self._prefix + suffix + component(sub))
+            suffix, wrapped = self._context.current()
+            data = self._context.get(self._prefix + suffix + component(sub))
             if data is not None:
                 wrapped += wrapped_size(sub)
                 value = self._format.from_bytes(data[wrapped:] if wrapped else data)
@@ -302,12 +287,10 @@ class MapState(KeyedState, Generic[K, V]):
 
     def _scan(self) -> Iterator[tuple[bytes, bytes]]:
         """The stored entries of the current key, still encoded."""
-        context = self._context
-        key = context.key
-        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
+        suffix, wrapped = self._context.current()
         prefix = self._prefix + suffix
         size = len(prefix)
-        for where, data in context.scan(prefix):
+        for where, data in self._context.scan(prefix):
             yield split_sub(where[size:], data[wrapped:])
 
     def _all(self) -> list[tuple[bytes, Any]]:

@@ -18,7 +18,7 @@ from pyarrow import ipc
 from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
-from turnback.storage.envelope import digest
+from turnback.storage.envelope import check, digest
 
 FORMAT = 1
 BATCH_ROWS = 1 << 16
@@ -47,10 +47,12 @@ WIDE_COLUMNS = pa.schema(
 
 DeltaBatch = Callable[[], pa.RecordBatch]
 """Reads a batch of a state file."""
+ReadFile = Callable[[StateFile], bytes]
+"""Gives the bytes of a state file that does not carry them inline."""
 
 
 class BuiltDelta(NamedTuple):
-    """The bytes of a state file and what its `StateFile` says of them."""
+    """The bytes of a state file, with what its `StateFile` records."""
 
     data: bytes
     rows: int
@@ -61,14 +63,9 @@ class BuiltDelta(NamedTuple):
     def file(
         self, path: str, epoch: int, line: str | None = None, *, inline: bool = False
     ) -> StateFile:
-        """What a manifest says of the delta of one epoch.
+        """The reference to the delta of one epoch, for manifests.
 
-        Args:
-            path: Where the caller stores the bytes.
-            epoch: The epoch it was drained in.
-            line: The attempt of the driver that ran it, as `StateFile.lineage` names it; lets an
-                older local store be caught up instead of rebuilt.
-            inline: Whether the bytes travel in the message.
+        With a line, see `StateFile.lineage`, older local stores are caught up instead of rebuilt.
         """
         return StateFile(
             path=path,
@@ -99,17 +96,14 @@ class Delta:
     ) -> list[DeltaBatch]:
         """The batches that may hold rows of these key groups; none of them is decompressed yet.
 
-        Args:
-            first_group: Smallest key group wanted.
-            last_group: Greatest one.
-            values: Whether the column of values is wanted, which takes most of the time.
+        Without the column of values they are read in a fraction of the time.
         """
         numbers = range(self._reader.num_record_batches)
         if len(numbers) > 1:  # most files hold what one epoch has touched
-            lean = ipc.open_file(self._data, options=_ONLY_GROUPS)
-            ends = [partial(self._group, lean, row=row) for row in (0, -1)]
-            start = bisect_left(numbers, first_group, key=ends[-1])
-            numbers = numbers[start : bisect_right(numbers, last_group, key=ends[0])]
+            groups = ipc.open_file(self._data, options=_ONLY_GROUPS)
+            start = bisect_left(numbers, first_group, key=partial(self._group, groups, row=-1))
+            end = bisect_right(numbers, last_group, key=partial(self._group, groups, row=0))
+            numbers = numbers[start:end]
         reader = self._reader if values else ipc.open_file(self._data, options=_NO_VALUES)
         return [partial(self._batch, reader, number) for number in numbers]
 
@@ -152,17 +146,23 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
     try:
         schemas = msgspec.json.decode(metadata[_STATES_KEY], type=list[StateSchema])
     except (KeyError, msgspec.DecodeError) as e:
-        raise CorruptFileError(f"state file {name} does not say what is in it: {e}") from e
+        raise CorruptFileError(f"state file {name} does not describe its states: {e}") from e
     if not reader.schema.equals(COLUMNS):
         raise CorruptFileError(f"state file {name} has the columns {reader.schema.names}")
     return Delta(schemas, buffer, name)
 
 
+def open_delta(file: StateFile, read: ReadFile) -> Delta:
+    """Open a state file; raises `CorruptFileError` if it is not what its `StateFile` says."""
+    data = file.inline if file.inline is not None else read(file)
+    check(data, file.length, file.digest, file.path)
+    return read_delta(data, file.path)
+
+
 class DeltaBuilder:
     """Collects what changed in one epoch, from all backends of a task."""
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self) -> None:
         self._schemas: list[StateSchema] = []
         self._counts: list[int] = []
         self._groups: list[int] = []
@@ -190,37 +190,32 @@ class DeltaBuilder:
 
     def build(self) -> BuiltDelta | None:
         """The state file of the epoch; None when nothing changed."""
-        rows = len(self._keys)
-        if not rows:
+        if not self._keys:
             return None
-        groups = np.array(self._groups, np.int32)
         states = np.repeat(np.arange(len(self._counts), dtype=np.int16), self._counts)
+        columns = [states, self._groups, self._keys, self._subs, self._values]
+        return build_delta(
+            self._schemas,
+            pa.table(
+                [pa.array(c, f.type) for c, f in zip(columns, WIDE_COLUMNS, strict=True)],
+                schema=WIDE_COLUMNS,
+            ),
+        )
+
+
+def build_delta(schemas: Sequence[StateSchema], rows: pa.Table) -> BuiltDelta:
+    """The state file of some rows with `WIDE_COLUMNS`, which are sorted by key group here."""
+    groups = rows["group"].to_numpy()
+    if (np.diff(groups) < 0).any():
         order = np.argsort(groups, kind="stable")
-        groups, states = groups[order], states[order]
-        index = order.tolist()
-        keys = [self._keys[i] for i in index]
-        subs = [self._subs[i] for i in index]
-        values = [self._values[i] for i in index]
-        batches = (
-            pa.record_batch(
-                [
-                    pa.array(states[a:b]),
-                    pa.array(groups[a:b]),
-                    pa.array(keys[a:b], pa.binary()),
-                    pa.array(subs[a:b], pa.binary()),
-                    pa.array(values[a:b], pa.binary()),
-                ],
-                schema=COLUMNS,
-            )
-            for a, b in _cuts(_sizes(keys, subs, values))
-        )
-        return BuiltDelta(
-            write_delta(self._schemas, batches),
-            rows,
-            int(groups[0]),
-            int(groups[-1]),
-            tuple(sorted({s.uid for s in self._schemas})),
-        )
+        rows, groups = rows.take(pa.array(order)), groups[order]
+    return BuiltDelta(
+        write_delta(schemas, bounded_batches(rows)),
+        len(rows),
+        int(groups[0]),
+        int(groups[-1]),
+        tuple(sorted({schema.uid for schema in schemas})),
+    )
 
 
 def bounded_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -243,13 +238,6 @@ def _narrow(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
         if ends[array.offset + len(array)] > _MOST_OFFSET:  # the slice lies far back in its chunk
             array = array.take(pa.array(np.arange(len(array))))
     return array.cast(wanted)
-
-
-def _sizes(*columns: list[bytes] | list[bytes | None]) -> npt.NDArray[np.int64]:
-    sizes = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        sizes += np.array([0 if x is None else len(x) for x in column], np.int64)
-    return sizes
 
 
 def _cuts(sizes: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from turnback.storage.base import Storage
 from turnback.storage.open import open_storage
@@ -19,17 +20,11 @@ class StateFile(msgspec.Struct, frozen=True):
     """One immutable file of keyed state, as a manifest refers to it.
 
     Of a file only the rows in its key groups and of its operators count: after a rescale several
-    partitions share one file, each with its own `clip` of it.
+    partitions share one file, each with a part of its key groups.
 
     Attributes:
         path: Where it is, relative to the job's storage; never used twice.
-        length: Bytes.
-        digest: Of those bytes.
-        rows: Number of rows in it, an upper bound when clipped.
-        first_epoch: Oldest epoch whose changes are in it.
-        last_epoch: Newest one.
-        first_group: Smallest key group that counts.
-        last_group: Greatest one.
+        rows: Number of rows in it; an upper bound where only a part of them counts.
         operators: The uids whose rows count.
         complete: It holds everything up to `last_epoch` and no tombstones.
         inline: The bytes themselves, when they travel in the message.
@@ -51,20 +46,6 @@ class StateFile(msgspec.Struct, frozen=True):
     inline: bytes | None = None
     lineage: tuple[tuple[str, int], ...] = msgspec.field(name="lines", default=())
 
-    def overlaps(self, first: int, last: int) -> bool:
-        """Whether any of the key groups first..last are in the file."""
-        return self.first_group <= last and first <= self.last_group
-
-    def clip(self, first: int, last: int) -> StateFile | None:
-        """The same file with only the key groups first..last; None when it has none of them."""
-        if not self.overlaps(first, last):
-            return None
-        return msgspec.structs.replace(
-            self,
-            first_group=max(first, self.first_group),
-            last_group=min(last, self.last_group),
-        )
-
     def line_at(self, epoch: int) -> str | None:
         """The line that wrote an epoch; None if the file does not cover it or does not know."""
         if self.first_epoch <= epoch <= self.last_epoch:
@@ -84,10 +65,8 @@ def merged_lineage(
 ) -> tuple[tuple[str, int], ...]:
     """The lineage of files merged into one.
 
-    Args:
-        files: The files.
-        complete: Whether the merged file is. Then only its last epoch counts, because a store
-            that is behind it is rebuilt, and the lineage does not grow with every attempt.
+    Of a complete file only the last epoch counts, because a store that is behind it is rebuilt; so
+    its lineage does not grow with every attempt.
     """
     last: dict[str, int] = {}
     for file in files:
@@ -102,13 +81,10 @@ Span = tuple[int, int]
 
 
 def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[StateFile, ...]:
-    """The parts of a snapshot's files that hold the state of some operators in some key groups.
+    """The parts of a snapshot's files that hold some operators' state in some key groups, in order.
 
-    A complete file says all there is to say about its operators in its key groups, so older files
-    count only outside of those.
-
-    Returns:
-        Clipped files, in the order in which they are applied.
+    A complete file holds all there is of its operators in its key groups, so older files count only
+    outside of those.
     """
     open_spans = {uid: [span] for uid, span in wanted.items()}
     shared: list[StateFile] = []
@@ -122,14 +98,11 @@ def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[State
             if file.complete and uid in open_spans:
                 covered = (file.first_group, file.last_group)
                 open_spans[uid] = [r for s in open_spans[uid] for r in _without(s, covered)]
-        shared += [_part(file, span, uids) for span, uids in parts.items()]
+        shared += [
+            replace(file, first_group=first, last_group=last, operators=tuple(uids))
+            for (first, last), uids in parts.items()
+        ]
     return tuple(in_order(shared))
-
-
-def _part(file: StateFile, span: Span, uids: list[str]) -> StateFile:
-    return msgspec.structs.replace(
-        file, first_group=span[0], last_group=span[1], operators=tuple(uids)
-    )
 
 
 def _without(span: Span, hole: Span) -> list[Span]:
@@ -139,10 +112,9 @@ def _without(span: Span, hole: Span) -> list[Span]:
 
 @dataclass(frozen=True)
 class StorageRef:
-    """Where files are or go; opened anew in every worker.
+    """The directory of a job or a savepoint; opened anew in every worker.
 
     Attributes:
-        uri: The directory of a job or a savepoint.
         options: Credentials and endpoints of object stores.
         inline: Whether state travels inside messages (driver memory) instead.
     """
@@ -174,19 +146,14 @@ MOST = 4 * FAN_IN
 
 
 class Merge(NamedTuple):
-    """Files to be replaced by one.
-
-    Attributes:
-        files: Neighbours, in order.
-        final: They are all there is of the partition's past, so the result is complete.
-    """
+    """Neighbouring files to be replaced by one; a `final` merge of all of them is complete."""
 
     files: tuple[StateFile, ...]
     final: bool
 
 
 class _Unit(NamedTuple):
-    """Files with one last epoch; never torn apart, so that the order of files stays clear."""
+    """Files with one last epoch; never separated, so that the order of files stays clear."""
 
     files: tuple[StateFile, ...]
     size: int

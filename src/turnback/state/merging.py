@@ -1,7 +1,8 @@
 """Merges state files: the last write of each entry counts, after the last clear.
 
 Files are read a batch at a time, in pieces of some key groups each, so that a merge needs little
-memory however large the files are.
+memory however large the files are: at once it holds the compressed files, the compressed result and
+some of their rows, or of a key group that is too large, the keys of all rows.
 """
 
 from __future__ import annotations
@@ -20,63 +21,47 @@ from turnback.state.delta import (
     BuiltDelta,
     Delta,
     DeltaBatch,
+    ReadFile,
     bounded_batches,
-    read_delta,
+    open_delta,
     write_delta,
 )
 from turnback.state.files import StateFile, in_order
 from turnback.state.replica import check_compatible, select
 from turnback.state.schema import LONGEST, SINGLE_KINDS, StateSchema, component
-from turnback.storage.envelope import check
 
 _ENTRY = ["state", "group", "key", "sub"]
 _OWNER = _ENTRY[:3]
 _MOST_IDS = 1 << 62
 
+HELD_BYTES = 128 << 20
+"""A piece with more bytes than this is cut; a key group with more is never held as a whole."""
+
 Mask = npt.NDArray[np.bool_]
 
 
-Read = Callable[[StateFile], bytes]
+def merge(files: Sequence[StateFile], read: ReadFile, *, final: bool) -> BuiltDelta:
+    """Fold neighbouring files of a partition into one.
 
-
-def merge(files: Sequence[StateFile], read: Read, *, final: bool) -> BuiltDelta:
-    """Fold files into one: the last write of each entry wins, and clears are honoured.
-
-    Of each file only the key groups and operators that count are taken. In memory at once are the
-    compressed files, the compressed result and some of their rows; of a key group that is too
-    large, the keys of all rows.
-
-    Args:
-        files: Neighbours among the files of a partition.
-        read: Gives the bytes of a file that does not carry them inline.
-        final: Nothing older is left, so tombstones are dropped.
-
-    Raises:
-        CorruptFileError: A file is not what its `StateFile` says.
+    Of each file only the key groups and operators that count are taken. When it is `final`, nothing
+    older is left, and tombstones are dropped.
     """
     states = _States()
-    kept = _Kept(_folded(files, read, states, final=final))
-    data = write_delta(states.schemas, kept.batches())
-    first, last = kept.groups or (
+    merged = _Counter(_folded(files, read, states, final=final))
+    data = write_delta(states.schemas, merged.batches())
+    first, last = merged.groups or (
         min(file.first_group for file in files),
         max(file.last_group for file in files),
     )
-    operators = tuple(sorted({states.schemas[i].uid for i in kept.states}))
-    return BuiltDelta(data, kept.rows, first, last, operators)
+    operators = tuple(sorted({states.schemas[i].uid for i in merged.states}))
+    return BuiltDelta(data, merged.rows, first, last, operators)
 
 
-def live_rows(files: Sequence[StateFile], read: Read) -> Iterator[tuple[StateSchema, pa.Table]]:
-    """What is there after all these files, without tombstones, in ascending key groups.
+def live_rows(files: Sequence[StateFile], read: ReadFile) -> Iterator[tuple[StateSchema, pa.Table]]:
+    """The rows of all these files, as `share` gives them, that are not overwritten or deleted.
 
-    In memory at once is what `merge` needs. Every table holds rows of one state, with the columns
-    group, key, sub and value; the tables of a state follow each other in the order of groups.
-
-    Args:
-        files: As `share` gives them.
-        read: Gives the bytes of a file that does not carry them inline.
-
-    Raises:
-        CorruptFileError: A file is not what its `StateFile` says.
+    Every table holds rows of one state, with the columns group, key, sub and value; the tables of a
+    state follow each other in the order of groups.
     """
     states = _States()
     for rows in _folded(files, read, states, final=True):
@@ -87,16 +72,16 @@ def live_rows(files: Sequence[StateFile], read: Read) -> Iterator[tuple[StateSch
 
 
 def _folded(
-    files: Sequence[StateFile], read: Read, states: _States, *, final: bool
+    files: Sequence[StateFile], read: ReadFile, states: _States, *, final: bool
 ) -> Iterable[pa.Table]:
     """The rows that count; all states are numbered before the first of them comes."""
-    sources = [_Source(file, _checked(file, read), states) for file in in_order(files)]
+    sources = [_Source(file, open_delta(file, read), states) for file in in_order(files)]
     single = states.single()
     return (rows for piece in _pieces(sources) for rows in _fold(piece, single, final=final))
 
 
-class _Kept:
-    """The rows of the merged file, counted as they pass."""
+class _Counter:
+    """Counts the rows of the merged file as they pass."""
 
     def __init__(self, pieces: Iterable[pa.Table]) -> None:
         self._pieces = pieces
@@ -116,34 +101,17 @@ class _Kept:
             yield from bounded_batches(piece)
 
 
-def _checked(file: StateFile, read: Read) -> Delta:
-    data = file.inline if file.inline is not None else read(file)
-    check(data, file.length, file.digest, file.path)
-    return read_delta(data, file.path)
-
-
-HELD_BYTES = 128 << 20
-"""A piece with more bytes than this is cut; a key group with more is never held as a whole."""
-
-
 class _Part(NamedTuple):
-    """Some rows of a piece, read when they are asked for.
-
-    Attributes:
-        rows: Gives the rows, with the columns of a state file.
-        keys: Gives the same rows without their values.
-    """
+    """Some rows of a piece, read when they are needed; as `keys` without their values."""
 
     rows: Callable[[], pa.Table]
     keys: Callable[[], pa.Table]
 
 
 class _Piece(NamedTuple):
-    """Some key groups of all files.
+    """The rows of some key groups, in the order of the files.
 
-    Attributes:
-        parts: Their rows, in the order of the files.
-        large: They are rows of one key group, and more than fit into memory.
+    A `large` piece is one key group with more rows than fit into memory.
     """
 
     parts: Sequence[_Part]
@@ -158,7 +126,7 @@ class _States:
         self._numbers: dict[tuple[str, str], int] = {}
 
     def number(self, schema: StateSchema) -> int:
-        """The number of a state; refuses one that was stored in two ways."""
+        """Number a state; raises `IncompatibleStateError` if it was stored with two types."""
         number = self._numbers.setdefault(schema.id, len(self.schemas))
         if number == len(self.schemas):
             self.schemas.append(schema)
@@ -206,14 +174,11 @@ class _Source:
 
     def take(self, last: int | None) -> list[pa.Table]:
         """Hand out the rows of all groups up to the last."""
-        if last is None:
-            taken, self._held = self._held, []
-            return taken
-        taken, self._held = _split(self._held, last)
+        taken, self._held = (self._held, []) if last is None else _split(self._held, last)
         return taken
 
-    def leave_out(self, group: int) -> list[_Part]:
-        """Go on after a group, the next one; returns where its rows can be read."""
+    def skip(self, group: int) -> list[_Part]:
+        """Skip the next group; return its rows, to be read later."""
         if not self._first <= group <= self._last:
             return []
         parts = [
@@ -244,11 +209,7 @@ class _Source:
 
 
 def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
-    """All rows of the sources, in ascending key groups.
-
-    In memory at once are a batch of each source, what the piece holds, and no more than
-    `HELD_BYTES` beyond.
-    """
+    """All rows of the sources, in ascending key groups."""
     while True:
         bounds = [bound for s in sources if (bound := s.safe()) is not None]
         last = min(bounds, default=None)
@@ -257,7 +218,7 @@ def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
         if last is None:
             return
         if not taken and sum(s.held_bytes for s in sources) > HELD_BYTES:
-            yield _Piece([part for s in sources for part in s.leave_out(last + 1)], True)
+            yield _Piece([part for s in sources for part in s.skip(last + 1)], True)
             continue
         for source in sources:
             if source.safe() == last:
@@ -295,13 +256,7 @@ def _split(tables: list[pa.Table], last: int) -> tuple[list[pa.Table], list[pa.T
 
 
 def _fold(piece: _Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
-    """The rows of a piece that still count, sorted by group, clears first.
-
-    Args:
-        piece: The rows, in the order in which they were written.
-        single: By number of the state, whether it has one value per key.
-        final: Nothing older is left, so tombstones are dropped.
-    """
+    """The rows of a piece that still count, sorted by group, clears first."""
     if piece.large:
         yield from _fold_large(piece, single, final)
         return
@@ -331,19 +286,18 @@ def _fold_large(piece: _Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
 
 
 def _shortened(keys: pa.Table) -> pa.Table:
-    """Put hashes in the place of long keys, so that many rows of one key do not hold it each."""
+    """Replace long keys by hashes, so that many rows of one key do not hold it each."""
     for name in ("key", "sub"):
         column = keys[name]
         if (pc.max(pc.binary_length(column)).as_py() or 0) > LONGEST:
-            short = [None if v is None else _short(v) for v in column.to_pylist()]
+            # Four times the hash is longer than anything that stands for itself.
+            short = [
+                v if v is None or len(v) <= LONGEST else component(v) * 4
+                for v in column.to_pylist()
+            ]
             index = keys.schema.get_field_index(name)
             keys = keys.set_column(index, keys.field(name), pa.array(short, column.type))
     return keys
-
-
-def _short(data: bytes) -> bytes:
-    # Four times the hash is longer than anything that stands for itself.
-    return data if len(data) <= LONGEST else component(data) * 4
 
 
 def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
@@ -351,20 +305,17 @@ def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
     count = len(rows)
     many = ~single[rows["state"].to_numpy()]
     clears = many & rows["sub"].is_null().to_numpy()
+    ids = _identify(rows, _ENTRY)
+    last = np.zeros(int(ids.max()) + 1, np.int64)
+    last[ids] = np.arange(count)  # of equal ids the last assignment stays
     keep = np.zeros(count, np.bool_)
-    keep[_last_of_each(_identify(rows, _ENTRY))] = True
+    keep[last] = True
     if clears.any():
         owner = _identify(rows, _OWNER)
         cleared_at = np.full(int(owner.max()) + 1, -1, np.int64)
         cleared_at[owner[clears]] = np.flatnonzero(clears)
         keep &= ~many | (np.arange(count) >= cleared_at[owner])
     return keep, clears
-
-
-def _last_of_each(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    last = np.zeros(int(ids.max()) + 1, np.int64)
-    last[ids] = np.arange(len(ids))  # of equal ids the last assignment stays
-    return last
 
 
 def _identify(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from turnback.core.errors import ConfigurationError, IncompatibleStateError, StateError
-from turnback.state.delta import read_delta
+from turnback.state.delta import ReadFile, open_delta
 from turnback.state.files import StateFile, in_order
 from turnback.state.schema import (
     GROUPS,
@@ -27,19 +27,14 @@ from turnback.state.schema import (
     state_prefix,
     wrap,
 )
-from turnback.state.stores import Changes, HashMapStore, RocksOptions, RocksStore
+from turnback.state.stores import Changes, HashMapStore, LocalStore, RocksStore
 from turnback.storage.directory import DirectoryLock, sweep_private, take_private
-from turnback.storage.envelope import check
 
 
 class Applier:
     """Turns the rows of one state file into changes of a local store.
 
-    Args:
-        stored: The states of the file.
-        wanted: The states of the program; rows of any other are left out.
-        first_group: Smallest key group wanted.
-        last_group: Greatest one.
+    Rows of other states than the wanted ones are left out.
     """
 
     def __init__(
@@ -60,37 +55,20 @@ class Applier:
     def changes(self, batch: pa.RecordBatch) -> Changes:
         batch = select(batch, self._first, self._last)
         if len(self._wanted) < len(self._prefixes):
-            wanted = pc.is_in(batch["state"], pa.array(self._wanted, pa.int16()))
-            batch = batch.filter(wanted)
+            batch = batch.filter(pc.is_in(batch["state"], pa.array(self._wanted, pa.int16())))
         states, groups, keys, subs, values = (column.to_pylist() for column in batch.columns)
-        if batch.column(3).null_count == batch.num_rows and all(self._single):
-            return self._single_valued(states, groups, keys, values)
-        return self._mixed(states, groups, keys, subs, values)
-
-    def _single_valued(
-        self, states: list[int], groups: list[int], keys: list[bytes], values: list[bytes | None]
-    ) -> Changes:
-        prefixes, lengths, numbers = self._prefixes, LENGTHS, GROUPS
-        if max(map(len, keys), default=0) > LONGEST:
-            return self._mixed(states, groups, keys, [None] * len(keys), values)
-        where = [
-            prefixes[s] + numbers[g] + lengths[len(k)] + k
-            for s, g, k in zip(states, groups, keys, strict=True)
-        ]
-        return Changes([], where, values)
-
-    def _mixed(
-        self,
-        states: list[int],
-        groups: list[int],
-        keys: list[bytes],
-        subs: list[bytes | None],
-        values: list[bytes | None],
-    ) -> Changes:
+        prefixes, single = self._prefixes, self._single
+        has_subs = batch.column(3).null_count < batch.num_rows
+        if all(single) and not has_subs and max(map(len, keys), default=0) <= LONGEST:
+            lengths, numbers = LENGTHS, GROUPS
+            where = [
+                prefixes[s] + numbers[g] + lengths[len(k)] + k
+                for s, g, k in zip(states, groups, keys, strict=True)
+            ]
+            return Changes([], where, values)
         changes = Changes([], [], [])
         clear, put_key = changes.clears.append, changes.keys.append
         put_value = changes.values.append
-        prefixes, single = self._prefixes, self._single
         for s, g, key, sub, value in zip(states, groups, keys, subs, values, strict=True):
             where = prefixes[s] + GROUPS[g] + component(key)
             if sub is not None:
@@ -127,17 +105,14 @@ def check_compatible(stored: StateSchema, wanted: StateSchema) -> None:
 
 
 Opening = Literal["home", "caught-up", "rebuilt"]
-"""How a store was found: as it was left, behind some files, or not at all."""
-Read = Callable[[StateFile], bytes]
-
-Store = RocksStore | HashMapStore
+"""How a store was brought up to date: it was, some files were applied, or all of them."""
 
 STORE_FORMAT = 2
 _UNFINISHED = -1
 
 
 class StoreVersion(msgspec.Struct, frozen=True):
-    """What a local store says of itself; written with every batch.
+    """The marker of a local store, written with every batch.
 
     Attributes:
         version: Last epoch applied; negative while a file is being applied in parts.
@@ -153,20 +128,12 @@ class StoreVersion(msgspec.Struct, frozen=True):
 
 
 class Replica:
-    """A local store brought to the newest confirmed epoch, and locked.
+    """A local store brought to the newest confirmed epoch, and locked."""
 
-    Attributes:
-        store: Where the keyed state is read from.
-        opening: How it was brought there.
-        version: The last epoch in it; -1 when there is no state yet.
-        directory: Where it is.
-    """
-
-    def __init__(self, store: Store, directory: Path, lock: DirectoryLock) -> None:
+    def __init__(self, store: LocalStore, lock: DirectoryLock) -> None:
         self.store = store
         self.opening: Opening = "home"
-        self.version = -1
-        self.directory = directory
+        self.directory = lock.directory
         self._lock: DirectoryLock | None = lock
 
     def close(self) -> None:
@@ -180,47 +147,27 @@ class Replica:
                 shutil.rmtree(self.directory, ignore_errors=True)
             lock.release()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def open_replica(
     kind: str,
     directory: Path,
     files: Sequence[StateFile],
-    read: Read,
+    read: ReadFile,
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
-    options: RocksOptions | None = None,
     layout: str = "",
 ) -> Replica:
     """Open the local store of a partition and bring it to the last epoch of its files.
 
-    Args:
-        kind: ``hashmap`` or ``rocksdb``.
-        directory: Where the store lives between epochs. When another process has it locked, a
-            private store beside it is used instead, and removed on close.
-        files: All confirmed state files that hold any of the partition's key groups.
-        read: Gives the bytes of a file that does not carry them inline.
-        schemas: The states of the program; rows of any other state are left out.
-        groups: First and last key group of the partition.
-        options: Of the RocksDB store.
-        layout: Whatever else decides which rows of the files count, such as the operators' own
-            parallelism; a store filled under another one is rebuilt.
+    When another process has the directory locked, a private store beside it is used instead, and
+    removed on close. Of the files, which are all that hold any of the key groups, only rows of the
+    states in `schemas` count. Whatever else decides which rows count, such as the operators' own
+    parallelism, is the `layout`: a store filled under another one is rebuilt.
 
     Raises:
         CorruptFileError: A file is not what the manifest says; nothing is served.
         IncompatibleStateError: A stored state does not fit the program.
     """
-    directory = Path(directory)
     scope = _scope(kind, schemas, groups, layout)
     directory.parent.mkdir(parents=True, exist_ok=True)
     lock = DirectoryLock.take(directory)
@@ -230,10 +177,10 @@ def open_replica(
         sweep_private(directory)
     replica = None
     try:
-        replica = _opened(kind, lock, options)
+        replica = Replica(_open_store(kind, lock.directory), lock)
         todo = _outstanding(_version_of(replica.store), files, scope)
         if todo is None:
-            _wipe(replica, kind, options)
+            _wipe(replica, kind)
             todo = in_order(files)
             replica.opening = "rebuilt" if todo else "home"
         elif todo:
@@ -271,16 +218,14 @@ def _same_line(stored: StoreVersion, file: StateFile) -> bool:
 def _apply(
     replica: Replica,
     todo: list[StateFile],
-    read: Read,
+    read: ReadFile,
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
     scope: str,
 ) -> None:
     store = replica.store
     for file, after in zip_longest(todo, todo[1:]):
-        data = file.inline if file.inline is not None else read(file)
-        check(data, file.length, file.digest, file.path)
-        delta = read_delta(data, file.path)
+        delta = open_delta(file, read)
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
         mine = [schema for schema in schemas if schema.uid in file.operators]
         applier = Applier(delta.schemas, mine, first, last)
@@ -297,43 +242,37 @@ def _apply(
             store.write(changes, finished if number == len(batches) else unfinished)
     if todo:
         store.settle()
-    reached = _version_of(store)
-    replica.version = -1 if reached is None else reached.version
 
 
-def _opened(kind: str, lock: DirectoryLock, options: RocksOptions | None) -> Replica:
+def _open_store(kind: str, directory: Path) -> LocalStore:
+    """Open a store; one that cannot be opened is replaced by an empty one."""
+    if kind not in _STORES:
+        raise ConfigurationError(
+            f"unknown state backend {kind!r}; known are {' and '.join(_STORES)}"
+        )
     try:
-        store = _open_store(kind, lock.directory, options)
+        return _STORES[kind](directory)
     except StateError:
-        shutil.rmtree(lock.directory, ignore_errors=True)
-        store = _open_store(kind, lock.directory, options)
-    return Replica(store, lock.directory, lock)
+        shutil.rmtree(directory, ignore_errors=True)
+        return _STORES[kind](directory)
 
 
-def _wipe(replica: Replica, kind: str, options: RocksOptions | None) -> None:
-    if _is_empty(replica.store):
-        return
+_STORES: dict[str, Callable[[Path], LocalStore]] = {
+    "hashmap": HashMapStore,
+    "rocksdb": RocksStore,
+}
+
+
+def _wipe(replica: Replica, kind: str) -> None:
+    with suppress(StateError):
+        if next(replica.store.scan(b""), None) is None:
+            return
     replica.store.close()
     shutil.rmtree(replica.directory, ignore_errors=True)
-    replica.store = _open_store(kind, replica.directory, options)
+    replica.store = _open_store(kind, replica.directory)
 
 
-def _is_empty(store: Store) -> bool:
-    try:
-        return next(store.scan(b""), None) is None
-    except StateError:
-        return False
-
-
-def _open_store(kind: str, directory: Path, options: RocksOptions | None) -> Store:
-    if kind == "rocksdb":
-        return RocksStore(directory, options)
-    if kind == "hashmap":
-        return HashMapStore(directory)
-    raise ConfigurationError(f"unknown state backend {kind!r}; known are hashmap and rocksdb")
-
-
-def _version_of(store: Store) -> StoreVersion | None:
+def _version_of(store: LocalStore) -> StoreVersion | None:
     try:
         data = store.marker()
         return None if data is None else msgspec.msgpack.decode(data, type=StoreVersion)

@@ -25,13 +25,7 @@ SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
 
 
 class KeySchema(msgspec.Struct, frozen=True):
-    """How a stream is keyed.
-
-    Attributes:
-        types: Descriptors of the types that make up the key.
-        columns: Whether it is keyed by columns; key groups are computed differently for columns
-            and for functions.
-    """
+    """How a stream is keyed: by `columns` or a function, which give different key groups."""
 
     types: tuple[Descriptor, ...]
     columns: bool
@@ -57,10 +51,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a stored state without reading it.
 
     Attributes:
-        uid: Operator it belongs to.
-        name: Name of the state.
         kind: One of `KINDS`.
-        key: How its stream is keyed.
         value: Descriptor of the type of values, list elements or accumulators.
         sub: Descriptor of a map's key type, else None.
     """
@@ -78,16 +69,13 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
 
     def differences(self, other: StateSchema) -> list[tuple[str, Any, Any]]:
         """What keeps values of one from being read as the other: (what, self's, other's)."""
-        return [
-            (label, mine, theirs)
-            for label, mine, theirs in (
-                ("kind", self.kind, other.kind),
-                ("key type", self.key, other.key),
-                ("map key type", self.sub, other.sub),
-                ("value type", self.value, other.value),
-            )
-            if mine != theirs
-        ]
+        compared = (
+            ("kind", self.kind, other.kind),
+            ("key type", self.key, other.key),
+            ("map key type", self.sub, other.sub),
+            ("value type", self.value, other.value),
+        )
+        return [(what, mine, theirs) for what, mine, theirs in compared if mine != theirs]
 
 
 LONGEST = 120
@@ -123,12 +111,7 @@ def wrapped_size(data: bytes) -> int:
 
 
 def split_sub(rest: bytes, value: bytes) -> tuple[bytes, bytes]:
-    """The map key and the value of an entry.
-
-    Args:
-        rest: The store key after the component of the key.
-        value: The stored value after the wrapping of the key.
-    """
+    """The map key and the value of an entry, from what follows the key in store key and value."""
     if rest[0] != HASHED:
         return rest[1:], value
     end = _SIZE.size + _SIZE.unpack_from(value)[0]

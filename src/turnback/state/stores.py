@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import lmdb
 from rocksdict import (
@@ -25,12 +26,9 @@ from turnback.core.errors import StateError
 
 
 class Changes(NamedTuple):
-    """One atomic batch: first the clears, then the puts in order.
+    """One atomic batch: prefixes below which everything is deleted, then puts in order.
 
-    Attributes:
-        clears: Prefixes below which everything stored before is deleted.
-        keys: Store keys to be put or deleted.
-        values: The value of each key; None deletes it.
+    A value of None deletes its key.
     """
 
     clears: list[bytes]
@@ -42,46 +40,73 @@ MARKER = b"\0"
 """Store key of the marker; real keys are longer than 8 bytes."""
 
 
-class LocalStore(Protocol):
+class LocalStore(ABC):
     """A sorted map from bytes to bytes on this machine; a cache of state files, nothing more.
 
     Used by one thread at a time. What was written is there after `close`; after a crash the store
     is as it was after one of the earlier writes, or refuses to open.
+
+    Attributes:
+        broken: Whether an operation has failed, so that the store must not be used again.
     """
+
+    name: ClassVar[str]
+    remedy: ClassVar[str]
+    _get: Callable[[bytes], bytes | None]
+
+    def __init__(self, directory: Path) -> None:
+        self.broken = False
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
 
     def marker(self) -> bytes | None:
         """What the last write left as its marker; None when nothing was ever written."""
+        return self.get(MARKER)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
+        try:
+            return self._get(key)
+        except Exception as e:
+            raise self._failure("read", e) from e
 
+    @abstractmethod
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All entries below a prefix, in key order."""
 
+    @abstractmethod
     def write(self, changes: Changes, marker: bytes) -> None:
         """Apply a batch and set the marker, both or neither."""
 
     def settle(self) -> None:
         """Called once when the store is up to date and about to be read."""
+        return
 
+    @abstractmethod
     def close(self) -> None:
         """Give up the store; what was written stays."""
+
+    def _failure(self, what: str, cause: Exception) -> StateError:
+        self.broken = True
+        return StateError(
+            f"cannot {what} the {self.name} store {self._directory}: {cause}; {self.remedy}"
+        )
 
 
 _SMALLEST_MAP = 256 << 20
 
 
-class HashMapStore:
+class HashMapStore(LocalStore):
     """A store in memory: LMDB in a directory of shared memory, where other processes find it.
 
     Nothing is ever synced: pages survive a killed process, and shared memory does not survive the
     machine. On a real disk the store must not be trusted after a reboot.
     """
 
+    name = "memory"
+    remedy = "if shared memory is full, use the rocksdb backend or give the machine more of it"
+
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.broken = False
-        directory.mkdir(parents=True, exist_ok=True)
+        super().__init__(directory)
         data = directory / "data.mdb"
         size = data.stat().st_size if data.exists() else 0
         try:
@@ -96,16 +121,7 @@ class HashMapStore:
             self._reader: Any = self._env.begin()
         except (lmdb.Error, OSError) as e:
             raise StateError(f"cannot open the memory store {directory}: {e}") from e
-        self._get: Callable[[bytes], bytes | None] = self._reader.get
-
-    def marker(self) -> bytes | None:
-        return self.get(MARKER)
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            return self._get(key)
-        except lmdb.Error as e:
-            raise self._failure("read", e) from e
+        self._get = self._reader.get
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield from _below(self._reader, prefix)
@@ -115,7 +131,7 @@ class HashMapStore:
         while True:
             try:
                 with self._env.begin(write=True) as txn:
-                    _apply(txn, changes)
+                    _apply(changes, partial(_below, txn), txn.put, txn.delete)
                     txn.put(MARKER, marker)
                 break
             except lmdb.MapFullError:
@@ -124,9 +140,6 @@ class HashMapStore:
                 raise self._failure("write", e) from e
         self._reader = self._env.begin()
         self._get = self._reader.get
-
-    def settle(self) -> None:
-        """Nothing to do."""
 
     def close(self) -> None:
         self._stop_reading()
@@ -137,18 +150,16 @@ class HashMapStore:
             self._reader.abort()
             self._reader = None
 
-    def _failure(self, what: str, cause: Exception) -> StateError:
-        self.broken = True
-        return StateError(
-            f"cannot {what} the memory store {self._directory}: {cause}; if shared memory is full, "
-            f"use the rocksdb backend or give the machine more of it"
-        )
 
-
-def _apply(txn: Any, changes: Changes) -> None:
-    put, delete = txn.put, txn.delete
+def _apply(
+    changes: Changes,
+    scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]],
+    put: Callable[[bytes, bytes], object],
+    delete: Callable[[bytes], object],
+) -> None:
     for prefix in changes.clears:
-        for key in [key for key, _ in _below(txn, prefix)]:
+        # In RocksDB a range tombstone would be cheaper here and dearer for every read after it.
+        for key in [key for key, _ in scan(prefix)]:
             delete(key)
     for key, value in zip(changes.keys, changes.values, strict=True):
         if value is None:
@@ -167,67 +178,39 @@ def _below(txn: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
             yield key, value
 
 
-_MEBI = 1 << 20
+_BLOCK_CACHE = 64 << 20  # for all stores of a process: cached blocks, indexes and filters
+_WRITE_BUFFER = 32 << 20
+# Stores are open only for moments, and a compaction that does not end before the close is lost, so
+# levels and files are small. Few files are held open, so that opening a large store is quick.
+_LEVEL_BASE = 32 << 20
+_FILE_SIZE = 8 << 20
+_MAX_OPEN_FILES = 256
+_MAX_UNSORTED = 8  # level-0 files a store may be left with; above it, closing waits
+_LARGE_VALUE = 64 << 10  # larger values have files of their own kind
 
 
-@dataclass(frozen=True)
-class RocksOptions:
-    """Memory and shape of a RocksDB store.
-
-    Attributes:
-        block_cache: Bytes of cached blocks, indexes and filters, for all stores of a process.
-        write_buffer: Bytes written before a flush to disk.
-        level_base: Bytes of the first level. Stores are open only for moments, and a compaction
-            that does not end before the close is lost, so levels and files are kept small.
-        file_size: Bytes of one table file.
-        max_open_files: Table files held open; few, so that opening a large store is quick.
-        most_unsorted: Level-0 files a store may be left with; above it, closing waits.
-        large_value: Bytes from which a value is kept in a file of its own kind.
-    """
-
-    block_cache: int = 64 * _MEBI
-    write_buffer: int = 32 * _MEBI
-    level_base: int = 32 * _MEBI
-    file_size: int = 8 * _MEBI
-    max_open_files: int = 256
-    most_unsorted: int = 8
-    large_value: int = 64 << 10
-
-
-_caches: dict[int, Cache] = {}
-
-
-class RocksStore:
+class RocksStore(LocalStore):
     """A store on local disk, larger than memory.
 
     The write-ahead log is off: a batch lies in one memtable, and memtables reach the disk whole
     and in order, so a killed process leaves the store as it was after some earlier batch.
     """
 
-    def __init__(self, directory: Path, options: RocksOptions | None = None) -> None:
-        self._directory = directory
-        self._options = options or RocksOptions()
-        self.broken = False
-        directory.mkdir(parents=True, exist_ok=True)
+    name = "RocksDB"
+    remedy = "it will be rebuilt from the state files when the task is tried again"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
         try:
             # Options of an existing store count only when given for its column family too.
-            wanted = _options(self._options)
-            self._db = Rdict(str(directory), wanted, column_families={"default": wanted})
+            options = _options()
+            self._db = Rdict(str(directory), options, column_families={"default": options})
         except Exception as e:
             raise StateError(f"cannot open the RocksDB store {directory}: {e}") from e
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub errs
         self._db.set_write_options(unlogged)
-        self._get: Callable[[bytes], bytes | None] = self._db.get
-
-    def marker(self) -> bytes | None:
-        return self.get(MARKER)
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            return self._get(key)
-        except Exception as e:
-            raise self._failure("read", e) from e
+        self._get = self._db.get
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounded = ReadOptions()
@@ -241,17 +224,8 @@ class RocksStore:
 
     def write(self, changes: Changes, marker: bytes) -> None:
         batch = WriteBatch(raw_mode=True)
-        put, delete = batch.put, batch.delete
-        for prefix in changes.clears:
-            # Range tombstones would be cheaper here and dearer for every read after it.
-            for key, _ in self.scan(prefix):
-                delete(key)
-        for key, value in zip(changes.keys, changes.values, strict=True):
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
-        put(MARKER, marker)
+        _apply(changes, self.scan, batch.put, batch.delete)
+        batch.put(MARKER, marker)
         try:
             self._db.write(batch)
         except Exception as e:
@@ -267,7 +241,7 @@ class RocksStore:
     def close(self) -> None:
         deadline = time.monotonic() + 10
         try:
-            while self._unsorted() > self._options.most_unsorted and time.monotonic() < deadline:
+            while self._unsorted() > _MAX_UNSORTED and time.monotonic() < deadline:
                 time.sleep(0.005)
             self._db.close()
         except Exception as e:
@@ -275,13 +249,6 @@ class RocksStore:
 
     def _unsorted(self) -> int:
         return int(self._db.property_value("rocksdb.num-files-at-level0") or 0)
-
-    def _failure(self, what: str, cause: Exception) -> StateError:
-        self.broken = True
-        return StateError(
-            f"cannot {what} the RocksDB store {self._directory}: {cause}; it will be rebuilt from "
-            f"the state files when the task is tried again"
-        )
 
 
 def after(prefix: bytes) -> bytes | None:
@@ -292,13 +259,15 @@ def after(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes([stripped[-1] + 1])
 
 
-def _options(wanted: RocksOptions) -> Options:
-    cache = _caches.get(wanted.block_cache)
-    if cache is None:
-        # One for all stores of the process: blocks are known by file, and survive a reopening.
-        cache = _caches[wanted.block_cache] = Cache(wanted.block_cache)
+@cache
+def _block_cache(size: int) -> Cache:
+    # One for all stores of the process: blocks are known by file, and survive a reopening.
+    return Cache(size)
+
+
+def _options() -> Options:
     table = BlockBasedOptions()
-    table.set_block_cache(cache)
+    table.set_block_cache(_block_cache(_BLOCK_CACHE))
     table.set_bloom_filter(10, False)
     # In the cache, so that memory stays flat; in parts, because the whole filter of a file is
     # larger than a shard of the cache and would be read anew for nearly every get.
@@ -313,13 +282,13 @@ def _options(wanted: RocksOptions) -> Options:
     options.create_if_missing(True)
     options.set_block_based_table_factory(table)
     options.set_compression_type(DBCompressionType.lz4())
-    options.set_write_buffer_size(wanted.write_buffer)
-    options.set_max_bytes_for_level_base(wanted.level_base)
-    options.set_target_file_size_base(wanted.file_size)
+    options.set_write_buffer_size(_WRITE_BUFFER)
+    options.set_max_bytes_for_level_base(_LEVEL_BASE)
+    options.set_target_file_size_base(_FILE_SIZE)
     options.set_enable_blob_files(True)  # large values are not rewritten by compactions
-    options.set_min_blob_size(wanted.large_value)
+    options.set_min_blob_size(_LARGE_VALUE)
     options.set_enable_blob_gc(True)
-    options.set_max_open_files(wanted.max_open_files)
+    options.set_max_open_files(_MAX_OPEN_FILES)
     options.set_keep_log_file_num(1)
     options.set_skip_stats_update_on_db_open(True)
     options.set_stats_dump_period_sec(0)

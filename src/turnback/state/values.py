@@ -8,15 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import (
-    GROUPS,
-    LENGTHS,
-    LONGEST,
-    StateSchema,
-    component,
-    state_prefix,
-    wrapped_size,
-)
+from turnback.state.schema import GROUPS, StateSchema, component, state_prefix, wrapped_size
 from turnback.state.stores import LocalStore
 from turnback.types.coerce import NoneType, exact_classes, short_repr
 from turnback.types.frozen import is_mutable
@@ -35,11 +27,9 @@ class KeyContext:
     """What all states of an operator share: the current key, the epoch and the store.
 
     Attributes:
-        uid: The operator.
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
-        epoch: The current epoch.
-        locations: Of keys met so far; they depend on nothing but the key.
+        locations: Of the keys so far; they depend on nothing but the key.
         get: Reads one entry of the store.
         scan: Reads all entries below a prefix.
     """
@@ -78,13 +68,14 @@ class KeyContext:
             )
         encoded = self._codec.encode(key)
         group = self._codec.group(key, self.max_parallelism)
-        size = len(encoded)
-        if size <= LONGEST:
-            location = (group, encoded, GROUPS[group] + LENGTHS[size] + encoded, 0)
-        else:
-            location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
+        location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
         self.locations[key] = location
         return location
+
+    def current(self) -> tuple[bytes, int]:
+        """Of the current key, its part of store keys, and the bytes wrapped before its values."""
+        location = self.locations.get(self.key) or self.locate(self.key)
+        return location[2:]
 
     def locate_all(self, keys: Iterable[Any]) -> list[KeyLocation]:
         get, locate = self.locations.get, self.locate
@@ -98,25 +89,21 @@ class KeyContext:
 
 
 class _NoValue:
-    """The class of no value at all."""
+    """A class without values."""
 
 
 class CacheFormat:
     """How the values of a state are cached in memory until the epoch ends.
 
-    What counts is the value at the moment it was given to the state, and what is read is the same
-    in this epoch and in the next: a result must not depend on where an epoch ends. Values that can
-    be changed in place are therefore cached encoded, and every read gives a new one. All others are
-    cached as they are.
+    A result must not depend on where an epoch ends. Values that can be changed in place are
+    therefore cached encoded, and every read gives a new one. All others are cached as they are.
 
     Attributes:
         plain: Values of this very class are cached as they are, without a call of `to_cache`.
-        to_cache: Turns a value other than None into what is cached. Raises an error if it does not
-            fit.
+        to_cache: Turns a value other than None into what is cached; raises if it does not fit.
         from_cache: Turns what is cached into a value of the reader's own; None where it is that.
         from_bytes: Turns stored bytes into what is cached.
-        to_bytes: Turns what is cached into the bytes to be stored.
-        all_to_bytes: The same for many.
+        to_bytes: Turns what is cached into the bytes to be stored; `all_to_bytes` does many.
     """
 
     __slots__ = ("all_to_bytes", "from_bytes", "from_cache", "plain", "to_bytes", "to_cache")
@@ -169,7 +156,7 @@ def _same(value: Any) -> Any:
 
 
 class KeyedState:
-    """What all kinds of keyed state have in common."""
+    """Base of all kinds of keyed state."""
 
     __slots__ = ("_context", "_format", "_plain", "_prefix", "schema")
 
@@ -214,10 +201,9 @@ class KeyedState:
 
 
 class SingleState(KeyedState):
-    """A state of one value per key: what value, reducing and aggregating state have in common.
+    """Base of value, reducing and aggregating state, which have one value per key.
 
-    `_cache` holds every value seen or set in this epoch, as `CacheFormat` says, None where there is
-    none; `_dirty` those that were set.
+    `_cache` holds every value seen or set in this epoch, `_dirty` those that were set.
     """
 
     __slots__ = ("_cache", "_dirty", "_from_cache")
@@ -259,14 +245,18 @@ class SingleState(KeyedState):
 
     def _read(self) -> Any:
         """What is stored under the current key, as it is cached for the rest of the epoch."""
-        context = self._context
-        key = context.key
-        _, _, suffix, wrapped = context.locations.get(key) or context.locate(key)
-        data = context.get(self._prefix + suffix)
+        suffix, wrapped = self._context.current()
+        data = self._context.get(self._prefix + suffix)
         from_bytes = self._format.from_bytes
         value = None if data is None else from_bytes(data[wrapped:] if wrapped else data)
-        self._cache[key] = value
+        self._cache[self._context.key] = value
         return value
+
+    def _set(self, value: Any) -> None:
+        if type(value) is not self._plain and value is not None:
+            value = self._to_cache(value)
+        key = self._context.key
+        self._cache[key] = self._dirty[key] = value
 
 
 T = TypeVar("T")
@@ -299,7 +289,7 @@ class ValueState(SingleState, Generic[T]):
 class MutableValueState(ValueState[T]):
     """A value state whose values are cached encoded, since they can be changed in place.
 
-    A class of its own, so that other value states need not ask.
+    A class of its own, so that other value states need no check.
     """
 
     __slots__ = ()
@@ -315,11 +305,7 @@ class ReducingState(SingleState, Generic[T]):
     __slots__ = ("_reduce",)
 
     def __init__(
-        self,
-        context: KeyContext,
-        schema: StateSchema,
-        serializer: Serializer,
-        reduce_function: Any,
+        self, context: KeyContext, schema: StateSchema, serializer: Serializer, reduce_function: Any
     ) -> None:
         super().__init__(context, schema, serializer)
         self._reduce = getattr(reduce_function, "reduce", reduce_function)
@@ -331,13 +317,8 @@ class ReducingState(SingleState, Generic[T]):
 
     def add(self, value: T) -> None:
         """Reduce an element into the value of the current key."""
-        key: Any = self._context.key
         current = self._current()
-        if current is not None:
-            value = self._reduce(current, value)
-        if type(value) is not self._plain and value is not None:
-            value = self._to_cache(value)
-        self._cache[key] = self._dirty[key] = value
+        self._set(value if current is None else self._reduce(current, value))
 
 
 R = TypeVar("R")
@@ -368,10 +349,4 @@ class AggregatingState(SingleState, Generic[T, R]):
     def add(self, value: T) -> None:
         """Add an element to the accumulator of the current key."""
         accumulator = self._current()
-        if accumulator is None:
-            accumulator = self._create()
-        key: Any = self._context.key
-        result = self._add(value, accumulator)
-        if type(result) is not self._plain and result is not None:
-            result = self._to_cache(result)
-        self._cache[key] = self._dirty[key] = result
+        self._set(self._add(value, self._create() if accumulator is None else accumulator))

@@ -1,18 +1,31 @@
-"""Runs jobs in one process, without Spark and without a JVM."""
+"""Runs jobs in one process, without Spark and without a JVM, by drivers that can be killed."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from copy import copy
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
+from turnback.api.client import JobClient
+from turnback.checkpoint.retention import PinnedCheckpoint
+from turnback.core.errors import (
+    CheckpointError,
+    ConfigurationError,
+    PlanError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.program.plan import Plan
 from turnback.sources.frames import encode_collection
 from turnback.spark.engine import EpochInput, Sources
@@ -22,13 +35,21 @@ from turnback.spark.scratch import Positions
 from turnback.spark.worker import Task
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels
-from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes, SourceReader
+from turnback.testing.points import POINTS, Countdown, changes, wrapping
+from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, marked, unmarked, user_error
 from turnback.worker.program import LevelProgram
 
 T = TypeVar("T")
 _POLL_S = 0.02
+_TIMEOUT_S = 60.0
+_DURABLE = (
+    *(f"storage.local:LocalStorage.{name}" for name in ("put", "put_if_absent", "get", "delete")),
+    "storage.local:LocalStorage.list",
+    "sinks.memory:InlineCommitter.commit",
+)
+"""What a driver that was killed cannot do any more."""
 
 
 class LocalEngine:
@@ -78,25 +99,21 @@ class LocalEngine:
         return "the driver was killed by its test" if self.is_killed else None
 
     def check_alive(self) -> None:
-        """Let whatever a driver does that was killed fail, as if its storage were gone.
-
-        Raises:
-            StorageError: It was.
-        """
+        """Raise `StorageError` if the driver was killed, so that whatever it does fails."""
         if self.is_killed:
             raise StorageError("the driver was killed by its test")
 
     def pushes_read(self, uid: str) -> int:
-        """How many of the pushes to a source are in the newest epoch, or before it."""
+        """How many pushes to a source have been processed, the newest epoch included."""
         offset = self.read_upto.get(uid)
         return json.loads(offset)["pushes"] if offset is not None else 0
 
     def fail_next_task(self, uid: str, error: Exception) -> None:
-        """Let the next task with an operator fail as if its function had raised an error."""
+        """Let the next task that runs an operator fail as if its function had raised an error."""
         self._failures[uid] = error
 
-    def before_task(self, program: LevelProgram, partition: int) -> None:
-        """Fail, if that was asked for."""
+    def before_task(self, program: LevelProgram) -> None:
+        """Fail, if the test wants that."""
         self.check_alive()
         for operator in program.level.operators:
             error = self._failures.pop(operator.uid, None)
@@ -112,7 +129,7 @@ class LocalQuery:
     ) -> None:
         self._engine = engine
         self._spec = spec
-        self._positions = positions
+        self.source_positions = positions
         self.levels = Levels(plan, self._before_task)
         self.readers = {s.uid: _reader(s.uid, s.dataframe) for s in plan.sources}
         self._stopped = threading.Event()
@@ -121,7 +138,7 @@ class LocalQuery:
 
     def restore(self, sources: Sources) -> None:
         known = {uid: position for uid, position in sources.items() if uid in self.readers}
-        entries = self._positions.restore(known)
+        entries = self.source_positions.restore(known)
         self._engine.read_upto = {uid: position.offset for uid, position in known.items()}
         for uid, position in known.items():
             if position.offset is not None:
@@ -152,14 +169,6 @@ class LocalQuery:
     def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
         return False
 
-    def positions(self, offsets: Mapping[str, str | None]) -> dict[str, SourcePosition]:
-        """The positions at these offsets; new entries of lists of files are durable then."""
-
-        def entries(uid: str, after: int, upto: int) -> list[str] | None:
-            return self.readers[uid].entries(after, upto)
-
-        return self._positions.advance(offsets, entries)
-
     def _run(self, on_input: Callable[[EpochInput], None]) -> None:
         try:
             if self._spec.bounded:
@@ -185,7 +194,7 @@ class LocalQuery:
         try:
             return {uid: reader.read() for uid, reader in self.readers.items()}
         except TurnbackError as error:
-            # Spark does not tell what kind of error a source has raised, so restarts go on.
+            # Spark hides the class of an error in a source, so restarts go on.
             raise RuntimeError(str(error)) from error
 
     def _wait_for_news(self) -> None:
@@ -195,41 +204,39 @@ class LocalQuery:
         elif pushes.arrived.wait(_POLL_S):
             pushes.arrived.clear()
 
-    def _before_task(self, program: LevelProgram, partition: int) -> None:
+    def _before_task(self, program: LevelProgram) -> None:
         if self._stopped.is_set():
             raise ConfigurationError("the epoch ends here: its job was stopped")
-        self._engine.before_task(program, partition)
+        self._engine.before_task(program)
 
 
+@dataclass
 class LocalEpochInput:
     """The elements of one epoch."""
 
-    def __init__(
-        self,
-        query: LocalQuery,
-        batches: Mapping[str, Sequence[pa.RecordBatch]],
-        offsets: Mapping[str, str | None],
-    ) -> None:
-        self._query = query
-        self._batches = batches
-        self._offsets = offsets
-        self.is_confirmed = False
+    query: LocalQuery
+    batches: Mapping[str, Sequence[pa.RecordBatch]]
+    offsets: Mapping[str, str | None]
+    is_confirmed: bool = False
 
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        return self._query.levels.run(self._batches, orders)
+        return self.query.levels.run(self.batches, orders)
 
     def positions(self) -> Sources:
         self.is_confirmed = True
-        return self._query.positions(self._offsets)
+        readers = self.query.readers
+        return self.query.source_positions.advance(
+            self.offsets, lambda uid, after, upto: readers[uid].entries(after, upto)
+        )
 
 
-def _reader(uid: str, source: object) -> SourceReader:
+def _reader(uid: str, source: object) -> LocalSource:
     if not isinstance(source, LocalSource):
         raise PlanError(
             f"source {uid!r} is a DataFrame of Spark, which cannot be read without Spark; give it "
             "as from_files, from_collection or source(...)"
         )
-    return source.reader()
+    return copy(source)
 
 
 def _run_task(task: Task[T]) -> T:
@@ -240,3 +247,88 @@ def _run_task(task: Task[T]) -> T:
     except TurnbackError as error:
         raise unmarked(marked(error)) from None
     return result
+
+
+class LocalDriver:
+    """A running job, and the engine it runs on.
+
+    To kill it is to let every thread of it fail whatever it does next that would outlive the
+    process: nothing it had prepared becomes visible, nothing is rolled back or cleaned up.
+
+    What kills it are `points`, with how often they have to be reached.
+    """
+
+    def __init__(
+        self, engine: LocalEngine, start: Callable[[], JobClient], points: dict[str, int]
+    ) -> None:
+        self.engine = engine
+        self.killed_at: str | None = None
+        self._owner = threading.get_ident()
+        self._before = set(threading.enumerate())
+        self._wrapped = ExitStack()
+        try:
+            for method in _DURABLE:
+                self._wrap(*wrapping(method, self._unless_killed))
+            for name, count in points.items():
+                self.kill_at(name, count)
+            self.client = start()
+        except BaseException:
+            self._wrapped.close()
+            raise
+
+    def kill_at(self, name: str, count: int) -> None:
+        """Kill it when it reaches a point for the `count`-th time."""
+        reached = Countdown(count, lambda: self._kill(name))
+        for point in POINTS[name]:
+            for module, change in changes(point, reached):
+                self._wrap(module, change)
+
+    def kill(self) -> None:
+        """Kill it now, and wait until nothing of it is left."""
+        self.killed_at = "a moment of the test's choice"
+        self.engine.is_killed = True
+        self.wait_for_threads()
+
+    def wait_for_threads(self) -> None:
+        deadline = time.monotonic() + _TIMEOUT_S
+        for thread in set(threading.enumerate()) - self._before:
+            if thread.name.startswith("turnback"):
+                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.is_alive():
+                    raise TimeoutError(f"{thread.name} of a driver that was killed does not end")
+
+    def close(self) -> None:
+        """End it, and leave the methods of Turnback as they were."""
+        try:
+            if not self.client.done():
+                self.client.cancel()
+            self.wait_for_threads()
+        finally:
+            self._wrapped.close()
+
+    def is_running(self) -> bool:
+        attempt = self.client._runner.attempt
+        return attempt is not None and attempt.is_running and attempt.coordinator.failure is None
+
+    def hold(self) -> Future[PinnedCheckpoint]:
+        """Take a checkpoint of the newest epoch of the attempt that runs."""
+        attempt = self.client._runner.attempt
+        if attempt is None:
+            failed: Future[PinnedCheckpoint] = Future()
+            failed.set_exception(CheckpointError("the job restarts"))
+            return failed
+        return attempt.hold("harness")
+
+    def _wrap(self, module: str, change: Any) -> None:
+        self._wrapped.callback(change(import_module(module)))
+
+    def _kill(self, name: str) -> None:
+        self.killed_at = name
+        self.engine.is_killed = True
+        self.engine.check_alive()
+
+    def _unless_killed(self, method: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        # The test itself may go on reading and writing.
+        if threading.get_ident() != self._owner:
+            self.engine.check_alive()
+        return method(*args, **named)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from os import PathLike, fspath
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from turnback.api.environment import StreamExecutionEnvironment
@@ -15,11 +14,9 @@ from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import ConfigurationError, NotFoundError, TurnbackError
 from turnback.job.directory import STATUS, JobDirectory
 from turnback.spark.job import JobReport
-from turnback.testing.driver import LocalDriver
-from turnback.testing.engine import LocalEngine
-from turnback.testing.outputs import Outputs, newest_state, unknown
+from turnback.testing.engine import LocalDriver, LocalEngine
 from turnback.testing.points import POINTS
-from turnback.testing.streams import Pushes
+from turnback.testing.streams import Outputs, Pushes, newest_state, unknown
 
 ProgramBuilder = Callable[[StreamExecutionEnvironment], object]
 
@@ -30,7 +27,7 @@ _DEFAULTS = {
     "restart-strategy.fixed-delay.attempts": 3,
     "restart-strategy.fixed-delay.delay": "0 s",
 }
-_LOOK_S = 0.005
+_POLL_S = 0.005
 
 
 class DriverCrash(Exception):
@@ -50,8 +47,8 @@ class JobHarness:
             assert job.output("counts") == [("p1", 1), ("p1", 2)]
             assert job.state("count", "n") == {"p1": 2}
 
-    Sinks are replaced: what they would write is collected, and shown by `output`. Checkpoints are
-    taken by `push` and `checkpoint`, never by themselves. A task that fails is restarted as the
+    Sinks are replaced: what they would write is collected, and returned by `output`. Checkpoints
+    are taken by `push` and `checkpoint`, never by themselves. A task that fails is restarted as the
     configuration says: by default up to three times, at once.
 
     Args:
@@ -61,8 +58,8 @@ class JobHarness:
         parallelism: Number of instances of every operator that has none of its own.
         state_backend: "hashmap" or "rocksdb".
         configuration: Further settings, with Flink's keys.
-        real_sinks: Uids of sinks that are left as they are. Let them write below `directory`: of
-            others it cannot be said what a driver that crashes does to them.
+        real_sinks: Uids of sinks that are not replaced. Let them write below `directory`: what a
+            killed driver does to any other target is undefined.
     """
 
     def __init__(
@@ -98,12 +95,7 @@ class JobHarness:
     def __enter__(self) -> JobHarness:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     # -- its life
@@ -181,7 +173,7 @@ class JobHarness:
             ConfigurationError: There is no such source.
             ElementTypeError: An element is none of the source's type.
             JobFailedError: The job has failed for good.
-            DriverCrash: The driver was killed, as `crash_at` asked for.
+            DriverCrash: The driver was killed, as `crash_at` requested.
         """
         self._running()
         if uid not in self._pushes.sources:
@@ -224,9 +216,7 @@ class JobHarness:
         while True:
             self._until_running()
             future = driver.hold()
-            while not future.done():
-                self._check(driver)
-                time.sleep(_LOOK_S)
+            self._until(future.done)
             try:
                 with future.result() as held:
                     return held.manifest.name
@@ -249,9 +239,7 @@ class JobHarness:
         self._savepoints += 1
         target = Path(path or self.directory / f"savepoint-{self._savepoints}")
         future = driver.client.trigger_savepoint(target, format_type)
-        while not future.done():
-            self._check(driver)
-            time.sleep(_LOOK_S)
+        self._until(future.done)
         future.result()
         return target
 
@@ -261,7 +249,7 @@ class JobHarness:
         """Kill the driver, as SIGKILL would; `start` starts another one."""
         driver = self._running()
         driver.kill()
-        self._bury(driver)
+        self._end_killed(driver)
 
     def crash_at(self, point: str, count: int = 1) -> None:
         """Kill the driver when it reaches a named point for the `count`-th time.
@@ -315,41 +303,41 @@ class JobHarness:
         return self._driver
 
     def _until_processed(self) -> None:
-        wanted = {uid: len(s.batches()) for uid, s in self._pushes.sources.items()}
-        driver = self._running()
-
-        def is_processed() -> bool:
-            return all(driver.engine.pushes_read(uid) >= n for uid, n in wanted.items())
-
-        while not is_processed():
-            self._check(driver)
-            time.sleep(_LOOK_S)
+        wanted = {uid: len(s.batches) for uid, s in self._pushes.sources.items()}
+        engine = self._running().engine
+        self._until(lambda: all(engine.pushes_read(uid) >= n for uid, n in wanted.items()))
 
     def _until_running(self) -> None:
+        self._until(self._running().is_running)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that the driver does; raises if the driver ends."""
         driver = self._running()
-        while not driver.is_running():
+        while not condition():
             self._check(driver)
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
 
     def _check(self, driver: LocalDriver) -> None:
-        """Raise what has become of the driver, if it has ended."""
+        """Raise if the driver has ended, with the reason."""
         if driver.killed_at is not None:
             driver.wait_for_threads()
-            self._bury(driver)
-            raise DriverCrash(f"the driver was killed at {driver.killed_at!r}, as asked for")
+            self._end_killed(driver)
+            raise DriverCrash(
+                f"the driver was killed at {driver.killed_at!r}, as crash_at requested"
+            )
         if driver.client.done():
             self._end(driver)
             driver.client.result()
             raise TurnbackError(f"job {self._name!r} has ended")
 
-    def _bury(self, driver: LocalDriver) -> None:
-        """Let the job's status name a process that is gone, as it would be."""
+    def _end_killed(self, driver: LocalDriver) -> None:
+        """Let the job's status name a process that is gone, as after a real kill."""
         self._end(driver)
         storage = self._job_directory().storage
         try:
             status = json.loads(storage.get(STATUS))
         except NotFoundError:
-            return  # it was killed before it said anything
+            return  # it was killed before it wrote one
         status["process"]["started"] = "before"
         storage.put(STATUS, json.dumps(status).encode())
 

@@ -30,18 +30,13 @@ from turnback.worker.message import (
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
 
 Partitions = dict[int, list[pa.RecordBatch]]
-BeforeTask = Callable[[LevelProgram, int], None]
+BeforeTask = Callable[[LevelProgram], None]
 
 
 class Levels:
-    """The levels of one attempt, run one task after the other.
+    """The levels of one attempt, run one task after the other; `before_task` may raise."""
 
-    Args:
-        plan: The program.
-        before_task: Called before each task with its level and partition; may raise.
-    """
-
-    def __init__(self, plan: Plan, before_task: BeforeTask = lambda program, partition: None):
+    def __init__(self, plan: Plan, before_task: BeforeTask = lambda program: None):
         self.programs = level_programs(plan)
         self._plan = plan
         self._before_task = before_task
@@ -52,12 +47,7 @@ class Levels:
     def run(
         self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
     ) -> list[Barrier]:
-        """Run one epoch.
-
-        Args:
-            inputs: By source uid, the batches of its elements; each is a task of its own.
-            orders: What each level is to do.
-        """
+        """Run one epoch over the batches of each source; each batch is a task of its own."""
         parts = self._source_tasks(inputs)
         for program, order in zip(self.programs, orders, strict=True):
             parts = self._run_level(program, order, parts)
@@ -70,7 +60,7 @@ class Levels:
             self._instances.popitem()[1].close()
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
-        """What the first level's tasks read: a task per batch, and the coordinator's barriers."""
+        """The input of the first level: a task per batch, and the coordinator's barriers."""
         layout = source_layout(self._plan)
         channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}
@@ -102,26 +92,21 @@ class Levels:
         key = (program.level.index, -1 if program.reads_sources else partition)
         self._tasks += 1
         try:
-            self._before_task(program, partition)
+            self._before_task(program)
             if key not in self._instances:
                 # As in a worker: the functions are its own.
                 own = load_program(self._blobs[program.level.index])
                 self._instances[key] = LevelInstance(own, partition)
             name = TaskName(partition, order.attempt * 1_000_000 + self._tasks)
             return list(self._instances[key].run(order, name, batches))
-        except TurnbackError as error:
-            self._discard(key)
-            # As it would come back from a worker: its class and its text, nothing else.
-            raise unmarked(marked(error)) from None
-        except BaseException:
-            self._discard(key)
-            raise
-
-    def _discard(self, key: tuple[int, int]) -> None:
-        """Give an instance up: what its functions hold may be half done."""
-        if key in self._instances:
+        except BaseException as error:
+            # What the functions of the instance hold may be half done.
             with suppress(Exception):
                 self._instances.pop(key).close()
+            if isinstance(error, TurnbackError):
+                # As it would come back from a worker: its class and its text, nothing else.
+                raise unmarked(marked(error)) from None
+            raise
 
     def _shuffle(self, program: LevelProgram, parts: Partitions) -> Partitions:
         shuffled: Partitions = defaultdict(list)

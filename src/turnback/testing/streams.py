@@ -1,11 +1,12 @@
-"""Sources of `LocalEngine`: elements pushed by a test, lists, and directories of files."""
+"""What goes into a job under test, and what comes out: its sources, its output and its state."""
 
 from __future__ import annotations
 
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,38 @@ import pyarrow.parquet
 
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.stream import DataStream
-from turnback.core.errors import PlanError, StateError
+from turnback.checkpoint.log import CheckpointLog
+from turnback.core.errors import ConfigurationError, PlanError, StateError
+from turnback.job.directory import JobDirectory
+from turnback.program.graph import StreamGraph
+from turnback.sinks.memory import CollectSink
+from turnback.snapshot.snapshot import Snapshot
 from turnback.sources.frames import CollectionReader
+from turnback.state.backend import sub_codec
+from turnback.state.files import StorageRef
 from turnback.types.columns import Batch, stream_columns, stream_schema
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.serializer import Serializer
+from turnback.types.typeinfo import TypeInfo, type_from_descriptor
 
 Batches = list[pa.RecordBatch]
 
 
-class SourceReader(ABC):
-    """Reads one stream in one attempt; positions are written as Spark writes them."""
+class LocalSource(ABC):
+    """What `LocalEngine` reads, where Spark has a streaming DataFrame.
+
+    Every attempt reads a copy of it, from the beginning or from a position, which is written as
+    Spark writes it.
+    """
+
+    isStreaming = True  # noqa: N815 - Spark's name
+
+    def __init__(self, type: TypeInfo) -> None:
+        self.schema = type
+
+    @property
+    def columns(self) -> list[str]:
+        return [name for name, _ in stream_columns(self.schema)]
 
     @abstractmethod
     def restore(self, offset: str, entries: Sequence[str]) -> None:
@@ -50,67 +72,33 @@ class SourceReader(ABC):
         return None
 
 
-class LocalSource(ABC):
-    """What `LocalEngine` reads, where Spark has a streaming DataFrame."""
-
-    isStreaming = True  # noqa: N815 - Spark's name
-
-    def __init__(self, type: TypeInfo) -> None:
-        self.schema = type
-
-    @property
-    def columns(self) -> list[str]:
-        """The names of its columns."""
-        return [name for name, _ in stream_columns(self.schema)]
-
-    @abstractmethod
-    def reader(self) -> SourceReader:
-        """A reader that begins at the beginning."""
-
-
 class PushedElements(LocalSource):
     """Elements that a test has pushed so far; it outlives drivers, as a message broker does."""
 
     def __init__(self, uid: str, type: TypeInfo) -> None:
         super().__init__(type)
         self.uid = uid
-        self._batches: Batches = []
-
-    def push(self, elements: Sequence[Any]) -> None:
-        """Add elements.
-
-        Raises:
-            ElementTypeError: One is none of the stream's type.
-        """
-        self._batches.append(Batch(self.schema, list(elements)).arrow)
-
-    def batches(self) -> Batches:
-        return list(self._batches)
-
-    def reader(self) -> SourceReader:
-        return _PushedReader(self)
-
-
-class _PushedReader(SourceReader):
-    def __init__(self, source: PushedElements) -> None:
-        self._source = source
+        self.batches: Batches = []
         self._next = 0
         self._end: int | None = None
 
+    def push(self, elements: Sequence[Any]) -> None:
+        """Add elements; raises `ElementTypeError` if one is not of the stream's type."""
+        self.batches.append(Batch(self.schema, list(elements)).arrow)
+
     def restore(self, offset: str, entries: Sequence[str]) -> None:
         self._next = json.loads(offset)["pushes"]
-        if self._next > len(self._source.batches()):
+        if self._next > len(self.batches):
             raise StateError(
-                f"source {self._source.uid!r}: {self._next} pushes were read before, and this "
-                f"harness has had {len(self._source.batches())}. Push the same again, or start "
-                "the job afresh"
+                f"source {self.uid!r}: {self._next} pushes were read before, and this harness has "
+                f"had {len(self.batches)}. Push the same again, or start the job afresh"
             )
 
     def end_here(self) -> None:
-        self._end = len(self._source.batches())
+        self._end = len(self.batches)
 
     def read(self) -> Batches:
-        pushed = self._source.batches()[self._next : self._end]
+        pushed = self.batches[self._next : self._end]
         self._next += len(pushed)
         return [batch for batch in pushed if batch.num_rows]
 
@@ -124,17 +112,8 @@ class ListSource(LocalSource):
 
     def __init__(self, type: TypeInfo, data: str) -> None:
         super().__init__(type)
-        self._data = data
-
-    def reader(self) -> SourceReader:
-        return _ListReader(CollectionReader(self._data), stream_schema(self.schema))
-
-
-class _ListReader(SourceReader):
-    def __init__(self, reader: CollectionReader, schema: pa.Schema) -> None:
-        self._reader = reader
-        self._schema = schema
-        self._at = reader.initialOffset()
+        self._reader = CollectionReader(data)
+        self._at = self._reader.initialOffset()
 
     def restore(self, offset: str, entries: Sequence[str]) -> None:
         self._at = json.loads(offset)
@@ -143,10 +122,10 @@ class _ListReader(SourceReader):
         pass  # it never grows
 
     def read(self) -> Batches:
-        end = self._reader.latestOffset()
+        end, schema = self._reader.latestOffset(), stream_schema(self.schema)
         parts = [] if end == self._at else self._reader.partitions(self._at, end)
         self._at = end
-        return [batch.cast(self._schema) for part in parts for batch in self._reader.read(part)]
+        return [batch.cast(schema) for part in parts for batch in self._reader.read(part)]
 
     @property
     def offset(self) -> str | None:
@@ -154,7 +133,10 @@ class _ListReader(SourceReader):
 
 
 class FileSource(LocalSource):
-    """The records of all files in a directory, and of those yet to come."""
+    """The records of all files in a directory, and of those yet to come.
+
+    It keeps the list of files seen as Spark's file source does: an entry per file and batch.
+    """
 
     def __init__(
         self,
@@ -171,55 +153,32 @@ class FileSource(LocalSource):
             )
         if options:
             raise PlanError(f"from_files: without Spark there are no options, got {dict(options)}")
-        self.directory = directory
-        self.max_files = max_files
-        self._read = _READERS[format]
-
-    def reader(self) -> SourceReader:
-        return _FileReader(self)
-
-    def read_file(self, path: Path) -> pa.RecordBatch:
-        schema = stream_schema(self.schema)
-        if not path.stat().st_size:
-            return pa.RecordBatch.from_pylist([], schema)
-        table = self._read(path, schema)
-        missing = [name for name in schema.names if name not in table.column_names]
-        for name in missing:
-            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
-        table = table.select(schema.names).cast(schema).combine_chunks()
-        return table.to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], schema)
-
-
-class _FileReader(SourceReader):
-    """Keeps the list of files seen as Spark's file source does: an entry per file and batch."""
-
-    def __init__(self, source: FileSource) -> None:
-        self._source = source
-        self._seen: set[str] = set()
-        self._log: list[list[str]] = []
+        self._directory = directory
+        self._max_files = max_files
+        self._parse = _READERS[format]
+        self._seen: frozenset[str] = frozenset()
+        self._log: tuple[Sequence[str], ...] = ()
         self._bound: list[Path] | None = None
 
     def restore(self, offset: str, entries: Sequence[str]) -> None:
-        self._seen = {json.loads(entry)["path"] for entry in entries}
-        self._log = [list(entries)]
+        self._seen = frozenset(json.loads(entry)["path"] for entry in entries)
+        self._log = (entries,)
 
     def end_here(self) -> None:
         self._bound = self._files()
 
     def read(self) -> Batches:
         files = self._files() if self._bound is None else self._bound
-        new = [path for path in files if path.as_uri() not in self._seen]
-        new = new[: self._source.max_files]
+        new = [path for path in files if path.as_uri() not in self._seen][: self._max_files]
         if not new:
             return []
-        self._log.append(
-            [
-                json.dumps({"path": path.as_uri(), "timestamp": _modified_ms(path), "batchId": at})
-                for at, path in ((len(self._log), path) for path in new)
-            ]
-        )
+        fields = [
+            {"path": path.as_uri(), "timestamp": _modified_ms(path), "batchId": len(self._log)}
+            for path in new
+        ]
+        self._log += (list(map(json.dumps, fields)),)
         self._seen |= {path.as_uri() for path in new}
-        return [self._source.read_file(path) for path in new]
+        return [self._read_file(path) for path in new]
 
     @property
     def offset(self) -> str | None:
@@ -229,8 +188,19 @@ class _FileReader(SourceReader):
         return [entry for batch in self._log[after + 1 : upto + 1] for entry in batch]
 
     def _files(self) -> list[Path]:
-        found = [p for p in self._source.directory.iterdir() if p.name[0] not in "._"]
-        return sorted((p for p in found if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
+        visible = [p for p in self._directory.iterdir() if p.name[0] not in "._"]
+        return sorted((p for p in visible if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
+
+    def _read_file(self, path: Path) -> pa.RecordBatch:
+        schema = stream_schema(self.schema)
+        if not path.stat().st_size:
+            return pa.RecordBatch.from_pylist([], schema)
+        table = self._parse(path, schema)
+        missing = [name for name in schema.names if name not in table.column_names]
+        for name in missing:
+            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
+        table = table.select(schema.names).cast(schema).combine_chunks()
+        return table.to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], schema)
 
 
 def _modified_ms(path: Path) -> int:
@@ -249,19 +219,11 @@ def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:
     return pyarrow.csv.read_csv(path, read, convert_options=convert)
 
 
-def _read_parquet(path: Path, schema: pa.Schema) -> pa.Table:
-    return pyarrow.parquet.ParquetFile(path).read()
-
-
-def _read_text(path: Path, schema: pa.Schema) -> pa.Table:
-    return pa.table({schema.names[0]: path.read_text().splitlines()})
-
-
 _READERS: dict[str, Callable[[Path, pa.Schema], pa.Table]] = {
     "csv": _read_csv,
     "json": _read_json,
-    "parquet": _read_parquet,
-    "text": _read_text,
+    "parquet": lambda path, schema: pyarrow.parquet.ParquetFile(path).read(),
+    "text": lambda path, schema: pa.table({schema.names[0]: path.read_text().splitlines()}),
 }
 
 
@@ -275,7 +237,7 @@ class Pushes:
     def source(self, uid: str, type: TypeInfo) -> PushedElements:
         """The source with this uid; what was pushed to it before is still in it."""
         source = self.sources.setdefault(uid, PushedElements(uid, type))
-        if source.schema != type and source.batches():
+        if source.schema != type and source.batches:
             raise PlanError(
                 f"source {uid!r} has had elements of {source.schema} and is declared as {type} now"
             )
@@ -304,3 +266,61 @@ def source(env: StreamExecutionEnvironment, uid: str, type: Any) -> DataStream:
     stream = env.from_dataframe(pushes.source(uid, kind), uid)  # type: ignore[arg-type]
     stream._node.type = kind
     return stream
+
+
+class Outputs:
+    """Collects the output in place of the program's sinks; it outlives drivers."""
+
+    def __init__(self, real: Collection[str]) -> None:
+        self._real = frozenset(real)
+        self._sinks: dict[str, CollectSink] = {}
+
+    def collect_from(self, graph: StreamGraph) -> None:
+        """Put a collecting sink in the place of each sink of a program."""
+        uids = {node.uid for node in graph.sinks()}
+        for uid in self._real - uids:
+            raise unknown("sink", uid, [known for known in uids if known])
+        for number, node in enumerate(graph.sinks()):
+            if node.uid not in self._real:
+                uid = node.uid or f"sink {number}"
+                node.function = self._sinks.setdefault(uid, CollectSink())
+
+    def of(self, uid: str) -> list[Any]:
+        if uid not in self._sinks:
+            raise unknown("sink", uid, self._sinks)
+        return self._sinks[uid].results
+
+
+def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]:
+    """A state in the newest checkpoint of a job, by key; raises `StateError` if there is none."""
+    manifest = CheckpointLog(directory.storage).latest()
+    if manifest is None:
+        raise StateError(f"job {directory.name!r} has no checkpoint yet; push something first")
+    snapshot = Snapshot(manifest, StorageRef(directory.storage.uri))
+    state = snapshot.state(uid, name)
+    schema = state.schema
+    key_of = schema.key.codec().decode
+    value_of = Serializer(type_from_descriptor(schema.value)).decode
+    sub_of = sub_codec(type_from_descriptor(schema.sub)).decode if schema.kind == "map" else None
+    rows = [
+        row
+        for table in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1)
+        for row in table.select(["key", "sub", "value"]).to_pylist()
+    ]
+    values: dict[Any, Any] = {}
+    for row in sorted(rows, key=lambda row: row["sub"] or b""):  # elements of lists in order
+        key, value = key_of(row["key"]), value_of(row["value"])
+        if sub_of is not None:
+            values.setdefault(key, {})[sub_of(row["sub"])] = value
+        elif schema.kind == "list":
+            values.setdefault(key, []).append(value)
+        else:
+            values[key] = value
+    return values
+
+
+def unknown(what: str, given: object, names: Collection[str]) -> ConfigurationError:
+    """The error for an unknown name, with the nearest known one."""
+    near = get_close_matches(str(given), names, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(names))}"
+    return ConfigurationError(f"there is no {what} {given!r}; {hint if names else 'there is none'}")

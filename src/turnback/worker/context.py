@@ -1,4 +1,4 @@
-"""What functions and sinks are given by their task."""
+"""What tasks give to functions and sinks: runtime contexts and sink writers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class TaskContext:
-    """The `RuntimeContext` a function is opened with."""
+    """The `RuntimeContext` a function is opened with; states are registered while it `is_open`."""
 
     def __init__(
         self,
@@ -37,11 +37,7 @@ class TaskContext:
         self._partition = partition
         self._max_parallelism = max_parallelism
         self._backend = backend
-        self._open = True
-
-    def seal(self) -> None:
-        """`open` is over: from now on the set of states is known."""
-        self._open = False
+        self.is_open = True
 
     def get_task_name(self) -> str:
         return self._operator.name
@@ -87,7 +83,7 @@ class TaskContext:
                 f"operator {uid!r} asks for the keyed state {descriptor.name!r}, but its stream "
                 f"has no key; put key_by(...) before it"
             )
-        if not self._open:
+        if not self.is_open:
             raise StateError(
                 f"operator {uid!r} asks for the state {descriptor.name!r} after open(); "
                 f"get every state in open()"

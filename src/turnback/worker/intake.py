@@ -1,8 +1,7 @@
-"""Takes over state that is not yet in the form in which the job keeps it.
+"""Restores state that is not in the job's own state files, or has to be converted first.
 
-A savepoint, another job's checkpoint, renamed or evolved state: the tasks here open the operators,
-read the rows of their key groups, bring them to the types the operators have asked for, and write
-state files of the job's own.
+For a savepoint, another job's checkpoint, renamed or evolved state: the tasks open the operators,
+read the rows of their key groups, convert them to the declared types, and write state files.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import StoredRows
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.delta import COLUMNS, WIDE_COLUMNS, BuiltDelta, bounded_batches, write_delta
+from turnback.state.delta import COLUMNS, WIDE_COLUMNS, build_delta
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.schema import KeySchema, StateSchema
-from turnback.types.keys import group_range
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import type_from_descriptor
 from turnback.worker.level import LevelInstance
@@ -33,18 +31,11 @@ from turnback.worker.message import user_error
 from turnback.worker.program import LevelProgram, load_program
 
 FILE_BYTES = 64 << 20
-"""Rows are gathered up to this size before they are written as one file."""
 
 
 @dataclass(frozen=True)
 class RequestedState:
-    """A state that an operator has asked for, and what becomes of the stored one.
-
-    Attributes:
-        id: Uid and name in the program.
-        migration: Why stored values have to be converted; None if they need not.
-        problem: Why they cannot be; None if they can.
-    """
+    """A state that an operator uses: why stored values have to be converted, or cannot be."""
 
     id: StateId
     migration: str | None = None
@@ -54,7 +45,7 @@ class RequestedState:
 def requested_state(
     operator: Operator, descriptor: StateDescriptor, stored: Mapping[StateId, StateSchema]
 ) -> RequestedState:
-    """What becomes of the stored state that an operator asks for."""
+    """What restoring does to a state that an operator uses."""
     id = (operator.uid, descriptor.name)
     if id not in stored:
         return RequestedState(id)
@@ -67,11 +58,9 @@ def requested_state(
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """Opens the operators of a level, to learn which states they ask for.
+    """Opens the operators of a level, a pickled `LevelProgram`, to learn which states they use.
 
-    Attributes:
-        blob: The pickled `LevelProgram`.
-        stored: By id in the program, the stored states that would be taken over.
+    Stored states have the id that they have in the program.
     """
 
     blob: bytes
@@ -96,11 +85,9 @@ class IntakeTask:
 
     Attributes:
         blob: The pickled `LevelProgram`.
-        partition: Which one.
-        stored: By id in the program, what is taken over.
+        stored: What is restored, by the id it has in the program.
         target: The job directory.
-        attempt: The attempt whose files they become.
-        line: That attempt, as no other driver's is called.
+        line: The attempt that restores, see `Fence.line`.
         epoch: The last epoch of the snapshot.
     """
 
@@ -116,27 +103,25 @@ class IntakeTask:
         """Write; the files are durable when this returns."""
         program = load_program(self.blob)
         instance = LevelInstance(program, self.partition)
+        ranges = program.group_ranges(self.partition)
         files: list[StateFile] = []
         schemas: list[StateSchema] = []
         try:
             for operator, backend in _keyed(program, instance):
                 schemas += backend.schemas()
-                if self.partition < operator.parallelism:
-                    span = group_range(
-                        self.partition, operator.parallelism, program.max_parallelism
-                    )
+                if operator.uid in ranges:
                     for descriptor in backend.descriptors():
-                        files += self._take(operator, backend, descriptor, span)
+                        files += self._restore(operator, backend, descriptor, ranges[operator.uid])
         finally:
             instance.close()
         return files, schemas
 
-    def _take(
+    def _restore(
         self,
         operator: Operator,
         backend: KeyedStateBackend,
         descriptor: StateDescriptor,
-        span: tuple[int, int],
+        groups: tuple[int, int],
     ) -> Iterator[StateFile]:
         stored = self.stored.get((operator.uid, descriptor.name))
         if stored is None:
@@ -145,7 +130,7 @@ class IntakeTask:
         outcome = evolve_state(stored.schema, descriptor, schema.key)
         if isinstance(outcome, Incompatible):
             raise _refused(schema.id, outcome.reason)
-        rows: Iterable[pa.Table] = stored.rows(*span)
+        rows: Iterable[pa.Table] = stored.rows(*groups)
         if isinstance(outcome, Migration):
             convert = _Converter(operator, stored.schema, descriptor, outcome)
             rows = map(convert.table, rows)
@@ -153,22 +138,17 @@ class IntakeTask:
             yield self._write(schema, chunk)
 
     def _write(self, schema: StateSchema, rows: pa.Table) -> StateFile:
-        groups = rows["group"].to_numpy()
-        if len(groups) > 1 and (np.diff(groups) < 0).any():
-            wide = pa.schema([WIDE_COLUMNS.field(name) for name in rows.schema.names])
-            rows = rows.cast(wide).take(pa.array(np.argsort(groups, kind="stable")))
-            groups = rows["group"].to_numpy()
         state = pa.array(np.zeros(len(rows), np.int16))
-        data = write_delta([schema], bounded_batches(rows.add_column(0, COLUMNS.field(0), state)))
+        rows = rows.add_column(0, COLUMNS.field(0), state).cast(WIDE_COLUMNS)
+        built = build_delta([schema], rows)
         path = f"state/{self.attempt}/taken-{self.partition}-{uuid.uuid4().hex}.arrow"
         if not self.target.inline:
-            storage_of(self.target).put(path, data)
-        built = BuiltDelta(data, len(rows), int(groups[0]), int(groups[-1]), (schema.uid,))
+            storage_of(self.target).put(path, built.data)
         return built.file(path, self.epoch, self.line, inline=self.target.inline)
 
 
 class _Converter:
-    """Brings stored values to the type that is declared now."""
+    """Converts stored values to the type that is declared now."""
 
     def __init__(
         self, operator: Operator, stored: StateSchema, descriptor: StateDescriptor, how: Migration
@@ -203,17 +183,18 @@ class _Converter:
 
 
 def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    held: list[pa.Table] = []
+    """Join tables up to the size of one state file."""
+    chunk: list[pa.Table] = []
     size = 0
     for table in tables:
         if len(table):
-            held.append(table)
+            chunk.append(table)
             size += table.nbytes
         if size >= FILE_BYTES:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)
+            yield pa.concat_tables(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield pa.concat_tables(chunk)
 
 
 def _keyed(

@@ -8,16 +8,18 @@ import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import PlanError
+from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.functions import Function, declared_states
 from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
+from turnback.program.plan import Channel, Operator, Routing
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
+from turnback.types.keys import partition_of
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.context import SinkWriters, TaskContext
 from turnback.worker.local_state import LocalState
@@ -32,11 +34,11 @@ from turnback.worker.message import (
     user_error,
 )
 from turnback.worker.program import LevelProgram
-from turnback.worker.routing import Router
-from turnback.worker.runners import Runner, make_runner
+from turnback.worker.runners import Runner, key_reader, make_runner
 
-_TELLING_ROWS = 100
-"""Rows of a batch whose mean size says something about others."""
+_CACHED_KEYS = 100_000
+_SAMPLE_ROWS = 100
+"""A batch of fewer rows is not used to estimate the size of a row."""
 
 
 class LevelInstance:
@@ -49,19 +51,17 @@ class LevelInstance:
     def __init__(self, program: LevelProgram, partition: int) -> None:
         self.program = program
         self.partition = partition
-        self.operators = {op.id: op for op in _apart(program.level.operators)}
+        self.operators = {op.id: op for op in _unshared(program.level.operators)}
         self.backends: dict[int, KeyedStateBackend] = {}
         self.runners: dict[int, Runner] = {}
         self.opened: list[Function] = []
         for operator in self.operators.values():
             if operator.kind is not NodeKind.SINK:
                 self._prepare(operator)
-        self.changeable = {op.id for op in self.operators.values() if is_mutable(op.type)}
-        self.changeable_channels = {w.id for w in program.input.channels if is_mutable(w.type)}
         following = program.next_parallelism
         self.routers = {
-            w.id: Router(w, program.level.index + 1, following, program.max_parallelism)
-            for w in program.output.channels
+            channel.id: Router(channel, program.level.index + 1, following, program.max_parallelism)
+            for channel in program.output.channels
             if following is not None
         }
 
@@ -79,10 +79,10 @@ class LevelInstance:
         try:
             yield from epoch.run(batches)
         except BaseException:
-            epoch.abort()
+            epoch.sinks.abort()
             raise
         finally:
-            epoch.close()
+            epoch.state.close()
             if collecting:
                 gc.enable()
 
@@ -99,36 +99,85 @@ class LevelInstance:
             if backend is not None:
                 for attribute, descriptor in declared_states(function).items():
                     function.__dict__[attribute] = context.register(descriptor)
-            self._open(operator, function, context)
-            context.seal()
+            try:
+                function.open(context)
+            except PlanError:
+                raise  # no restart would help
+            except Exception as e:
+                raise user_error(e, operator.uid, operator.name, where="open()") from e
+            self.opened.append(function)
+            context.is_open = False
         self.runners[operator.id] = make_runner(operator, backend)
 
-    def _open(self, operator: Operator, function: Function, context: TaskContext) -> None:
+
+class Router:
+    """Assigns the elements of a channel to partitions of the next level."""
+
+    def __init__(
+        self, channel: Channel, into_level: int, next_parallelism: int, max_parallelism: int
+    ):
+        self.routing = channel.routing(into_level)
+        self.parallelism = channel.parallelism
+        if self.routing is Routing.TRANSIT:
+            self.parallelism = next_parallelism
+        self.max_parallelism = max_parallelism
+        self._turn = 0
+        self._known: dict[object, int] = {}
+        if self.routing is Routing.KEY_FUNCTION:
+            assert channel.key is not None
+            self._reader = channel.reader
+            self._keys = key_reader(channel.key, channel.type, channel.reader)
+            self._codec = channel.key.codec()
+
+    def start(self, partition: int) -> None:
+        """Begin an epoch; tasks start the round robin at different partitions."""
+        self._turn = partition
+
+    def targets(self, batch: Batch) -> pa.Array | None:
+        """The target of each element; None where Spark computes it from the key columns."""
+        if self.routing is Routing.KEY_COLUMNS:
+            return None
+        if self.routing is Routing.KEY_FUNCTION:
+            return self._by_key(batch)
+        n, first = len(batch), self._turn
+        self._turn = (first + n) % self.parallelism
+        return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_key(self, batch: Batch) -> pa.Array:
+        known, locate = self._known, self._locate
+        if len(known) > _CACHED_KEYS:
+            known.clear()
+        targets = []
+        for key in self._keys(batch):
+            target = known.get(key)
+            targets.append(locate(key) if target is None else target)
+        return pa.array(targets, pa.int32())
+
+    def _locate(self, key: Any) -> int:
         try:
-            function.open(context)
-        except PlanError:
-            raise  # no restart mends it
-        except Exception as e:
-            raise user_error(e, operator.uid, operator.name, where="open()") from e
-        self.opened.append(function)
+            group = self._codec.group(key, self.max_parallelism)
+        except ElementTypeError as e:
+            raise type(e)(f"operator {self._reader!r}: {e}") from None
+        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
+        return target
 
 
-def _as_declared(batch: Batch, wanted: TypeInfo | None) -> Batch:
+def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
     return batch if wanted is None or mine is theirs else Batch(wanted, arrow=batch.arrow)
 
 
-def _apart(operators: Iterable[Operator]) -> list[Operator]:
+def _unshared(operators: Iterable[Operator]) -> list[Operator]:
     """Operators that were given one and the same function object get a copy each."""
     seen: set[int] = set()
-    apart = []
+    unshared = []
     for op in operators:
         if id(op.function) in seen and isinstance(op.function, Function):
             op = replace(op, function=copy.deepcopy(op.function))
         seen.add(id(op.function))
-        apart.append(op)
-    return apart
+        unshared.append(op)
+    return unshared
 
 
 class _Epoch:
@@ -137,7 +186,6 @@ class _Epoch:
     def __init__(self, instance: LevelInstance, order: Order, name: TaskName) -> None:
         self.instance = instance
         self.program = instance.program
-        self.order = order
         self.name = name
         self.barriers: list[Barrier] = []
         self.injected = False
@@ -164,13 +212,6 @@ class _Epoch:
             ack = self._snapshot()
         yield self._acknowledge(ack)
 
-    def abort(self) -> None:
-        """Undo what can be undone; what cannot is never referenced."""
-        self.sinks.abort()
-
-    def close(self) -> None:
-        self.state.close()
-
     @contextlib.contextmanager
     def _timed(self, step: str) -> Iterator[None]:
         start = time.perf_counter()
@@ -178,7 +219,7 @@ class _Epoch:
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
     def _process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        if batch.num_rows >= _TELLING_ROWS:
+        if batch.num_rows >= _SAMPLE_ROWS:
             self.row_bytes = max(self.row_bytes, -(-batch.nbytes // batch.num_rows))
         parts, controls = self.program.input.unpack(batch)
         if self.program.reads_sources:
@@ -192,38 +233,32 @@ class _Epoch:
             if channel.last_level > here:
                 self.emitted.append((channel_id, elements))
             else:
-                changeable = channel_id in self.instance.changeable_channels
-                self._hand_out(elements, channel.consumers, (), changeable)
-        return self._flush()
+                self._emit(elements, channel.consumers)
+        out = []
+        for channel_id, elements in self.emitted:
+            targets = self.instance.routers[channel_id].targets(elements)
+            out.append(self.program.output.pack(self.outgoing[channel_id], elements.arrow, targets))
+        self.emitted.clear()
+        return out
 
     def _push(self, node: int, batch: Batch) -> None:
         operator = self.instance.operators[node]
-        batch = _as_declared(batch, operator.input_type)
+        batch = _with_class(batch, operator.input_type)
         if operator.kind is NodeKind.SINK:
             self.sinks.write(operator, batch)
             return
         out = self.instance.runners[node].run(batch)
         if out is not None:
-            changeable = node in self.instance.changeable
-            self._hand_out(out, operator.consumers, operator.channels, changeable)
+            self._emit(out, operator.consumers, operator.channels)
 
-    def _hand_out(
-        self, batch: Batch, consumers: Sequence[int], channels: Sequence[int], changeable: bool
-    ) -> None:
+    def _emit(self, batch: Batch, consumers: Sequence[int], channels: Sequence[int] = ()) -> None:
         """Give a batch to all its readers; none sees what another one does to the elements."""
-        apart = changeable and len(consumers) + len(channels) > 1
+        copied = len(consumers) + len(channels) > 1 and is_mutable(batch.type)
         for consumer in consumers:
-            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if apart else batch)
+            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if copied else batch)
         for channel in channels:
-            self.emitted.append((channel, Batch(batch.type, arrow=batch.arrow) if apart else batch))
-
-    def _flush(self) -> list[pa.RecordBatch]:
-        out = []
-        for channel_id, batch in self.emitted:
-            targets = self.instance.routers[channel_id].targets(batch)
-            out.append(self.program.output.pack(self.outgoing[channel_id], batch.arrow, targets))
-        self.emitted.clear()
-        return out
+            one = Batch(batch.type, arrow=batch.arrow) if copied else batch
+            self.emitted.append((channel, one))
 
     def _snapshot(self) -> TaskAck:
         level = self.program.level

@@ -1,9 +1,9 @@
-"""Where local stores are on a machine, whose they are, and which of them nobody needs.
+"""The state of a task in one epoch, and the local stores of a machine that it is read from.
 
-<local-dir>/turnback-<uid>/<job id>-<place>/   the stores of one job, each with a lock file
-    owner.json                                 whose they are; touched when they are used
+<local-dir>/turnback-<uid>/<job id>-<hash>/   the stores of one job, each with a lock file
+    owner.json                                the job; touched when they are used
 
-They are caches: removing one that nobody has open costs time and nothing else.
+Stores are caches: removing one that nobody has open costs time and nothing else.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -39,18 +39,13 @@ _OWNER = "owner.json"
 _SHARED_MEMORY = Path("/dev/shm")
 _TOUCH_S = 3600
 UNUSED_S = 7 * 24 * 3600
-"""Stores that nobody has used for so long are removed by the next worker process."""
+"""Stores unused for so long are removed by the next worker process."""
+MAX_INLINE = 5 * 1024 * 1024
 _swept: set[Path] = set()
 
 
 class StoreOwner(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose local stores these are.
-
-    Attributes:
-        job: Name of the job.
-        job_id: Its id, which copies of its directory have as well.
-        directory: URI of its directory.
-    """
+    """The job that local stores belong to; copies of its directory have the same `job_id`."""
 
     job: str
     job_id: str
@@ -59,42 +54,32 @@ class StoreOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class LocalStores:
-    """The local stores of one job on this machine.
-
-    Attributes:
-        path: The directory they are in.
-    """
+    """The local stores of one job on this machine."""
 
     path: Path
 
     @classmethod
     def of(cls, owner: StoreOwner, backend: str, local_dir: str | None) -> LocalStores:
-        """Return where the local stores of a job are, or would be.
-
-        Args:
-            owner: The job.
-            backend: Name of the state backend.
-            local_dir: Where all local stores are; None for the machine's default.
-        """
+        """Where a job has its local stores; without `local_dir`, the backend's default."""
         if local_dir is None:
             # Shared memory is seen by all workers of the machine.
             in_memory = backend == "hashmap" and os.access(_SHARED_MEMORY, os.W_OK)
             local_dir = str(_SHARED_MEMORY) if in_memory else tempfile.gettempdir()
-        place = blake2b(owner.directory.encode(), digest_size=6).hexdigest()
-        return cls(_of_user(local_dir) / f"{path_segment(owner.job_id)}-{place}")
+        copy = blake2b(owner.directory.encode(), digest_size=6).hexdigest()
+        return cls(_of_user(local_dir) / f"{path_segment(owner.job_id)}-{copy}")
 
     def store(self, level: int, partition: int) -> Path:
         return self.path / f"{level}-{partition}"
 
     def owner(self) -> StoreOwner | None:
-        """Return whose they are, None if that is not known."""
+        """The job they belong to; None if that cannot be read."""
         try:
             return msgspec.json.decode((self.path / _OWNER).read_bytes(), type=StoreOwner)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def mark_used(self, owner: StoreOwner) -> None:
-        """Say that they are used, and by whom; called for every store that is opened."""
+        """Record who uses them, and that they are used; called whenever a store is opened."""
         file = self.path / _OWNER
         try:
             if abs(time.time() - file.stat().st_mtime) > _TOUCH_S:
@@ -105,18 +90,18 @@ class LocalStores:
             new.replace(file)
 
     def last_used_s(self) -> float:
-        """Return when they were last used, in seconds since 1970."""
+        """When they were last used, in seconds since 1970."""
         try:
             return (self.path / _OWNER).stat().st_mtime
         except FileNotFoundError:  # made by an older version, or half removed
-            return max(_changed_s(path) for path in (self.path, *self.path.rglob("*")))
+            return max((entry.st_mtime for entry in self._stats()), default=0)
 
     def size(self) -> int:
-        """Return the bytes they take up; files of the memory backend are mostly holes."""
-        return sum(_bytes(path) for path in self.path.rglob("*"))
+        """The bytes they occupy; files of the memory backend are mostly holes."""
+        return sum(entry.st_blocks * 512 for entry in self._stats())
 
     def is_open(self) -> bool:
-        """Return whether a process has any of them open."""
+        """Whether a process has any of them open."""
         for directory in self._directories():
             lock = DirectoryLock.take(directory)
             if lock is None:
@@ -147,14 +132,18 @@ class LocalStores:
     def discard(self, why: str) -> None:
         """Remove those that no process has open; a failure is logged, for they are only caches."""
         try:
-            there = self.path.is_dir()
-            if there and self.remove():
+            if self.path.is_dir() and self.remove():
                 _LOG.info("removed the local stores in %s: %s", self.path, why)
         except OSError as error:
             _LOG.warning("the local stores in %s cannot be removed: %s", self.path, error)
 
+    def _stats(self) -> Iterator[os.stat_result]:
+        for path in (self.path, *self.path.rglob("*")):
+            with suppress(FileNotFoundError):  # removed a moment ago
+                yield path.lstat()
+
     def _directories(self) -> list[Path]:
-        """Return where stores are, and where lock files say that they were."""
+        """Directories of stores, and those that only a lock file is left of."""
         try:
             entries = [p for p in self.path.iterdir() if not p.name.startswith(_OWNER)]
         except FileNotFoundError:
@@ -163,24 +152,14 @@ class LocalStores:
 
 
 def all_stores(local_dirs: Iterable[str]) -> list[LocalStores]:
-    """Return the local stores of all jobs of this user on this machine.
-
-    Args:
-        local_dirs: Where to look, besides the machine's default places.
-    """
+    """The local stores of all jobs of this user, in default directories and in these."""
     every = [str(_SHARED_MEMORY), tempfile.gettempdir(), *local_dirs]
-    places = {_of_user(local_dir) for local_dir in every}
-    return [stores for place in sorted(places) for stores in _stores_in(place)]
+    parents = {_of_user(local_dir) for local_dir in every}
+    return [stores for parent in sorted(parents) for stores in _stores_in(parent)]
 
 
 def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> None:
-    """Remove what a job has left here under an older id, or with another backend.
-
-    Args:
-        owner: The job.
-        backend: Name of the state backend it uses now.
-        local_dir: Where its local stores are now; None for the machine's default.
-    """
+    """Remove what a job has left on this machine under an older id or with another backend."""
     current = LocalStores.of(owner, backend, local_dir)
     for stores in all_stores([local_dir] if local_dir is not None else []):
         other = stores.owner()
@@ -190,11 +169,11 @@ def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> Non
 
 def sweep_unused(current: LocalStores) -> None:
     """Remove stores beside those of a job that nobody has used for long; once per process."""
-    place = current.path.parent
-    if place in _swept:
+    parent = current.path.parent
+    if parent in _swept:
         return
-    _swept.add(place)
-    for stores in _stores_in(place):
+    _swept.add(parent)
+    for stores in _stores_in(parent):
         try:
             unused_s = time.time() - stores.last_used_s()
         except OSError:
@@ -207,46 +186,25 @@ def _of_user(local_dir: str) -> Path:
     return Path(local_dir).absolute() / f"turnback-{os.getuid()}"
 
 
-def _stores_in(place: Path) -> list[LocalStores]:
+def _stores_in(parent: Path) -> list[LocalStores]:
     try:
         # Temporary directories are open to all: what another user put there is not ours.
-        if not stat.S_ISDIR(place.lstat().st_mode) or place.lstat().st_uid != os.getuid():
+        if not stat.S_ISDIR(parent.lstat().st_mode) or parent.lstat().st_uid != os.getuid():
             return []
         return [
             LocalStores(path)
-            for path in sorted(place.iterdir())
+            for path in sorted(parent.iterdir())
             if path.is_dir() and not path.is_symlink()
         ]
     except OSError:
         return []  # there are none, or they cannot be seen
 
 
-def _changed_s(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except FileNotFoundError:  # removed a moment ago
-        return 0
-
-
-def _bytes(path: Path) -> int:
-    try:
-        return path.lstat().st_blocks * 512
-    except FileNotFoundError:
-        return 0
-
-
-MAX_INLINE = 5 * 1024 * 1024
-
-
 class LocalState:
     """The keyed state of one task in one epoch: opened at the last confirmed one, then drained."""
 
     def __init__(
-        self,
-        program: LevelProgram,
-        order: Order,
-        name: TaskName,
-        backends: list[KeyedStateBackend],
+        self, program: LevelProgram, order: Order, name: TaskName, backends: list[KeyedStateBackend]
     ) -> None:
         self._program = program
         self._order = order
@@ -279,7 +237,11 @@ class LocalState:
             self._program.groups(partition),
             layout=self._program.layout(),
         )
-        _mark(stores, owner)
+        try:
+            stores.mark_used(owner)
+        except OSError as error:
+            _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
+        sweep_unused(stores)
         for backend in self._backends:
             backend.begin(self._replica.store, order.epoch)
 
@@ -288,7 +250,7 @@ class LocalState:
         if self._replica is None:
             return None
         order = self._order
-        builder = DeltaBuilder(order.epoch)
+        builder = DeltaBuilder()
         for backend in self._backends:
             backend.drain(builder)
         delta = builder.build()
@@ -299,29 +261,16 @@ class LocalState:
             f"state/{order.attempt}/{self._program.level.index}-{name.partition}"
             f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
         )
-        if order.storage.inline:
-            _check_small(delta.data, order.job)
-        else:
+        if not order.storage.inline:
             storage_of(order.storage).put(path, delta.data)
+        elif len(delta.data) > MAX_INLINE:
+            raise StateError(
+                f"job {order.job!r}: a task changed {len(delta.data)} bytes of state in one epoch, "
+                f"above the {MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem "
+                f"storage"
+            )
         return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
 
     def close(self) -> None:
         if self._replica is not None:
             self._replica.close()
-
-
-def _mark(stores: LocalStores, owner: StoreOwner) -> None:
-    """Say whose the stores are, and remove those beside them that nobody uses any more."""
-    try:
-        stores.mark_used(owner)
-    except OSError as error:
-        _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
-    sweep_unused(stores)
-
-
-def _check_small(data: bytes, job: str) -> None:
-    if len(data) > MAX_INLINE:
-        raise StateError(
-            f"job {job!r}: a task changed {len(data)} bytes of state in one epoch, above the "
-            f"{MAX_INLINE} that jobmanager checkpoint storage takes; use filesystem storage"
-        )

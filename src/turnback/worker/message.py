@@ -1,4 +1,4 @@
-"""What travels between driver and tasks. Barriers and acknowledgements ride through the shuffle."""
+"""Messages between driver and tasks: orders, and barriers with acknowledgements in the shuffle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ class TaskName(msgspec.Struct, frozen=True, array_like=True):
     """One attempt of one task.
 
     Attributes:
-        partition: Index of the task.
         attempt: Spark's number of this attempt, unique within a Spark application.
         stage: Spark's number of the stage it belongs to.
         tries: How often Spark had tried this task before, in the same run of the stage.
@@ -37,17 +36,15 @@ class TaskAck(msgspec.Struct, frozen=True):
     """A task's acknowledgement: what it made durable in this epoch.
 
     Attributes:
-        level: Its level.
-        name: Which attempt of which partition this is.
         upstream: The task attempts whose output it read.
         state: The delta it wrote, if its state changed.
         schemas: The states its operators have registered.
         transactions: Prepared sink transactions by sink uid.
-        records: Elements read and written by operator uid.
-        opened: How its local store was opened, see `Replica.found`; empty without state.
-        seconds: Where the time went.
-        row_bytes: Size of its rows in memory, as the mean of the batch where it was greatest; 0
-            if no batch had enough of them to tell.
+        records: Number of elements read and written, by operator uid.
+        opened: How its local store was opened, see `Replica.opening`; empty without state.
+        seconds: Time spent by step.
+        row_bytes: Mean size of a row in memory, of the batch where it was greatest; 0 if no batch
+            had enough rows.
     """
 
     level: int
@@ -67,7 +64,6 @@ class Barrier(msgspec.Struct, frozen=True):
 
     Attributes:
         level: Level it comes from; -1 for the coordinator itself.
-        name: The task attempt it comes from.
         total: Number of tasks of that level, from the one task that knows it.
         acks: Acknowledgements on their way to the driver.
     """
@@ -80,18 +76,8 @@ class Barrier(msgspec.Struct, frozen=True):
 
 INJECTED = Barrier(-1, TaskName(0, 0), total=1)
 
-_encoder = msgspec.msgpack.Encoder()
-_barrier_decoder = msgspec.msgpack.Decoder(Barrier)
-
-
-def encode_barrier(barrier: Barrier) -> bytes:
-    """The bytes of a barrier's control column."""
-    return _encoder.encode(barrier)
-
-
-def decode_barrier(data: bytes) -> Barrier:
-    """The barrier behind a control column."""
-    return _barrier_decoder.decode(data)
+encode_barrier = msgspec.msgpack.Encoder().encode
+decode_barrier = msgspec.msgpack.Decoder(Barrier).decode
 
 
 def align(barriers: list[Barrier], where: str) -> tuple[TaskName, ...]:
@@ -114,16 +100,12 @@ class Order:
     """What a level is to do in one epoch.
 
     Attributes:
-        job: Name of the job.
-        job_id: Its unique id.
         attempt: Fencing number of this life of the job.
-        epoch: The epoch to run.
         backend: Name of the state backend.
         local_dir: Where local stores live; None for the machine's default.
         storage: Where state files go.
         files: For each partition the confirmed state files, in epoch order.
-        line: This attempt of this driver, as no other is called.
-        schemas: States of the snapshot the attempt started from.
+        line: This attempt of this driver, see `Fence.line`.
     """
 
     job: str
@@ -135,18 +117,10 @@ class Order:
     storage: StorageRef
     files: dict[int, tuple[StateFile, ...]]
     line: str
-    schemas: tuple[StateSchema, ...] = ()
 
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _MARK = re.compile(r"<<turnback (?P<body>[A-Za-z0-9+/=]+) kcabnrut>>")
-
-
-class TaskFailure(msgspec.Struct, frozen=True):
-    """The essence of an exception in a task; `kind` names its class in core.errors."""
-
-    kind: str
-    message: str
 
 
 def user_error(error: BaseException, uid: str, name: str, **about: Any) -> UserFunctionError:
@@ -169,24 +143,20 @@ def _cut(text: str, longest: int) -> str:
 
 
 class MarkedError(Exception):
-    """Carries a failure through Spark, which keeps nothing of an exception but its text."""
-
-    def __init__(self, failure: TaskFailure) -> None:
-        body = base64.b64encode(msgspec.msgpack.encode(failure)).decode()
-        super().__init__(f"{failure.message}\n<<turnback {body} kcabnrut>>")
+    """Carries an error through Spark, which keeps nothing of an exception but its text."""
 
 
 def marked(error: TurnbackError) -> MarkedError:
     """An error in the form in which it survives the way through Spark."""
-    return MarkedError(TaskFailure(type(error).__name__, str(error)))
+    body = base64.b64encode(msgspec.msgpack.encode((type(error).__name__, str(error)))).decode()
+    return MarkedError(f"{error}\n<<turnback {body} kcabnrut>>")
 
 
 def unmarked(error: BaseException) -> BaseException:
-    """The error that a task raised, found again in what Spark made of it."""
+    """The error that a task raised, recovered from what Spark made of it."""
     match = _MARK.search(str(error))
     if match is None:
         return error
-    failure = msgspec.msgpack.decode(base64.b64decode(match["body"]), type=TaskFailure)
-    kind = getattr(errors, failure.kind, UserFunctionError)
-    rebuilt: TurnbackError = kind(failure.message)
-    return rebuilt
+    kind, message = msgspec.msgpack.decode(base64.b64decode(match["body"]), type=tuple[str, str])
+    cause: TurnbackError = getattr(errors, kind, UserFunctionError)(message)
+    return cause

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,13 +19,7 @@ from turnback.types.columns import stream_columns
 from turnback.types.keys import group_range
 from turnback.types.typeinfo import TypeInfo
 
-TO = "_to"
-
-
-CHANNEL = "_channel"
-
-
-CONTROL = "_ctl"
+TO, CHANNEL, CONTROL = "_to", "_channel", "_ctl"
 
 
 @dataclass(frozen=True)
@@ -128,46 +123,32 @@ PartitionId = tuple[int, int]
 class Chains:
     """For every partition of every level, the confirmed files its state consists of."""
 
-    def __init__(self, programs: Sequence[LevelProgram], max_parallelism: int) -> None:
+    def __init__(self, programs: Sequence[LevelProgram]) -> None:
         self._programs = programs
-        self._max_parallelism = max_parallelism
         self._chains: dict[PartitionId, tuple[StateFile, ...]] = {}
         self._whole: dict[str, StateFile] = {}
 
     def restore(self, files: Iterable[StateFile]) -> None:
-        """Deal a snapshot's files out to the partitions of this program."""
+        """Assign a snapshot's files to the partitions of this program."""
         ordered = in_order(files)
         self._whole = {file.path: file for file in ordered}
         for program in self._programs:
-            if not program.level.keyed:
-                continue
             for partition in range(program.level.parallelism or 0):
-                mine = share(
-                    ordered,
-                    {
-                        op.uid: group_range(partition, op.parallelism, self._max_parallelism)
-                        for op in program.level.keyed
-                        if partition < op.parallelism
-                    },
-                )
-                if mine:
-                    self._chains[program.level.index, partition] = mine
+                chain = share(ordered, program.group_ranges(partition))
+                if chain:
+                    self._chains[program.level.index, partition] = chain
 
     def confirm(self, level: int, partition: int, file: StateFile) -> None:
         """Add what a task wrote in an epoch that is now confirmed."""
         self._whole[file.path] = file
         self._chains[level, partition] = (*self._chains.get((level, partition), ()), file)
 
-    def replace(self, place: PartitionId, merged: Sequence[StateFile], by: StateFile) -> list[str]:
-        """Put a merged file in the place of those it was made of.
-
-        Returns:
-            Paths that no chain needs any more.
-        """
+    def replace(self, id: PartitionId, merged: Sequence[StateFile], by: StateFile) -> list[str]:
+        """Replace files by the one they were merged into; return paths no chain needs any more."""
         gone = {file.path for file in merged}
-        chain = [file for file in self._chains[place] if file.path not in gone]
+        chain = [file for file in self._chains[id] if file.path not in gone]
         self._whole[by.path] = by
-        self._chains[place] = tuple(in_order([*chain, by]))
+        self._chains[id] = tuple(in_order([*chain, by]))
         used = {file.path for files in self._chains.values() for file in files}
         unused = sorted(gone - used)
         for path in unused:
@@ -191,9 +172,6 @@ class LevelProgram:
     """Everything a task must know about its level; the same in every epoch.
 
     Attributes:
-        level: The operators.
-        input: Columns of what it reads.
-        output: Columns of what it writes.
         reads_sources: Whether it runs in the sources' own tasks, before any shuffle.
         next_parallelism: Number of tasks of the next level; None for the last.
         max_parallelism: Number of key groups.
@@ -206,14 +184,18 @@ class LevelProgram:
     next_parallelism: int | None
     max_parallelism: int
 
-    def groups(self, partition: int) -> tuple[int, int]:
-        """The key groups a partition may see, over all keyed operators; (0, -1) for none."""
-        spans = [
-            group_range(partition, op.parallelism, self.max_parallelism)
+    def group_ranges(self, partition: int) -> dict[str, tuple[int, int]]:
+        """The first and last key group of a partition, by uid of the keyed operators in it."""
+        return {
+            op.uid: group_range(partition, op.parallelism, self.max_parallelism)
             for op in self.level.keyed
             if partition < op.parallelism
-        ]
-        return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else (0, -1)
+        }
+
+    def groups(self, partition: int) -> tuple[int, int]:
+        """The key groups a partition may see, over all keyed operators; (0, -1) for none."""
+        ranges = self.group_ranges(partition).values()
+        return (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else (0, -1)
 
     def layout(self) -> str:
         """What decides which key groups of each operator a partition holds."""
@@ -231,23 +213,21 @@ def source_layout(plan: Plan) -> RowLayout:
 
 def level_programs(plan: Plan) -> list[LevelProgram]:
     """The program of every level."""
-    by_id = {w.id: w for w in plan.channels}
-    hops = [source_layout(plan)]
-    hops += [RowLayout(tuple(by_id[i] for i in level.outputs)) for level in plan.levels]
-    programs = []
-    for i, level in enumerate(plan.levels):
-        following = plan.levels[i + 1] if i + 1 < len(plan.levels) else None
-        programs.append(
-            LevelProgram(
-                level,
-                hops[i],
-                hops[i + 1],
-                reads_sources=i == 0 and not plan.native,
-                next_parallelism=following.parallelism if following else None,
-                max_parallelism=plan.max_parallelism,
-            )
+    by_id = {channel.id: channel for channel in plan.channels}
+    layouts = [RowLayout(tuple(by_id[i] for i in level.outputs)) for level in plan.levels]
+    return [
+        LevelProgram(
+            level,
+            input,
+            output,
+            reads_sources=level.index == 0 and not plan.native,
+            next_parallelism=following.parallelism if following else None,
+            max_parallelism=plan.max_parallelism,
         )
-    return programs
+        for level, following, input, output in zip_longest(
+            plan.levels, plan.levels[1:], [source_layout(plan), *layouts[:-1]], layouts
+        )
+    ]
 
 
 def load_program(blob: bytes) -> LevelProgram:

@@ -1,24 +1,84 @@
-"""How each kind of operator turns a batch of elements into the next one."""
+"""How each kind of operator reads the keys of a batch and turns its elements into new ones."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import compress, repeat
+from operator import attrgetter, length_hint
 from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError
+from turnback.core.errors import ElementTypeError, NullKeyError
 from turnback.program.descriptors import ValueStateDescriptor
-from turnback.program.graph import REDUCED, NodeKind
+from turnback.program.graph import REDUCED, KeySpec, NodeKind
 from turnback.program.plan import Operator
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch, stream_schema, transpose
+from turnback.types.columns import Batch, stream_columns, stream_schema, transpose
 from turnback.types.frozen import Freezer, is_mutable
+from turnback.types.keys import KeyNormalizer
 from turnback.types.row import build_rows, row_class, row_converter
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import user_error
-from turnback.worker.routing import key_reader
+
+KeyReader = Callable[[Batch], list[Any]]
+
+
+def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
+    """A function that reads the keys of a batch, normalized, and refuses null ones."""
+    normalizer = key.codec().normalizer
+    if key.function is not None:
+        return _function_reader(key.function, normalizer, uid)
+    what = f"({', '.join(key.columns)})"
+    readers = [_column_reader(column, type) for column in key.columns]
+
+    def read(batch: Batch) -> list[Any]:
+        columns = [_not_null(reader(batch), uid, what) for reader in readers]
+        keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+        return list(map(normalizer.normalize, keys)) if normalizer.changes_class else keys
+
+    return read
+
+
+def _column_reader(column: str, type: TypeInfo) -> KeyReader:
+    if not isinstance(type, RowTypeInfo):
+        return lambda batch: batch.rows
+    if type.python_class is tuple or not column.isidentifier():
+        index = [name for name, _ in stream_columns(type)].index(column)
+        return lambda batch: [row[index] for row in batch.rows]
+    get = attrgetter(column)  # faster than by index: rows take names there as well
+    return lambda batch: list(map(get, batch.rows))
+
+
+def _function_reader(
+    function: Callable[[Any], Any], normalizer: KeyNormalizer, uid: str
+) -> KeyReader:
+    def read(batch: Batch) -> list[Any]:
+        rows, row, keys = batch.rows, None, []
+        try:
+            for row in rows:
+                keys.append(function(row))
+        except Exception as e:
+            raise user_error(e, uid, "key function", element=row) from e
+        if normalizer.are_normal(keys):
+            return keys
+        _not_null(keys, uid, "that the key function gives")
+        try:
+            return list(map(normalizer.normalize, keys))
+        except ElementTypeError as e:
+            raise e.__class__(f"operator {uid!r}: {e}") from None
+
+    return read
+
+
+def _not_null(values: list[Any], uid: str, what: str) -> list[Any]:
+    if None in values:
+        raise NullKeyError(
+            f"operator {uid!r}: the key {what} of an element is null; filter such elements out or "
+            f"give them a key before key_by"
+        )
+    return values
 
 
 class FunctionOutput(Batch):
@@ -28,21 +88,21 @@ class FunctionOutput(Batch):
     between; a reader of columns does not pay for that.
     """
 
-    __slots__ = ("_formed", "_operator")
+    __slots__ = ("_declared", "_operator")
 
     def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
         super().__init__(type, rows)
         self._operator = operator
-        self._formed: list[Any] | None = None
+        self._declared: list[Any] | None = None
 
     @property
     def rows(self) -> list[Any]:
-        if self._formed is None:
+        if self._declared is None:
             try:
-                self._formed = self._in_form()
+                self._declared = self._as_declared()
             except ElementTypeError as e:
                 raise self._misfit(e) from None
-        return self._formed
+        return self._declared
 
     @property
     def arrow(self) -> pa.RecordBatch:
@@ -51,15 +111,15 @@ class FunctionOutput(Batch):
         except ElementTypeError as e:
             raise self._misfit(e) from None
 
-    def _in_form(self) -> list[Any]:
+    def _as_declared(self) -> list[Any]:
         kind, rows = self.type, self._rows or []
         parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
         if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
+            return Batch(kind, arrow=super().arrow).rows  # nested values are converted as well
         if not isinstance(kind, RowTypeInfo):
             return rows
-        wanted = kind.python_class or row_class(kind.names)
-        if set(map(type, rows)) == {wanted}:
+        declared = kind.python_class or row_class(kind.names)
+        if set(map(type, rows)) == {declared}:
             return rows
         return build_rows(kind, transpose(rows, kind))
 
@@ -75,7 +135,6 @@ class PlainContext:
     __slots__ = ()
 
     def timestamp(self) -> int | None:
-        """The element's event time in milliseconds, if it has one."""
         return None
 
 
@@ -92,15 +151,10 @@ class KeyedContext(PlainContext):
 
 
 class Runner(ABC):
-    """Runs one operator in one worker.
-
-    Elements are frozen as they come out, since the function may go on changing them. The loops
-    below remember a class whose elements cannot change: a call for each would cost too much.
-    """
+    """Runs one operator in one worker."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator
-        self.freezer = Freezer(operator.type)
         self.read = 0
         self.written = 0
 
@@ -116,17 +170,9 @@ class Runner(ABC):
     def process(self, batch: Batch) -> Batch | None:
         """Do the operator's work."""
 
-    def output(self, rows: list[Any]) -> Batch | None:
-        """The batch of what came out."""
-        op = self.operator
-        if not rows or op.type is None:
-            return None
-        return FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})")
-
-    def failed(self, error: Exception, element: Any, **about: Any) -> Exception:
+    def failed(self, error: Exception, element: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
-        op = self.operator
-        return user_error(error, op.uid, op.name, **about, element=element)
+        return user_error(error, self.operator.uid, self.operator.name, element=element)
 
 
 class SourceRunner(Runner):
@@ -136,71 +182,115 @@ class SourceRunner(Runner):
         return batch
 
 
-class MapRunner(Runner):
-    """One element in, one out."""
+class FunctionRunner(Runner):
+    """Runs a function that is called for one element after the other.
+
+    Elements are frozen as they come out, since the function may go on changing them. The loop
+    remembers a class whose elements cannot change: a call for each would cost too much.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
+        self.freezer = Freezer(operator.type)
+
+    def results(self, batch: Batch, rows: Iterator[Any]) -> Iterable[Iterable[Any] | None]:
+        """The new elements, as they are iterated over: each call takes one of `rows`."""
+        function = self.operator.function
+        match self.operator.kind:
+            case NodeKind.MAP:
+                return (map(function.map, rows),)
+            case NodeKind.FLAT_MAP:
+                return map(function.flat_map, rows)
+            case _:
+                return map(function.process_element, rows, repeat(PlainContext()))
 
     def process(self, batch: Batch) -> Batch | None:
-        function, rows, row = self.operator.function.map, batch.rows, None
+        rows, op = batch.rows, self.operator
+        remaining = iter(rows)
+        results = self.results(batch, remaining)
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
         try:
-            for row in rows:
-                element = function(row)
-                if type(element) is not usual:
-                    element, usual = admit(element)
-                append(element)
-        except Exception as e:
-            raise self.failed(e, row) from e
-        return self.output(out)
-
-
-class FlatMapRunner(Runner):
-    """One element in, any number out."""
-
-    def process(self, batch: Batch) -> Batch | None:
-        function, rows, row = self.operator.function.flat_map, batch.rows, None
-        admit, usual = self.freezer.admit, None
-        out: list[Any] = []
-        append = out.append
-        try:
-            for row in rows:
-                result = function(row)
+            for result in results:
                 if result is not None:
                     for element in result:
                         if type(element) is not usual:
                             element, usual = admit(element)
                         append(element)
         except Exception as e:
-            raise self.failed(e, row) from e
-        return self.output(out)
+            raise self.failed(e, rows[-1 - length_hint(remaining)]) from e
+        if not out or op.type is None:
+            return None
+        return FunctionOutput(op.type, out, f"operator {op.uid!r} ({op.name})")
+
+
+class KeyedRunner(FunctionRunner):
+    """Base of the operators with state per key."""
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
+        super().__init__(operator)
+        assert operator.key is not None
+        assert operator.input_type is not None
+        self.backend = backend
+        self.keys = key_reader(operator.key, operator.input_type, operator.uid)
+
+    def results(self, batch: Batch, rows: Iterator[Any]) -> Iterable[Iterable[Any] | None]:
+        return self.keyed_results(zip(self.keys(batch), rows, strict=True))
+
+    @abstractmethod
+    def keyed_results(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Iterable[Any] | None]:
+        """What comes of pairs of keys and elements."""
+
+    def failed(self, error: Exception, element: Any) -> Exception:
+        op = self.operator
+        return user_error(error, op.uid, op.name, key=self.backend.key, element=element)
+
+
+class KeyedProcessRunner(KeyedRunner):
+    """A `KeyedProcessFunction`."""
+
+    def keyed_results(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Iterable[Any] | None]:
+        backend, function = self.backend, self.operator.function.process_element
+        ctx = KeyedContext(backend)
+        for backend.key, row in pairs:
+            yield function(row, ctx)
+
+
+class ReduceRunner(KeyedRunner):
+    """A rolling reduce: gives the reduced value after every element."""
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
+        super().__init__(operator, backend)
+        assert operator.type is not None
+        self.state = backend.register(ValueStateDescriptor(REDUCED, operator.type))
+        self.form = row_converter(operator.type)
+
+    def keyed_results(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Iterable[Any] | None]:
+        backend, state, form = self.backend, self.state, self.form
+        function = self.operator.function.reduce
+        for backend.key, row in pairs:
+            before = state.value()
+            after = row if before is None else form(function(before, row))
+            state.update(after)
+            yield (after,)
 
 
 class FilterRunner(Runner):
     """Keeps some elements, as they came: what the function may do to them is not passed on."""
 
-    def __init__(self, operator: Operator) -> None:
-        super().__init__(operator)
-        self.by_columns = is_mutable(operator.type)
-
     def process(self, batch: Batch) -> Batch | None:
-        function, rows, row = self.operator.function.filter, batch.rows, None
-        out: list[Any] = []
-        append = out.append
+        rows = batch.rows
+        remaining = iter(rows)
         try:
-            if self.by_columns:
-                for row in rows:
-                    append(bool(function(row)))
-            else:
-                for row in rows:
-                    if function(row):
-                        append(row)
+            mask = [bool(passes) for passes in map(self.operator.function.filter, remaining)]
         except Exception as e:
-            raise self.failed(e, row) from e
-        if self.by_columns:
-            kept = batch.arrow.filter(pa.array(out, pa.bool_()))
-            return Batch(batch.type, kept) if kept.num_rows else None
-        return Batch(batch.type, out) if out else None
+            raise self.failed(e, rows[-1 - length_hint(remaining)]) from e
+        if is_mutable(self.operator.type):
+            passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
+        else:
+            passed = Batch(batch.type, list(compress(rows, mask)))
+        return passed if len(passed) else None
 
 
 class MapBatchesRunner(Runner):
@@ -231,7 +321,7 @@ class MapBatchesRunner(Runner):
         table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
         if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
             got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
-            raise self._misfit(f"got {got}, wanted the columns {schema.names}")
+            raise self._misfit(f"got {got}, expected the columns {schema.names}")
         try:
             table = table.select(schema.names).cast(schema)
         except (pa.ArrowException, ValueError) as e:
@@ -248,102 +338,20 @@ class MapBatchesRunner(Runner):
         )
 
 
-class ProcessRunner(FlatMapRunner):
-    """Any number out, with a context."""
-
-    def process(self, batch: Batch) -> Batch | None:
-        function, ctx = self.operator.function.process_element, PlainContext()
-        rows, row = batch.rows, None
-        admit, usual = self.freezer.admit, None
-        out: list[Any] = []
-        append = out.append
-        try:
-            for row in rows:
-                result = function(row, ctx)
-                if result is not None:
-                    for element in result:
-                        if type(element) is not usual:
-                            element, usual = admit(element)
-                        append(element)
-        except Exception as e:
-            raise self.failed(e, row) from e
-        return self.output(out)
-
-
-class KeyedRunner(Runner):
-    """Base of the operators with state per key."""
-
-    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
-        super().__init__(operator)
-        assert operator.key is not None
-        assert operator.input_type is not None
-        self.backend = backend
-        self.keys = key_reader(operator.key, operator.input_type, operator.uid)
-
-
-class KeyedProcessRunner(KeyedRunner):
-    """A `KeyedProcessFunction`."""
-
-    def process(self, batch: Batch) -> Batch | None:
-        backend, row = self.backend, None
-        function, ctx = self.operator.function.process_element, KeyedContext(backend)
-        admit, usual = self.freezer.admit, None
-        out: list[Any] = []
-        append = out.append
-        keys = self.keys(batch)
-        try:
-            for backend.key, row in zip(keys, batch.rows, strict=True):
-                result = function(row, ctx)
-                if result is not None:
-                    for element in result:
-                        if type(element) is not usual:
-                            element, usual = admit(element)
-                        append(element)
-        except Exception as e:
-            raise self.failed(e, row, key=backend.key) from e
-        return self.output(out)
-
-
-class ReduceRunner(KeyedRunner):
-    """A rolling reduce: gives the reduced value after every element."""
-
-    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
-        super().__init__(operator, backend)
-        assert operator.type is not None
-        self.state = backend.register(ValueStateDescriptor(REDUCED, operator.type))
-        self.form = row_converter(operator.type)
-
-    def process(self, batch: Batch) -> Batch | None:
-        backend, state, form, row = self.backend, self.state, self.form, None
-        function, freeze = self.operator.function.reduce, self.freezer.freeze
-        out: list[Any] = []
-        append = out.append
-        keys = self.keys(batch)
-        try:
-            for backend.key, row in zip(keys, batch.rows, strict=True):
-                before = state.value()
-                after = row if before is None else form(function(before, row))
-                state.update(after)
-                append(freeze(after))
-        except Exception as e:
-            raise self.failed(e, row, key=backend.key) from e
-        return self.output(out)
-
-
 def make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner:
     """The runner for an operator other than a sink."""
-    if backend is not None:
-        return (ReduceRunner if operator.kind is NodeKind.REDUCE else KeyedProcessRunner)(
-            operator, backend
-        )
-    return _PLAIN[operator.kind](operator)
+    if backend is None:
+        return _PLAIN[operator.kind](operator)
+    if operator.kind is NodeKind.REDUCE:
+        return ReduceRunner(operator, backend)
+    return KeyedProcessRunner(operator, backend)
 
 
 _PLAIN: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.SOURCE: SourceRunner,
-    NodeKind.MAP: MapRunner,
-    NodeKind.FLAT_MAP: FlatMapRunner,
+    NodeKind.MAP: FunctionRunner,
+    NodeKind.FLAT_MAP: FunctionRunner,
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
-    NodeKind.PROCESS: ProcessRunner,
+    NodeKind.PROCESS: FunctionRunner,
 }

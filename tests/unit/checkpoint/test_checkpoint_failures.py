@@ -152,7 +152,7 @@ def test_a_write_of_unknown_outcome_keeps_its_files_until_it_is_known() -> None:
     job.epoch(2, [b])
     storage.heal()
     # The outcome of chk-2 is not known, so `a` must not go.
-    job.coordinator._protocol._clean_up()
+    job.coordinator._protocol.clean_up()
     assert job.files() == ["state/1/a", "state/1/b"]
     job.checkpoint()
     assert job.log.latest().transactions == {"sink": (b"t1", b"t2")}

@@ -101,7 +101,7 @@ def test_a_level_is_the_greatest_of_its_inputs_plus_one_per_exchange():
         Routing.TRANSIT,
         Routing.KEY_COLUMNS,
     ]
-    assert long.id in plan.levels[1].inputs
+    assert long.id in plan.levels[0].outputs
     assert long.id in plan.levels[1].outputs
     assert long.id not in plan.levels[3].outputs
 

@@ -20,13 +20,13 @@ def rows(data):
 
 
 def test_nothing_dirty_makes_no_file():
-    builder = DeltaBuilder(1)
+    builder = DeltaBuilder()
     builder.add(VALUE, [], [], None, [])
     assert builder.build() is None
 
 
 def test_rows_are_sorted_by_group_and_otherwise_in_order():
-    builder = DeltaBuilder(3)
+    builder = DeltaBuilder()
     builder.add(VALUE, [7, 2, 7], [b"k1", b"k2", b"k3"], None, [b"1", None, b"3"])
     builder.add(MAP, [2, 2], [b"k", b"k"], [None, b"s"], [None, b"x"])
     built = builder.build()
@@ -43,7 +43,7 @@ def test_rows_are_sorted_by_group_and_otherwise_in_order():
 
 
 def test_the_file_says_what_it_is():
-    builder = DeltaBuilder(3)
+    builder = DeltaBuilder()
     builder.add(VALUE, [7], [b"k"], None, [b"1"])
     built = builder.build()
     file = built.file("p", 3, "2-n", inline=True)
@@ -78,7 +78,7 @@ def test_a_file_of_format_1_is_read_for_ever():
 def test_batches_are_bounded_in_rows_and_bytes(monkeypatch):
     monkeypatch.setattr(module, "BATCH_ROWS", 10)
     monkeypatch.setattr(module, "BATCH_BYTES", 1000)
-    builder = DeltaBuilder(1)
+    builder = DeltaBuilder()
     sizes = [1] * 25 + [400] * 5 + [5000, 1]
     builder.add(VALUE, [0] * 32, [b"k%d" % i for i in range(32)], None, [b"v" * n for n in sizes])
     data = builder.build().data
@@ -92,7 +92,7 @@ def test_batches_are_bounded_in_rows_and_bytes(monkeypatch):
 def test_only_the_batches_of_some_key_groups_are_read(monkeypatch, first, width):
     monkeypatch.setattr(module, "BATCH_ROWS", 3)
     groups = [1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 5, 5, 5, 8, 8, 9, 10]
-    builder = DeltaBuilder(1)
+    builder = DeltaBuilder()
     keys = [b"k%d" % i for i in range(len(groups))]
     builder.add(VALUE, groups, keys, None, keys)
     batches = [b() for b in read_delta(builder.build().data).batches(first, first + width)]

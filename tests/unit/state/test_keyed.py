@@ -66,7 +66,7 @@ def test_begin_forgets_what_the_epoch_before_did(backend):
     backend.begin(EmptyStore(), 2)
     backend.key = ("a", 1)
     assert handle.value() is None
-    builder = DeltaBuilder(2)
+    builder = DeltaBuilder()
     backend.drain(builder)
     assert builder.build() is None
 
@@ -76,7 +76,7 @@ def test_rows_land_in_the_group_of_their_key(backend):
     backend.begin(EmptyStore(), 1)
     backend.key = ("a", 1)
     handle.update(5)
-    builder = DeltaBuilder(1)
+    builder = DeltaBuilder()
     backend.drain(builder)
     group = KeyCodec((Types.STRING(), Types.LONG()), True).group(("a", 1), 128)
     assert builder.build()[1:] == (1, group, group, ("op",))

@@ -46,7 +46,7 @@ def random_files(seed):
     rng = random.Random(seed)
     blobs, files = {}, []
     for epoch in range(1, rng.randrange(2, 9)):
-        builder = DeltaBuilder(epoch)
+        builder = DeltaBuilder()
         for schema in (VALUE, MAP, LIST):
             rows = changes(rng, schema, rng.randrange(40))
             builder.add(
@@ -105,7 +105,7 @@ def test_a_large_group_is_read_a_batch_at_a_time(monkeypatch):
     monkeypatch.setattr(delta, "BATCH_BYTES", 4_000)
     blobs, files = {}, []
     for epoch in range(1, 5):
-        builder = DeltaBuilder(epoch)
+        builder = DeltaBuilder()
         subs = [f"{epoch}-{i:03d}".encode() for i in range(100)]
         builder.add(MAP, [7] * 100, [b"hot"] * 100, subs, [b"v" * 1_000] * 100)
         builder.add(VALUE, [9], [b"after"], None, [b"v"])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from turnback.core.errors import StateError
@@ -36,7 +38,7 @@ def test_an_append_reads_nothing(job):
     j = job(LIST)
     j.one("a", add(*range(100)))
     backend, handles = j.backend()
-    with j.home(backend) as home:
+    with closing(j.home(backend)) as home:
         backend.begin(home.store, 2)
         backend.scan = backend.get = lambda key: pytest.fail("read the store")
         backend.key = "a"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from decimal import Decimal
 
 import pytest
@@ -81,7 +82,7 @@ def test_a_put_reads_nothing(job):
     j = job(MAP)
     j.one("a", put(x=1))
     backend, handles = j.backend()
-    with j.home(backend) as home:
+    with closing(j.home(backend)) as home:
         backend.begin(home.store, 2)
         backend.scan = backend.get = lambda key: pytest.fail("read the store")
         backend.key = "a"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from state_support import clip
 from turnback.core.errors import CorruptFileError, IncompatibleStateError
 from turnback.state import delta
 from turnback.state.delta import DeltaBuilder, read_delta
@@ -22,7 +23,7 @@ class Files:
     def add(self, *changes):
         """One file of (schema, group, key, sub, value)."""
         epoch = len(self.files) + 1
-        builder = DeltaBuilder(epoch)
+        builder = DeltaBuilder()
         for schema, group, key, sub, value in changes:
             builder.add(schema, [group], [key], [sub], [value])
         built = builder.build()
@@ -106,7 +107,7 @@ def test_files_may_number_their_states_differently(files):
 
 def test_only_the_groups_that_count_are_taken(files):
     files.add(*[(VALUE, g, b"x", None, b"1") for g in range(8)])
-    clipped = [files.files[0].clip(2, 4)]
+    clipped = [clip(files.files[0], 2, 4)]
     built, rows = files.merge(True, clipped)
     assert [r[1] for r in rows] == [2, 3, 4]
     assert (built.first_group, built.last_group) == (2, 4)

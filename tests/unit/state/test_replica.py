@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -231,7 +232,7 @@ def test_rows_of_states_nobody_wants_are_left_out(job):
     j.descriptors.pop()
     assert counts(j) == {1}
     backend, _ = j.backend()
-    with j.home(backend) as home:
+    with closing(j.home(backend)) as home:
         assert len(list(home.store.scan(b""))) == len(KEYS) + 1
 
 
@@ -247,7 +248,7 @@ def test_a_locked_store_is_left_alone_and_a_private_one_removed(job):
     j = job(COUNT)
     bump_all(j)
     backend, _ = j.backend()
-    with j.home(backend) as held:
+    with closing(j.home(backend)) as held:
         assert counts(j) == {1}
         assert j.found[-1] == "rebuilt"
         assert held.store.marker() is not None
@@ -382,7 +383,8 @@ def test_a_store_filled_under_another_layout_is_rebuilt(job, tmp_path):
     bump_all(j)
     backend, _ = j.backend()
     for layout, found in (("op:2", "rebuilt"), ("op:2", "home"), ("op:3", "rebuilt")):
-        with open_replica(
+        home = open_replica(
             j.kind, tmp_path / "home", j.files, j.read, backend.schemas(), (0, 15), layout=layout
-        ) as home:
+        )
+        with closing(home):
             assert home.opening == found

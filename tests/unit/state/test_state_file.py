@@ -5,22 +5,14 @@ import msgspec
 from turnback.state.files import StateFile, in_order, merged_lineage
 
 
-def file(first, last, lineage=(), groups=(0, 9)):
-    return StateFile("p", 1, "d", 1, first, last, *groups, ("op",), lineage=lineage)
+def file(first, last, lineage=()):
+    return StateFile("p", 1, "d", 1, first, last, 0, 9, ("op",), lineage=lineage)
 
 
 def test_it_travels_as_json_and_messagepack():
     one = msgspec.structs.replace(file(1, 2, (("1-n", 2),)), inline=b"\0\xff")
     for codec in (msgspec.json, msgspec.msgpack):
         assert codec.decode(codec.encode(one), type=StateFile) == one
-
-
-def test_clip_keeps_only_the_common_groups():
-    one = file(1, 1, groups=(3, 7))
-    assert one.clip(0, 2) is None
-    assert one.clip(8, 9) is None
-    clipped = one.clip(5, 20)
-    assert (clipped.first_group, clipped.last_group, clipped.path) == (5, 7, "p")
 
 
 def test_line_at_knows_only_epochs_in_the_file():

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.state.stores import Changes, HashMapStore, RocksOptions, RocksStore, after
+from turnback.state.stores import Changes, HashMapStore, RocksStore, after
 
 
 @pytest.fixture(params=[HashMapStore, RocksStore])
@@ -163,23 +163,23 @@ def test_a_full_memory_is_told_and_leaves_the_store_as_it_was(tmp_path):
     store.close()
 
 
-def test_options_hold_for_a_store_that_is_there_already(tmp_path):
-    options = RocksOptions(block_cache=3 << 20)
+def test_options_hold_for_a_store_that_is_there_already(tmp_path, monkeypatch):
+    monkeypatch.setattr("turnback.state.stores._BLOCK_CACHE", 3 << 20)
     for _ in range(2):
-        store = RocksStore(tmp_path / "s", options)
+        store = RocksStore(tmp_path / "s")
         assert store._db.property_value("rocksdb.block-cache-capacity") == str(3 << 20)
         store.close()
     log = (tmp_path / "s" / "LOG").read_text()
     assert "filter_policy: bloomfilter" in log
 
 
-def test_unsorted_files_do_not_pile_up(tmp_path):
-    options = RocksOptions(most_unsorted=4)
+def test_unsorted_files_do_not_pile_up(tmp_path, monkeypatch):
+    monkeypatch.setattr("turnback.state.stores._MAX_UNSORTED", 4)
     for n in range(30):
-        store = RocksStore(tmp_path / "s", options)
+        store = RocksStore(tmp_path / "s")
         put(store, {b"key-%06d" % i: b"%d" % n for i in range(200)})
         store.close()
-    store = RocksStore(tmp_path / "s", options)
+    store = RocksStore(tmp_path / "s")
     assert store._unsorted() <= 5
     assert {value for _, value in store.scan(b"key-")} == {b"29"}
     store.close()

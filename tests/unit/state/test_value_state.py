@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import closing
+
 import pytest
 
 from turnback.core.errors import StateError
@@ -65,7 +67,7 @@ def test_a_value_of_the_wrong_type_names_operator_state_key_and_value(job):
 def test_using_state_without_a_key_says_so(job):
     j = job(COUNT)
     backend, handles = j.backend()
-    with j.home(backend) as home:
+    with closing(j.home(backend)) as home:
         backend.begin(home.store, 1)
         with pytest.raises(StateError, match="without a current key"):
             handles["count"].value()

@@ -24,7 +24,7 @@ def chains(parallelism: int, **operators: int | None) -> Chains:
     for uid, own in (operators or {"p": None}).items():
         keyed = stream.key_by("k").process(Pass(), SCHEMA).uid(uid)
         collected(keyed if own is None else keyed.set_parallelism(own), f"{uid} out")
-    return Chains(level_programs(env.plan()), GROUPS)
+    return Chains(level_programs(env.plan()))
 
 
 def file(path, epoch, groups=(0, 7), operators=("p",), complete=False, since=None):

@@ -144,7 +144,7 @@ def test_a_batch_function_that_raises(tmp_path):
 @pytest.mark.parametrize(
     ("give", "problem"),
     [
-        (lambda b: b.rename_columns(["k", "m"]), r"got \['k', 'm'\], wanted the columns"),
+        (lambda b: b.rename_columns(["k", "m"]), r"got \['k', 'm'\], expected the columns"),
         (lambda b: [b, "text"], "got 'text'"),
         (lambda b: b.set_column(1, "n", b["k"]), "Failed to parse string: 'a'"),
     ],
