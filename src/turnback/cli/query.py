@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,7 @@ def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str
     """Query the states of a checkpoint or savepoint with SQL.
 
     Every state is a table, named after its operator's uid and its own name; without a query the
-    tables are listed. Queries run in Spark on this machine, or where SPARK_MASTER says.
+    tables are listed. Queries run in Spark on this machine, or on SPARK_MASTER.
     """
     snapshot = cli.snapshot(snapshot_name)
     if sql is None:
@@ -114,7 +115,7 @@ def diff(
     """Compare two checkpoints or savepoints, key by key.
 
     Counts what was added, removed and changed in every state; with --state shows the keys of one.
-    They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
+    They may be of different jobs. Spark compares, on this machine or on SPARK_MASTER.
     """
     from turnback.inspect.snapshots import reading
 
@@ -210,11 +211,10 @@ def _silenced(debug: bool) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(2 if debug else nowhere, 1)
-    if not debug:
-        os.dup2(nowhere, 2)
-    os.close(nowhere)
+    with Path(os.devnull).open("wb") as nowhere:
+        target = 2 if debug else nowhere.fileno()
+        os.dup2(target, 1)
+        os.dup2(target, 2)
     try:
         yield
     finally:

@@ -42,7 +42,7 @@ class RowPosition(NamedTuple):
         match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
         if match is None:
             raise ConfigurationError(
-                f"{cursor!r} does not say where to go on: pass on what the page before gave as next"
+                f"{cursor!r} is no cursor: pass what the page before gave as `next`"
             )
         return cls(int(match[1]), int(match[2]))
 
@@ -169,16 +169,9 @@ def page(
     """Read some rows of a state.
 
     A page may have fewer rows than `limit`, even none, and still not be the last one: only `next`
-    tells.
-
-    Args:
-        snapshot: The checkpoint or savepoint.
-        uid: The operator.
-        name: The state.
-        key: Only rows of this key, see `parse_key`; ``abc*`` for all text keys that begin so.
-        after: What the page before gave as `next`.
-        limit: Number of rows, at most `MOST`.
-        full: Return long values as a whole.
+    tells, which the next call takes as `after`. With `key` only rows of this key are read, see
+    `parse_key`, or with ``abc*`` those of all text keys that begin so. Long values are cut unless
+    `full`.
     """
     check_limit(limit)
     start = RowPosition.of(after)

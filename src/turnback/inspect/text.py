@@ -159,19 +159,11 @@ _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 
 
 def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
-    """Read a key.
+    """Return a key as the engine knows it: a value, or a tuple of several columns.
 
-    Args:
-        text: A string as it is or as JSON, in quotes; a number, ``true``, a date or time in ISO
-            format, bytes as ``0x...``; several columns as a JSON array or separated by commas; a
-            row as a JSON array or object.
-        types: The types of the key's columns.
-
-    Returns:
-        The key as the engine knows it: a value, or a tuple of several.
-
-    Raises:
-        ConfigurationError: It is no key of these types.
+    The text is a string as it is or as JSON, in quotes; a number, ``true``, a date or time in ISO
+    format, bytes as ``0x...``; several columns as a JSON array or separated by commas; a row as a
+    JSON array or object.
     """
     if not isinstance(text, str):
         raise ConfigurationError(f"a key is searched for by its text, not by {text!r}")
@@ -195,8 +187,6 @@ def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
     text = given
     if not typed and isinstance(text, str) and len(text) > 1 and text[0] == text[-1] == '"':
         text = _json(text)
-    if isinstance(text, _Literal):
-        text = text.text
     if not isinstance(text, str):
         raise _misfit(given, type_)
     try:
@@ -216,14 +206,11 @@ def _parse_row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
     return tuple(_parse(one, t, typed=True) for one, t in zip(fields, type_.types, strict=True))
 
 
-class _Literal:
+class _Literal(str):
     """A number in JSON, with every digit that was written."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _json(text: str) -> Any:
@@ -261,11 +248,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "string": str,
     "bytes": _parse_bytes,
     "boolean": _BOOLEANS.__getitem__,
-    "byte": int,
-    "short": int,
-    "int": int,
-    "long": int,
-    "big_int": int,
+    **dict.fromkeys(("byte", "short", "int", "long", "big_int"), int),
     "date": date.fromisoformat,
     "time": time.fromisoformat,
     "timestamp": partial(_parse_time, zoned=False),

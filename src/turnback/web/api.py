@@ -100,23 +100,21 @@ class Parameter:
 
     def parse(self, text: str | None) -> str | int | None:
         """Return the value in a request; `RequestError` if it is missing or invalid."""
-        if text is None or (text == "" and self.required):
-            if self.required:
-                raise RequestError(400, f"the parameter {self.name!r} is missing: {self.doc}")
+        if not text and self.required:
+            problem = f"is missing: {self.doc}"
+        elif text is None:
             return self.default
-        if self.type is str:
-            if len(text) > _MAX_TEXT or "\0" in text:
-                raise RequestError(400, f"the parameter {self.name!r} is too long or holds a NUL")
-            return text
-        if not text.isascii() or not text.isdigit() or len(text) > 9:
-            raise RequestError(
-                400, f"the parameter {self.name!r} is a whole number, not {text[:40]!r}"
-            )
-        if not self.least <= int(text) <= self.most:
-            raise RequestError(
-                400, f"the parameter {self.name!r} is from {self.least} to {self.most}, not {text}"
-            )
-        return int(text)
+        elif self.type is str:
+            if len(text) <= _MAX_TEXT and "\0" not in text:
+                return text
+            problem = "is too long or holds a NUL"
+        elif not text.isascii() or not text.isdigit() or len(text) > 9:
+            problem = f"is a whole number, not {text[:40]!r}"
+        elif not self.least <= int(text) <= self.most:
+            problem = f"is from {self.least} to {self.most}, not {text}"
+        else:
+            return int(text)
+        raise RequestError(400, f"the parameter {self.name!r} {problem}")
 
 
 @dataclass(frozen=True)
@@ -144,14 +142,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An entry of the API.
+    """An entry of the API: `handle` runs in a thread and returns what `answer` is the type of.
 
-    Attributes:
-        path: Below the API's prefix; names in braces.
-        answer: The type of its answer.
-        handle: Returns the answer; runs in a thread.
-        body: The type of what is posted.
-        status: Of a success.
+    Its path is below the API's prefix, with names in braces; `status` is that of a success.
     """
 
     method: str
@@ -201,7 +194,7 @@ def json_response(
 
 
 def error_response(error: Exception, method: str, path: str) -> Response:
-    """Return the answer for an error; an unexpected one is logged, its text never shown.
+    """Return the answer for an error; an unexpected one is logged, its text never sent.
 
     The path comes without its query, which may hold a token.
     """
@@ -217,7 +210,7 @@ def error_response(error: Exception, method: str, path: str) -> Response:
     else:
         _LOG.error("%s %s failed", method, path, exc_info=error)
         status, kind = 500, "InternalError"
-        message = "something unexpected went wrong; the log of the dashboard says what"
+        message = "something unexpected went wrong; see the log of the dashboard"
     return json_response(ErrorAnswer(error=ErrorInfo(kind=kind, message=message)), status, headers)
 
 
