@@ -116,7 +116,7 @@ class LevelInstance:
 def _as_declared(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
-    return batch if wanted is None or mine is theirs else Batch(wanted, arrow=batch.arrow)
+    return batch if wanted is None or mine is theirs else Batch(wanted, batch.arrow)
 
 
 def _apart(operators: Iterable[Operator]) -> list[Operator]:
@@ -213,9 +213,9 @@ class _Epoch:
         """Give a batch to all its readers; none sees what another one does to the elements."""
         apart = changeable and len(consumers) + len(channels) > 1
         for consumer in consumers:
-            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if apart else batch)
+            self._push(consumer, Batch(batch.type, batch.arrow) if apart else batch)
         for channel in channels:
-            self.emitted.append((channel, Batch(batch.type, arrow=batch.arrow) if apart else batch))
+            self.emitted.append((channel, Batch(batch.type, batch.arrow) if apart else batch))
 
     def _flush(self) -> list[pa.RecordBatch]:
         out = []

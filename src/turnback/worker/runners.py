@@ -55,7 +55,7 @@ class FunctionOutput(Batch):
         kind, rows = self.type, self._rows or []
         parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
         if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, arrow=super().arrow).rows  # what is inside has a form as well
+            return Batch(kind, super().arrow).rows  # what is inside has a form as well
         if not isinstance(kind, RowTypeInfo):
             return rows
         wanted = kind.python_class or row_class(kind.names)
