@@ -58,10 +58,9 @@ class StateColumn:
     """The column of values of one type.
 
     Attributes:
-        arrow: The type of the column.
-        hint: What msgspec reads from the stored bytes; None is always allowed besides.
-        to_arrow: Makes a column of what msgspec has read.
-        to_values: Makes of a column what msgspec is to write.
+        hint: The type msgspec decodes from the stored bytes; None is always allowed besides.
+        to_arrow: Makes a column of what msgspec has decoded.
+        to_values: Makes of a column what msgspec encodes.
     """
 
     arrow: pa.DataType

@@ -93,10 +93,8 @@ def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchem
 def evolve(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules | None = None) -> Outcome:
     """Tell what has to be done to read values of one type as values of another.
 
-    Args:
-        stored: The type the values were written with.
-        wanted: The type the program declares; the defaults of added fields are those of its class.
-        rules: Aliases, or the user's own migration, which then replaces everything else.
+    Added fields get the defaults of the class that the program declares. The user's own migration,
+    if the rules have one, replaces everything else.
     """
     if stored == wanted:
         return Same()

@@ -80,12 +80,7 @@ def open_snapshot(
 
 
 def locate(given: str | int, job: StorageRef) -> Snapshot:
-    """Find the snapshot that a job is to start from.
-
-    Args:
-        given: A path, as for `load_snapshot`, or what `find_snapshot` takes.
-        job: The directory of the job.
-    """
+    """Find what a job is to start from: a path, or what `find_snapshot` takes."""
     if isinstance(given, int) or not _is_path(given):
         return find_snapshot(given, job)
     slot = split_slot_path(given)
@@ -104,7 +99,7 @@ def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
     Args:
         path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
             checkpoint, ``<job directory>/checkpoints/chk-7.json``.
-        options: Credentials and endpoints of object stores.
+        options: Of object stores.
     """
     slot = split_slot_path(path)
     if slot is not None:

@@ -64,23 +64,20 @@ class Match:
     """Which part of a snapshot goes to which part of a program.
 
     Attributes:
-        states: The stored state that each state of the program, by uid and name, starts from.
-            States not in it start empty.
-        undecided: Those among them that are only known to be asked for once operators are open.
+        states: The stored state that each state of the program starts from; others start empty.
+        undecided: Those of them that operators may or may not request when they are opened.
         unclaimed: Stored states that nothing takes and that may not be dropped.
         dropped: Stored states that nothing takes and that may be dropped.
         operators: The operator of the snapshot that each operator of the program was, by uid.
         sources: The source of the snapshot whose position each source of the program goes on from.
         lost_sources: Sources of the snapshot that the program does not have.
-        changed_sources: Sources of the program that read another number of streams than in the
-            snapshot, so that their position cannot be used, and that may not start anew; with the
-            number of streams then and now.
-        rewound_sources: Likewise, and they may start from their beginning.
+        changed_sources: Sources of the program whose position cannot be used, because they read
+            another number of streams than in the snapshot; with that number then and now.
+        rewound_sources: Likewise, but they may start from their beginning.
         sinks: The sink of the program that commits the promised output of each sink of the
             snapshot.
-        unclaimed_sinks: Sinks of the snapshot with promised output that no sink of the program
-            can commit and that may not be dropped.
-        dropped_sinks: Likewise, and it may be dropped.
+        unclaimed_sinks: Sinks of the snapshot whose promised output nothing can commit.
+        dropped_sinks: Likewise, but it may be dropped.
     """
 
     states: Mapping[StateId, SavedState]

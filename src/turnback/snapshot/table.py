@@ -221,14 +221,9 @@ def write_parts(
 class PartsWriter:
     """Writes a state as Parquet files.
 
-    In memory at once are one file, which is compressed, and a little more than one row group.
-    What was written before an error stays behind, named by nothing.
-
-    Args:
-        storage: The savepoint's directory.
-        schema: The state.
-        part_bytes: A file is closed once it is this large.
-        writer: Who writes, see `file_name`.
+    A file is closed once it has `part_bytes`. In memory at once are one file, which is compressed,
+    and a little more than one row group. What was written before an error stays behind, named by
+    nothing. For `writer` see `file_name`.
     """
 
     def __init__(

@@ -293,11 +293,7 @@ class Batch:
 
     @property
     def arrow(self) -> pa.RecordBatch:
-        """The columns.
-
-        Raises:
-            ElementTypeError: An element does not fit the type of the stream.
-        """
+        """The columns; raises `ElementTypeError` if an element does not fit the type."""
         arrow = self._arrow
         if arrow is None:
             arrow = self._arrow = _to_arrow(self.type, self._rows or [])
