@@ -31,7 +31,7 @@ from turnback.state.files import StorageRef, storage_of
 
 _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
-_LEAST_PREFIX = 4
+_MIN_PREFIX = 4
 _FORMS = (
     "write the directory of a savepoint, the file of a checkpoint, or JOB@ with 'latest', "
     "'chk-7', a time such as 2026-01-31T12:00, or the id or label of a savepoint"
@@ -187,17 +187,17 @@ def _named_savepoint(
             return entry
     labelled = [entry for entry in entries if entry.label == text]
     begins = [entry for entry in entries if entry.id.startswith(text)]
-    fitting = labelled or (begins if len(text) >= _LEAST_PREFIX else [])
-    if len(fitting) > 1:
+    matches = labelled or (begins if len(text) >= _MIN_PREFIX else [])
+    if len(matches) > 1:
         raise ConfigurationError(
-            f"{text!r} fits {len(fitting)} savepoints of {job}: "
-            f"{', '.join(entry.id for entry in fitting)}. Name one by its whole id"
+            f"{text!r} fits {len(matches)} savepoints of {job}: "
+            f"{', '.join(entry.id for entry in matches)}. Name one by its whole id"
         )
-    if whole and fitting and not labelled:
+    if whole and matches and not labelled:
         raise CheckpointNotFoundError(
-            f"{job} has no savepoint {text!r}. If you mean {fitting[0].id}, write its whole id"
+            f"{job} has no savepoint {text!r}. If you mean {matches[0].id}, write its whole id"
         )
-    return fitting[0] if fitting else None
+    return matches[0] if matches else None
 
 
 def _of_some_job(given: str, jobs: JobLookup, options: dict[str, str], whole: bool) -> Snapshot:
@@ -247,7 +247,7 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
     Checkpoints from before a fresh start (`JobDirectory.renew`) do not count.
 
     Raises:
-        CheckpointNotFoundError: What that attempt started from is gone.
+        CheckpointNotFoundError: What that attempt started from does not exist any more.
         CorruptFileError: A slot on the way is damaged; nothing older is given instead.
     """
     info = directory.info()

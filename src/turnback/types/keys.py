@@ -163,12 +163,12 @@ def _normalize_row(type_: RowTypeInfo) -> Convert:
 def _are_normal(type_: TypeInfo) -> Callable[[Sequence[Any]], bool]:
     if isinstance(type_, RowTypeInfo):
         return _are_normal_rows(type_)
-    wanted = exact_classes(type_) - {NoneType}
+    classes = exact_classes(type_) - {NoneType}
     if type_ == BasicTypeInfo("instant"):
         return lambda keys: (
-            wanted.issuperset(map(type, keys)) and all(key.tzinfo is UTC for key in keys)
+            classes.issuperset(map(type, keys)) and all(key.tzinfo is UTC for key in keys)
         )
-    return lambda keys: wanted.issuperset(map(type, keys))
+    return lambda keys: classes.issuperset(map(type, keys))
 
 
 def _are_normal_rows(type_: RowTypeInfo) -> Callable[[Sequence[Any]], bool]:
