@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -86,11 +86,11 @@ def locate(given: str | int, job: StorageRef) -> Snapshot:
     slot = split_slot_path(given)
     if slot is None:
         return load_savepoint(given, job.options)
-    owner = storage_of(StorageRef(slot[0], job.options)).uri
-    if owner == storage_of(job).uri:
+    log = CheckpointLog(storage_of(StorageRef(slot[0], job.options)))
+    if log.uri == storage_of(job).uri:
         return find_snapshot(slot[1], job)
     # What another job has promised that job commits itself.
-    return replace(find_snapshot(slot[1], StorageRef(owner, job.options)), promised={})
+    return Snapshot(_manifest(log, slot[1]), StorageRef(log.uri, job.options))
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
