@@ -204,9 +204,9 @@ def choice(choices: type[Enum]) -> Parser:
     def parse(key: str, value: Any) -> Enum:
         if isinstance(value, choices):
             return value
-        wanted = str(value).strip().lower().replace("_", "-")
+        name = str(value).strip().lower().replace("_", "-")
         for candidate in choices:
-            if candidate.value == wanted:
+            if candidate.value == name:
                 return candidate
         allowed = ", ".join(str(candidate.value) for candidate in choices)
         raise ConfigurationError(f"{key} is {value!r}: it must be one of {allowed}")

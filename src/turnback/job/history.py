@@ -27,12 +27,9 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt-started"):
 class CheckpointStats(msgspec.Struct, frozen=True, tag="checkpoint-completed"):
     """The measurements of a checkpoint that is durable and whose sinks have committed.
 
-    The history keeps them, and everything that shows checkpoints reads them from there.
-
     Attributes:
         waited_ms: Time from the trigger until writing began.
         manifest_ms: Time to make the manifest durable.
-        commit_ms: Time the sinks took to commit.
         delta_bytes: Bytes of the files that no earlier checkpoint of the attempt held.
         full_bytes: Bytes of all files it references.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.

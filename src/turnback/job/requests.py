@@ -223,7 +223,7 @@ class Requests:
     def answer_leftovers(
         self, catalog: SavepointCatalog, job: JobState | None, own: frozenset[str]
     ) -> None:
-        """Answer the requests to a driver that is gone, as the user starts the job again.
+        """Answer the requests to a driver that has died, as the user starts the job again.
 
         A stop or cancel is not obeyed: whoever starts the job wants it to run. Savepoints are left
         to be taken by the new driver.

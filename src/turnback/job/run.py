@@ -131,7 +131,6 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """Which job a driver runs.
 
     Attributes:
-        root: Where job directories are.
         restart: Its restart strategy, as configuration.
         storage_options: What is needed to read its directory.
     """

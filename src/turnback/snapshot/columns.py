@@ -50,7 +50,7 @@ _DICT: Any = dict
 _TUPLE: Any = tuple
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*")
 _TIME = r"^([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{6})?$"
-_MOST_DIGITS = 4000  # Python refuses to convert much more than that
+_MAX_DIGITS = 4000  # Python refuses to convert much more than that
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,9 @@ class StateColumn:
     """The column of values of one type.
 
     Attributes:
-        arrow: The type of the column.
-        hint: What msgspec reads from the stored bytes; None is always allowed besides.
-        to_arrow: Makes a column of what msgspec has read.
-        to_values: Makes of a column what msgspec is to write.
+        hint: The type msgspec decodes from the stored bytes; None is always allowed besides.
+        to_arrow: Makes a column of what msgspec has decoded.
+        to_values: Makes of a column what msgspec encodes.
     """
 
     arrow: pa.DataType
@@ -154,8 +153,8 @@ def _decimal(type_: DecimalTypeInfo) -> StateColumn:
     return StateColumn(plain.arrow, Decimal, to_arrow, plain.to_values)
 
 
-def _between(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], StateColumn]:
-    """Return what makes the column of a type whose columns can hold more than Python can."""
+def _bounded(least: Any, greatest: Any, hint: Any) -> Callable[[TypeInfo], StateColumn]:
+    """Return the factory of columns of a type that can hold more in Arrow than in Python."""
 
     def make(type_: TypeInfo) -> StateColumn:
         plain = _plain(type_, hint)
@@ -210,13 +209,13 @@ def _digits(stored: int | bytes) -> str:
     if stored.__class__ is int:
         return str(stored)
     number = int.from_bytes(stored, "big", signed=True)  # type: ignore[arg-type]
-    return str(number if len(stored) * 3 < _MOST_DIGITS else Decimal(number))  # type: ignore[arg-type]
+    return str(number if len(stored) * 3 < _MAX_DIGITS else Decimal(number))  # type: ignore[arg-type]
 
 
 def _number(text: str, type_: TypeInfo) -> int | bytes:
     if not _INTEGER.fullmatch(text):
         raise type_mismatch(text, type_, "expected the digits of an integer")
-    number = int(text) if len(text) < _MOST_DIGITS else int(Decimal(text))
+    number = int(text) if len(text) < _MAX_DIGITS else int(Decimal(text))
     return number if -(1 << 63) <= number < 1 << 63 else int_to_bytes(number)
 
 
@@ -226,10 +225,10 @@ def _pickled(type_: TypeInfo) -> StateColumn:
 
 _SPECIAL: dict[str, Callable[[TypeInfo], StateColumn]] = {
     "big_int": _big_int,
-    "date": _between(date.min, date.max, date),
+    "date": _bounded(date.min, date.max, date),
     "time": _time,
-    "timestamp": _between(datetime.min, datetime.max, datetime),
-    "instant": _between(datetime.min, datetime.max, datetime),
+    "timestamp": _bounded(datetime.min, datetime.max, datetime),
+    "instant": _bounded(datetime.min, datetime.max, datetime),
     "pickled": _pickled,
 }
 

@@ -15,7 +15,7 @@ from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import check_operator, check_state, source_uid
 from turnback.state.schema import KeySchema, StateSchema
 
-_STRANGE = re.compile(r"\W+", re.ASCII)
+_NOT_IN_NAMES = re.compile(r"\W+", re.ASCII)
 
 
 def view_names(ids: Iterable[StateId]) -> dict[StateId, str]:
@@ -27,7 +27,7 @@ def view_names(ids: Iterable[StateId]) -> dict[StateId, str]:
     names: dict[StateId, str] = {}
     taken: set[str] = set()
     for id in sorted(ids):
-        plain = _STRANGE.sub("_", "_".join(id))
+        plain = _NOT_IN_NAMES.sub("_", "_".join(id))
         if not plain[0].isalpha():
             plain = f"s{plain}" if plain[0] == "_" else f"s_{plain}"
         name, number = plain, 1
@@ -142,15 +142,17 @@ class SavepointDraft(Generic[S, P]):
 
     def drop_sources(self, uids: Iterable[str]) -> None:
         known = self.source_uids()
-        gone = set(uids)
-        for uid in sorted(gone - known):
+        dropped = set(uids)
+        for uid in sorted(dropped - known):
             raise ConfigurationError(
                 f"{self._name} has no position of a source {uid!r}; it has those of "
                 f"{', '.join(map(repr, sorted(known))) or 'none'}"
             )
         operators = set(self.operators)
         self.sources = {
-            leaf: p for leaf, p in self.sources.items() if source_uid(leaf, operators) not in gone
+            leaf: p
+            for leaf, p in self.sources.items()
+            if source_uid(leaf, operators) not in dropped
         }
 
     def source_uids(self) -> set[str]:

@@ -70,9 +70,9 @@ def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchem
     """Tell what has to be done to read a stored state as the one a program declares."""
     rules, sub = descriptor.rules, descriptor.key_type
     problem = (
-        _other_key(stored.key, key)
-        or _other_kind(stored.kind, descriptor.kind, rules)
-        or _other_map_key(stored.sub, None if sub is None else sub.describe())
+        _key_problem(stored.key, key)
+        or _kind_problem(stored.kind, descriptor.kind, rules)
+        or _map_key_problem(stored.sub, None if sub is None else sub.describe())
     )
     if problem:
         return Incompatible(problem)
@@ -90,30 +90,30 @@ def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchem
     )
 
 
-def evolve(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules | None = None) -> Outcome:
+def evolve(stored: TypeInfo, declared: TypeInfo, rules: EvolutionRules | None = None) -> Outcome:
     """Tell what has to be done to read values of one type as values of another.
 
-    Args:
-        stored: The type the values were written with.
-        wanted: The type the program declares; the defaults of added fields are those of its class.
-        rules: Aliases, or the user's own migration, which then replaces everything else.
+    Added fields get the defaults of the class that the program declares. The user's own migration,
+    if the rules have one, replaces everything else.
     """
-    if stored == wanted:
+    if stored == declared:
         return Same()
     rules = rules or EvolutionRules()
     if rules.migrate is not None:
-        return _by_user(stored, wanted, rules)
+        return _by_user(stored, declared, rules)
     search = _Search(dict(rules.aliases))
-    step = search.between(stored, wanted, _Location())
+    step = search.between(stored, declared, _Location())
     if search.problems:
         return Incompatible(f"{'; '.join(search.problems)}. To go on, {_HINT}")
     return Migration("; ".join(search.notes), _or_none(step))
 
 
-def _by_user(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules) -> Migration | Incompatible:
+def _by_user(
+    stored: TypeInfo, declared: TypeInfo, rules: EvolutionRules
+) -> Migration | Incompatible:
     assert rules.migrate is not None
     called = getattr(rules.migrate, "__name__", type(rules.migrate).__name__)
-    why = f"{_short(stored)} converted to {_short(wanted)} by {called}()"
+    why = f"{_short(stored)} converted to {_short(declared)} by {called}()"
     old = rules.migrate_from
     if old is None:
         return Migration(why, _or_none(rules.migrate))
@@ -124,13 +124,13 @@ def _by_user(stored: TypeInfo, wanted: TypeInfo, rules: EvolutionRules) -> Migra
             f"migrate_from, {_short(old)}; make migrate_from the stored type, or leave it out if "
             f"the function can take both"
         )
-    return Migration(why, _or_none(_through(old, rules.migrate)))
+    return Migration(why, _or_none(_with_class(old, rules.migrate)))
 
 
-def _other_key(stored: KeySchema, wanted: KeySchema) -> str | None:
-    if stored == wanted:
+def _key_problem(stored: KeySchema, declared: KeySchema) -> str | None:
+    if stored == declared:
         return None
-    was, now = _how_keyed(stored), _how_keyed(wanted)
+    was, now = _how_keyed(stored), _how_keyed(declared)
     return (
         f"the stream was keyed by {was}, now by {now}: a value is found by the bytes and the key "
         f"group of its key, so keys cannot evolve. Key the stream as it was, or write a savepoint "
@@ -143,27 +143,27 @@ def _how_keyed(key: KeySchema) -> str:
     return f"{how} of type {', '.join(map(_short_descriptor, key.types))}"
 
 
-def _other_kind(stored: str, wanted: str, rules: EvolutionRules) -> str | None:
-    if stored == wanted:
+def _kind_problem(stored: str, declared: str, rules: EvolutionRules) -> str | None:
+    if stored == declared:
         return None
-    if not {stored, wanted} <= SINGLE_KINDS:
+    if not {stored, declared} <= SINGLE_KINDS:
         return (
-            f"{stored} state cannot become {wanted} state, because they are stored in different "
+            f"{stored} state cannot become {declared} state, because they are stored in different "
             f"ways; declare it as {stored} state again or give the state a new name"
         )
     if rules.migrate is None:
         return (
-            f"{stored} state becomes {wanted} state only by a migrate= function, because the "
+            f"{stored} state becomes {declared} state only by a migrate= function, because the "
             f"values may mean something else; add one (lambda value: value if they do not), or "
             f"declare it as {stored} state again"
         )
     return None
 
 
-def _other_map_key(stored: Any, wanted: Any) -> str | None:
-    if stored == wanted:
+def _map_key_problem(stored: Any, declared: Any) -> str | None:
+    if stored == declared:
         return None
-    was, now = _short_descriptor(stored), _short_descriptor(wanted)
+    was, now = _short_descriptor(stored), _short_descriptor(declared)
     return (
         f"the map's keys were {was}, now {now}: entries are found by the bytes of their key, so "
         f"the type of map keys cannot change, not even to a wider one. Declare the stored key type "
@@ -330,7 +330,7 @@ def _entries(step: Convert) -> Convert:
     return lambda value: {k: None if v is None else step(v) for k, v in value.items()}
 
 
-def _through(old: TypeInfo, migrate: Convert) -> Convert:
+def _with_class(old: TypeInfo, migrate: Convert) -> Convert:
     """The user's function, given values of the class it expects, made at any depth."""
     serializer = Serializer(old)
     encode, decode = serializer.encode, serializer.decode

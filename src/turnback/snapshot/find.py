@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from pathlib import Path
@@ -31,7 +31,7 @@ from turnback.state.files import StorageRef, storage_of
 
 _NUMBER = re.compile(r"(?:chk-)?([0-9]+)")
 _PATH = re.compile(rf"(?:(?P<root>.*)/)?{DIRECTORY}/chk-(?P<number>[0-9]+)\.json")
-_LEAST_PREFIX = 4
+_MIN_PREFIX = 4
 _FORMS = (
     "write the directory of a savepoint, the file of a checkpoint, or JOB@ with 'latest', "
     "'chk-7', a time such as 2026-01-31T12:00, or the id or label of a savepoint"
@@ -80,22 +80,17 @@ def open_snapshot(
 
 
 def locate(given: str | int, job: StorageRef) -> Snapshot:
-    """Find the snapshot that a job is to start from.
-
-    Args:
-        given: A path, as for `load_snapshot`, or what `find_snapshot` takes.
-        job: The directory of the job.
-    """
+    """Find what a job is to start from: a path, or what `find_snapshot` takes."""
     if isinstance(given, int) or not _is_path(given):
         return find_snapshot(given, job)
     slot = split_slot_path(given)
     if slot is None:
         return load_savepoint(given, job.options)
-    owner = storage_of(StorageRef(slot[0], job.options)).uri
-    if owner == storage_of(job).uri:
+    log = CheckpointLog(storage_of(StorageRef(slot[0], job.options)))
+    if log.uri == storage_of(job).uri:
         return find_snapshot(slot[1], job)
     # What another job has promised that job commits itself.
-    return replace(find_snapshot(slot[1], StorageRef(owner, job.options)), promised={})
+    return Snapshot(_manifest(log, slot[1]), StorageRef(log.uri, job.options))
 
 
 def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
@@ -104,7 +99,7 @@ def load_snapshot(path: str, options: dict[str, str]) -> Snapshot:
     Args:
         path: The directory of a savepoint, or the ``_metadata.json`` in it; or the file of a
             checkpoint, ``<job directory>/checkpoints/chk-7.json``.
-        options: Credentials and endpoints of object stores.
+        options: Of object stores.
     """
     slot = split_slot_path(path)
     if slot is not None:
@@ -192,17 +187,17 @@ def _named_savepoint(
             return entry
     labelled = [entry for entry in entries if entry.label == text]
     begins = [entry for entry in entries if entry.id.startswith(text)]
-    fitting = labelled or (begins if len(text) >= _LEAST_PREFIX else [])
-    if len(fitting) > 1:
+    matches = labelled or (begins if len(text) >= _MIN_PREFIX else [])
+    if len(matches) > 1:
         raise ConfigurationError(
-            f"{text!r} fits {len(fitting)} savepoints of {job}: "
-            f"{', '.join(entry.id for entry in fitting)}. Name one by its whole id"
+            f"{text!r} fits {len(matches)} savepoints of {job}: "
+            f"{', '.join(entry.id for entry in matches)}. Name one by its whole id"
         )
-    if whole and fitting and not labelled:
+    if whole and matches and not labelled:
         raise CheckpointNotFoundError(
-            f"{job} has no savepoint {text!r}. If you mean {fitting[0].id}, write its whole id"
+            f"{job} has no savepoint {text!r}. If you mean {matches[0].id}, write its whole id"
         )
-    return fitting[0] if fitting else None
+    return matches[0] if matches else None
 
 
 def _of_some_job(given: str, jobs: JobLookup, options: dict[str, str], whole: bool) -> Snapshot:
@@ -252,7 +247,7 @@ def resume_point(log: CheckpointLog, directory: JobDirectory) -> ResumePoint | N
     Checkpoints from before a fresh start (`JobDirectory.renew`) do not count.
 
     Raises:
-        CheckpointNotFoundError: What that attempt started from is gone.
+        CheckpointNotFoundError: What that attempt started from does not exist any more.
         CorruptFileError: A slot on the way is damaged; nothing older is given instead.
     """
     info = directory.info()

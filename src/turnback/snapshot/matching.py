@@ -35,7 +35,7 @@ class Program:
 
     Attributes:
         states: Names of the states of each operator with keyed state, as far as known.
-        open: Those that may ask for more states when they are opened.
+        open: Those that may request more states when they are opened.
         others: All that are neither sources nor have keyed state.
         sinks: The sinks among those.
         streams: How many streams each source reads, as far as known.
@@ -55,7 +55,7 @@ class Program:
         return id[1] in self.states.get(id[0], ())
 
     def may_have(self, id: StateId) -> bool:
-        """Whether it has a state, or may ask for it when it is opened."""
+        """Whether it has a state, or may request it when it is opened."""
         return self.knows(id) or id[0] in self.open
 
 
@@ -64,23 +64,20 @@ class Match:
     """Which part of a snapshot goes to which part of a program.
 
     Attributes:
-        states: The stored state that each state of the program, by uid and name, starts from.
-            States not in it start empty.
-        undecided: Those among them that are only known to be asked for once operators are open.
+        states: The stored state that each state of the program starts from; others start empty.
+        undecided: Those of them that operators may or may not request when they are opened.
         unclaimed: Stored states that nothing takes and that may not be dropped.
         dropped: Stored states that nothing takes and that may be dropped.
         operators: The operator of the snapshot that each operator of the program was, by uid.
         sources: The source of the snapshot whose position each source of the program goes on from.
         lost_sources: Sources of the snapshot that the program does not have.
-        changed_sources: Sources of the program that read another number of streams than in the
-            snapshot, so that their position cannot be used, and that may not start anew; with the
-            number of streams then and now.
-        rewound_sources: Likewise, and they may start from their beginning.
+        changed_sources: Sources of the program whose position cannot be used, because they read
+            another number of streams than in the snapshot; with that number then and now.
+        rewound_sources: Likewise, but they may start from their beginning.
         sinks: The sink of the program that commits the promised output of each sink of the
             snapshot.
-        unclaimed_sinks: Sinks of the snapshot with promised output that no sink of the program
-            can commit and that may not be dropped.
-        dropped_sinks: Likewise, and it may be dropped.
+        unclaimed_sinks: Sinks of the snapshot whose promised output nothing can commit.
+        dropped_sinks: Likewise, but it may be dropped.
     """
 
     states: Mapping[StateId, SavedState]
@@ -122,9 +119,9 @@ def match_program(
     for uid in snapshot.streams:
         sources[renamed.uid(uid)].append(uid)
     for id, several in states.items():
-        _refuse_two(f"state {id[1]!r} of operator {id[0]!r}", [s.id for s in several])
+        _check_one(f"state {id[1]!r} of operator {id[0]!r}", [s.id for s in several])
     for uid, uids in sources.items():
-        _refuse_two(f"source {uid!r}", uids)
+        _check_one(f"source {uid!r}", uids)
     counts = {
         uid: (snapshot.streams[uids[0]], program.streams[uid])
         for uid, uids in sources.items()
@@ -240,8 +237,8 @@ class _Names:
             )
         known = [*self.uids] if sort is not tuple else []
         known += ["/".join(id) for id in self.ids] if sort is not str else []
-        wanted = given if isinstance(given, str) else "/".join(map(str, given))
-        near = get_close_matches(wanted, known, 1, 0.5)
+        text = given if isinstance(given, str) else "/".join(map(str, given))
+        near = get_close_matches(text, known, 1, 0.5)
         has = ", ".join(map(repr, sorted(known))) or "nothing of that sort"
         hint = f"did you mean {near[0]!r}?" if near else f"it has {has}"
         what = "operator" if sort is str else "state" if sort is tuple else "operator or state"
@@ -270,7 +267,7 @@ def _names_in(program: Program) -> _Names:
     return _Names("the program", program.uids(), ids, program.may_have)
 
 
-def _refuse_two(what: str, names: Sequence[Name]) -> None:
+def _check_one(what: str, names: Sequence[Name]) -> None:
     if len(names) > 1:
         raise ConfigurationError(
             f"{what} would start from {' and '.join(map(written_name, names))}; it can take over "
@@ -285,7 +282,7 @@ def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
     sources = frozenset(source.uid for source in plan.sources)
     return Program(
         states=states,
-        open=frozenset(op.uid for op in keyed if _asks_in_open(op.function)),
+        open=frozenset(op.uid for op in keyed if _may_request_in_open(op.function)),
         sources=sources,
         others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
         sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
@@ -301,8 +298,8 @@ def known_states(operator: Operator) -> dict[str, StateDescriptor]:
     return states
 
 
-def _asks_in_open(function: Any) -> bool:
-    """Whether a function may ask for state in `open`: one that leaves it as it is cannot."""
+def _may_request_in_open(function: Any) -> bool:
+    """Whether a function may request state in `open`: one that does not override it cannot."""
     if not isinstance(function, Function):
         return False
     return getattr(function.open, "__func__", None) is not Function.open

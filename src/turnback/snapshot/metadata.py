@@ -35,7 +35,7 @@ _HEADER = re.compile(
     rb'  "checksum": "(xxh3:[0-9a-f]{32})",\n  "savepoint": '
 )
 _END = b"\n}\n"
-_STRANGE = re.compile(r"[\x00-\x1f\x7f\\]")
+_NOT_PLAIN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -243,4 +243,4 @@ def _is_inside(path: str, directory: str) -> bool:
         first, *below = split_path(path)
     except StorageError:
         return False
-    return first == directory and bool(below) and not _STRANGE.search(path)
+    return first == directory and bool(below) and not _NOT_PLAIN.search(path)

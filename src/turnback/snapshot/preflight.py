@@ -255,7 +255,7 @@ def _unclaimed(program: Program, snapshot: Snapshot, match: Match) -> Iterator[C
             reason = "dropped, as allowed"
         elif stored in match.unclaimed:
             reason = (
-                f"{_gone(stored, program, match)}; rename it, or allow "
+                f"{_why_unclaimed(stored, program, match)}; rename it, or allow "
                 f"{written_name(stored.id)} to be dropped"
             )
         else:
@@ -266,7 +266,7 @@ def _unclaimed(program: Program, snapshot: Snapshot, match: Match) -> Iterator[C
         yield CheckRow(Subject.STATE, *stored.id, Verdict.UNCLAIMED, reason, blocking)
 
 
-def _gone(stored: SavedState, program: Program, match: Match) -> str:
+def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
     """Why nothing claims a state, and what it may be called now."""
     uid, name = stored.id
     now = next((new for new, old in match.operators.items() if old == uid), None)

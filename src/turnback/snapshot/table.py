@@ -37,7 +37,7 @@ _BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 64 << 20
 _POSITION = np.dtype([("epoch", ">u8"), ("index", ">u4")])
 _MAX_EPOCH = (1 << 31) - 1
-_TROUBLE = (TurnbackError, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError)
+_CONVERSION_ERRORS = (TurnbackError, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError)
 
 Translate = Callable[[pa.Array], pa.Array]
 
@@ -132,7 +132,7 @@ class StateTable:
     def _column(self, name: str, translate: Translate, column: pa.Array) -> pa.Array:
         try:
             return translate(column)
-        except _TROUBLE as error:
+        except _CONVERSION_ERRORS as error:
             raise self._wrong(name, str(error)) from error
 
     def _wrong(self, column: str, what: str) -> StateError:
@@ -221,14 +221,9 @@ def write_parts(
 class PartsWriter:
     """Writes a state as Parquet files.
 
-    In memory at once are one file, which is compressed, and a little more than one row group.
-    What was written before an error stays behind, named by nothing.
-
-    Args:
-        storage: The savepoint's directory.
-        schema: The state.
-        part_bytes: A file is closed once it is this large.
-        writer: Who writes, see `file_name`.
+    A file is closed once it has `part_bytes`. In memory at once are one file, which is compressed,
+    and a little more than one row group. What was written before an error stays behind, named by
+    nothing. For `writer` see `file_name`.
     """
 
     def __init__(
@@ -244,7 +239,7 @@ class PartsWriter:
         self._writer = writer
         self._part: _Part | None = None
         self._parts: list[StatePart] = []
-        self._held: list[pa.Table] = []
+        self._buffered: list[pa.Table] = []
         self._rows = self._bytes = 0
 
     def add(self, table: pa.Table) -> None:
@@ -258,7 +253,7 @@ class PartsWriter:
             if self._rows + rows > GROUP_ROWS or self._bytes + size > GROUP_BYTES:
                 self._close_group()
             if rows:
-                self._held.append(some)
+                self._buffered.append(some)
                 self._rows, self._bytes = self._rows + rows, self._bytes + size
 
     def finish(self) -> tuple[StatePart, ...]:
@@ -268,11 +263,11 @@ class PartsWriter:
         return tuple(self._parts)
 
     def _close_group(self) -> None:
-        """Make a row group of the tables held back, so that small ones are joined."""
-        if not self._held:
+        """Make a row group of the buffered tables, so that small ones are joined."""
+        if not self._buffered:
             return
-        group = pa.concat_tables(self._held)
-        self._held, self._rows, self._bytes = [], 0, 0
+        group = pa.concat_tables(self._buffered)
+        self._buffered, self._rows, self._bytes = [], 0, 0
         if self._part is None:
             name = file_name(self._writer, f"{uuid.uuid4().hex}.parquet")
             self._part = _Part(f"{self._directory}/{name}", group.schema)
@@ -344,14 +339,14 @@ def _rows(data: bytes, part: StatePart, name: str, first: int, last: int) -> Ite
         if file.schema_arrow.names[:1] != [_GROUP] or file.metadata.num_rows != part.rows:
             raise damaged(name, f"it does not hold {part.rows} rows of a state")
         for number in range(file.num_row_groups):
-            table = _wanted(file, number, first, last)
+            table = _read_row_group(file, number, first, last)
             if table is not None and table.num_rows:
                 yield table
     except (pa.ArrowException, OSError) as error:
         raise CorruptFileError(f"{name} cannot be read as Parquet: {error}") from error
 
 
-def _wanted(file: pq.ParquetFile, number: int, first: int, last: int) -> pa.Table | None:
+def _read_row_group(file: pq.ParquetFile, number: int, first: int, last: int) -> pa.Table | None:
     statistics = file.metadata.row_group(number).column(0).statistics
     known = statistics is not None and statistics.has_min_max
     if known and not (statistics.min <= last and first <= statistics.max):

@@ -107,11 +107,11 @@ class StateWriter:
                 continue
             columns = [batch.column(f.name).cast(f.type) for f in ROWS]
             rows = pa.Table.from_arrays(columns, schema=ROWS)
-            self._refuse_twice(codec, rows if last is None else pa.concat_tables([last, rows]))
+            self._check_unique(codec, rows if last is None else pa.concat_tables([last, rows]))
             last = rows.slice(rows.num_rows - 1)
             yield codec.to_typed(rows)
 
-    def _refuse_twice(self, codec: StateTable, rows: pa.Table) -> None:
+    def _check_unique(self, codec: StateTable, rows: pa.Table) -> None:
         """Equal rows are neighbours, because rows are sorted."""
         size = rows.num_rows - 1
         columns = [rows["key"]] if rows["sub"].null_count else [rows["key"], rows["sub"]]
@@ -250,10 +250,10 @@ def copy_tasks(
 ) -> list[CopyTask]:
     """Deal the files out to tasks of bounded size; most files are small."""
     tasks: list[CopyTask] = []
-    held: list[StateFile] = []
+    batch: list[StateFile] = []
     for file in manifest.state:
-        held.append(file)
-        if sum(f.length for f in held) >= COPY_BYTES:
-            tasks.append(CopyTask(tuple(held), source, target, writer))
-            held = []
-    return [*tasks, CopyTask(tuple(held), source, target, writer)] if held else tasks
+        batch.append(file)
+        if sum(f.length for f in batch) >= COPY_BYTES:
+            tasks.append(CopyTask(tuple(batch), source, target, writer))
+            batch = []
+    return [*tasks, CopyTask(tuple(batch), source, target, writer)] if batch else tasks

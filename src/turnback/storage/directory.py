@@ -201,7 +201,7 @@ def find_leftovers(folder: int, prefix: str = "", *, remove: bool = False) -> di
     sizes: dict[str, int] = {}
     for name in os.listdir(folder):
         if name.startswith(TEMPORARY):
-            with _dead(folder, name) as file, suppress(OSError):
+            with _abandoned(folder, name) as file, suppress(OSError):
                 if file is not None:
                     size = os.fstat(file).st_size
                     if remove:
@@ -215,8 +215,8 @@ def find_leftovers(folder: int, prefix: str = "", *, remove: bool = False) -> di
 
 
 @contextmanager
-def _dead(folder: int, name: str) -> Iterator[int | None]:
-    """Open and lock a temporary file whose writer is gone; None if that lives."""
+def _abandoned(folder: int, name: str) -> Iterator[int | None]:
+    """Open and lock a temporary file whose writer has ended; None if it is still written."""
     try:
         file = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError:

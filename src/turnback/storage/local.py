@@ -61,7 +61,7 @@ class LocalStorage:
     def get(self, path: str) -> bytes:
         *parents, name = split_path(path)
         missing = NotFoundError(f"{path} is not in {self.uri}")
-        with self._failing("read", path):
+        with self._storage_errors("read", path):
             try:
                 with descend(self._root, parents) as folder:
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -88,7 +88,7 @@ class LocalStorage:
 
     def delete(self, path: str) -> None:
         *parents, name = split_path(path)
-        with self._failing("delete", path):
+        with self._storage_errors("delete", path):
             try:
                 with descend(self._root, parents) as folder:
                     if not stat.S_ISDIR(entry_mode(folder, name)):
@@ -114,7 +114,7 @@ class LocalStorage:
         Args:
             remove: Whether to delete them; what cannot be deleted is left out.
         """
-        with self._failing("clean" if remove else "list", "everything"):
+        with self._storage_errors("clean" if remove else "list", "everything"):
             try:
                 with descend(self._root, ()) as folder:
                     return dict(sorted(find_leftovers(folder, remove=remove).items()))
@@ -132,7 +132,7 @@ class LocalStorage:
     def _listing(self, prefix: str) -> Iterator[int | None]:
         """Open a directory to list what is in it; None if there is no such directory."""
         segments = split_prefix(prefix)
-        with self._failing("list", prefix or "everything"), ExitStack() as stack:
+        with self._storage_errors("list", prefix or "everything"), ExitStack() as stack:
             folder = None
             with suppress(FileNotFoundError, NotADirectoryError):
                 folder = stack.enter_context(descend(self._root, segments))
@@ -140,7 +140,7 @@ class LocalStorage:
 
     def _write(self, path: str, data: bytes, *, replace: bool) -> None:
         *parents, name = split_path(path)
-        with self._failing("write", path):
+        with self._storage_errors("write", path):
             for left in reversed(range(_TRIES)):
                 try:
                     with descend(self._root, parents, create=True) as folder:
@@ -154,7 +154,7 @@ class LocalStorage:
             raise AlreadyExistsError(f"{path} is already in {self.uri}")
 
     @contextmanager
-    def _failing(self, action: str, path: str) -> Iterator[None]:
+    def _storage_errors(self, action: str, path: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -273,26 +273,16 @@ class Batch:
 
     Args:
         type: The type of the elements.
-        rows: The elements; a record batch is taken as `arrow`.
-        arrow: The columns, in the order of the fields. One of the two must be given.
+        elements: Either as objects, or as columns in the order of the fields.
     """
 
     __slots__ = ("_arrow", "_rows", "type")
 
-    def __init__(
-        self,
-        type: TypeInfo,
-        rows: list[Any] | pa.RecordBatch | None = None,
-        *,
-        arrow: pa.RecordBatch | None = None,
-    ) -> None:
-        if isinstance(rows, pa.RecordBatch):
-            rows, arrow = None, rows
-        if (rows is None) == (arrow is None):
-            raise TypeError("a Batch is made of rows or of arrow: give one of them")
+    def __init__(self, type: TypeInfo, elements: list[Any] | pa.RecordBatch) -> None:
+        is_arrow = isinstance(elements, pa.RecordBatch)
         self.type = type
-        self._rows: list[Any] | None = rows
-        self._arrow: Any = arrow
+        self._rows: list[Any] | None = None if is_arrow else elements
+        self._arrow: Any = elements if is_arrow else None
 
     @property
     def rows(self) -> list[Any]:
@@ -303,11 +293,7 @@ class Batch:
 
     @property
     def arrow(self) -> pa.RecordBatch:
-        """The columns.
-
-        Raises:
-            ElementTypeError: An element does not fit the type of the stream.
-        """
+        """The columns; raises `ElementTypeError` if an element does not fit the type."""
         arrow = self._arrow
         if arrow is None:
             arrow = self._arrow = _to_arrow(self.type, self._rows or [])

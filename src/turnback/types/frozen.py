@@ -21,7 +21,7 @@ from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, Ro
 
 Freeze = Callable[[Any], Any]
 
-_UNCHANGEABLE = frozenset({NoneType, str, bytes, int, float, bool, complex})
+_IMMUTABLE = frozenset({NoneType, str, bytes, int, float, bool, complex})
 
 
 class PickledBytes(bytes):
@@ -34,29 +34,28 @@ class Freezer:
     """How elements of one type are frozen.
 
     Attributes:
-        freeze: Returns what can take the place of an element when columns are made, and cannot
-            change: the element itself, or a copy. An element that does not fit the type is
-            returned as it is, which shows when columns are made.
+        freeze: Returns an element, or a copy of it, that cannot change before columns are made.
+            An element that does not fit the type is returned as it is: making columns fails.
     """
 
-    __slots__ = ("_unchangeable", "freeze")
+    __slots__ = ("_immutable", "freeze")
 
     def __init__(self, type_: TypeInfo | None) -> None:
         freeze = None if type_ is None else _freeze(type_)
         self.freeze: Freeze = freeze or (lambda element: element)
-        self._unchangeable: tuple[type, ...] = ()
+        self._immutable: tuple[type, ...] = ()
         if freeze is None:
-            self._unchangeable = (object,)
+            self._immutable = (object,)
         elif type_ == BasicTypeInfo("bytes"):
-            self._unchangeable = (bytes,)
+            self._immutable = (bytes,)
         elif isinstance(type_, RowTypeInfo) and not any(map(_freeze, type_.types)):
             own = type_.python_class
-            self._unchangeable = (tuple, own) if own and _is_frozen_class(own) else (tuple,)
+            self._immutable = (tuple, own) if own and _is_frozen_class(own) else (tuple,)
 
     def admit(self, element: Any) -> tuple[Any, type | None]:
         """Freeze an element; with it goes its class, if none of that class needs to be frozen."""
         cls = type(element)
-        if issubclass(cls, self._unchangeable):
+        if issubclass(cls, self._immutable):
             return element, cls
         return self.freeze(element), None
 
@@ -95,7 +94,7 @@ def _freeze(type_: TypeInfo) -> Freeze | None:
 
 
 def _freeze_object(value: Any) -> Any:
-    if value.__class__ in _UNCHANGEABLE:
+    if value.__class__ in _IMMUTABLE:
         return value
     return PickledBytes(pickle_value(value))
 
@@ -129,15 +128,15 @@ def _freeze_map(item: Freeze | None) -> Freeze:
 def _freeze_row(type_: RowTypeInfo) -> Freeze:
     width = len(type_.names)
     inner = [(i, f) for i, t in enumerate(type_.types) if (f := _freeze(t)) is not None]
-    wanted = type_.python_class or row_class(type_.names)
-    unchangeable = _is_frozen_class(wanted) and not inner
-    fields = _fields_of(wanted, type_)
+    cls = type_.python_class or row_class(type_.names)
+    immutable = _is_frozen_class(cls) and not inner
+    fields = _fields_of(cls, type_)
 
     def freeze(row: Any) -> Any:
         if isinstance(row, tuple):
             values = row
-        elif row.__class__ is wanted:
-            if unchangeable:
+        elif row.__class__ is cls:
+            if immutable:
                 return row
             values = fields(row)
         else:

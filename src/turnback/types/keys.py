@@ -45,11 +45,9 @@ class KeyCodec:
     bytes, however they are written (1.0 and 1.00 as decimals, one instant in two zones).
 
     Attributes:
-        types: The types that make up the key.
         by_columns: Whether Spark computes the group from columns, with its ``xxhash64``.
         encode: Returns the bytes of a key. Raises `NullKeyError` if it is or holds None,
             `ElementTypeError` if it does not fit the types.
-        decode: Returns the key of bytes.
         normalizer: Whoever looks keys up in a dict has to normalize them first.
         group: Returns the key group of a key, 0 to max_parallelism - 1, which is its second
             argument. Raises as `encode` does.
@@ -165,12 +163,12 @@ def _normalize_row(type_: RowTypeInfo) -> Convert:
 def _are_normal(type_: TypeInfo) -> Callable[[Sequence[Any]], bool]:
     if isinstance(type_, RowTypeInfo):
         return _are_normal_rows(type_)
-    wanted = exact_classes(type_) - {NoneType}
+    classes = exact_classes(type_) - {NoneType}
     if type_ == BasicTypeInfo("instant"):
         return lambda keys: (
-            wanted.issuperset(map(type, keys)) and all(key.tzinfo is UTC for key in keys)
+            classes.issuperset(map(type, keys)) and all(key.tzinfo is UTC for key in keys)
         )
-    return lambda keys: wanted.issuperset(map(type, keys))
+    return lambda keys: classes.issuperset(map(type, keys))
 
 
 def _are_normal_rows(type_: RowTypeInfo) -> Callable[[Sequence[Any]], bool]:

@@ -41,7 +41,6 @@ class Serializer:
     msgspec's own.
 
     Attributes:
-        type: The type of the values.
         encode: Returns the bytes of a value, which may be None. Raises `ElementTypeError` if it
             does not fit the type: what was written can always be read.
         decode: Returns the value of bytes. Raises `msgspec.DecodeError` for bytes that are not of

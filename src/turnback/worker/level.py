@@ -165,7 +165,7 @@ class Router:
 def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
-    return batch if wanted is None or mine is theirs else Batch(wanted, arrow=batch.arrow)
+    return batch if wanted is None or mine is theirs else Batch(wanted, batch.arrow)
 
 
 def _unshared(operators: Iterable[Operator]) -> list[Operator]:
@@ -255,9 +255,9 @@ class _Epoch:
         """Give a batch to all its readers; none sees what another one does to the elements."""
         copied = len(consumers) + len(channels) > 1 and is_mutable(batch.type)
         for consumer in consumers:
-            self._push(consumer, Batch(batch.type, arrow=batch.arrow) if copied else batch)
+            self._push(consumer, Batch(batch.type, batch.arrow) if copied else batch)
         for channel in channels:
-            one = Batch(batch.type, arrow=batch.arrow) if copied else batch
+            one = Batch(batch.type, batch.arrow) if copied else batch
             self.emitted.append((channel, one))
 
     def _snapshot(self) -> TaskAck:

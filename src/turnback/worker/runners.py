@@ -115,7 +115,7 @@ class FunctionOutput(Batch):
         kind, rows = self.type, self._rows or []
         parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
         if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, arrow=super().arrow).rows  # nested values are converted as well
+            return Batch(kind, super().arrow).rows  # nested values are converted as well
         if not isinstance(kind, RowTypeInfo):
             return rows
         declared = kind.python_class or row_class(kind.names)

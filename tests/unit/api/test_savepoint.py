@@ -128,7 +128,7 @@ def test_a_checkpoint_is_the_same_thing(checkpoint):
 def test_a_checkpoint_that_is_not_there(checkpoint):
     with pytest.raises(CheckpointNotFoundError, match=r"chk-0 is the start.*There is chk-1"):
         Savepoint.load(checkpoint.with_name("chk-0.json"))
-    with pytest.raises(CheckpointNotFoundError, match=r"chk-9 is not there.*There is chk-1"):
+    with pytest.raises(CheckpointNotFoundError, match=r"chk-9 is missing.*There is chk-1"):
         Savepoint.load(checkpoint.with_name("chk-9.json"))
 
 

@@ -63,14 +63,6 @@ def test_rows_have_one_column_per_field_and_others_one_called_value() -> None:
     assert stream_ddl(as_type("`a b` int")) == "`a b` int"
 
 
-def test_it_is_made_of_one_form() -> None:
-    arrow = Batch(POST, rows=[("a", 1, 0.5)]).arrow
-    assert Batch(POST, arrow=arrow).rows == Batch(POST, arrow).rows == [("a", 1, 0.5)]
-    for wrong in ({}, {"rows": [], "arrow": arrow}):
-        with pytest.raises(TypeError, match="one of them"):
-            Batch(POST, **wrong)
-
-
 def test_each_form_is_made_once() -> None:
     rows = [("a", 1, 0.5), ("b", 2, None)]
     batch = Batch(POST, rows)
