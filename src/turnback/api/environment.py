@@ -204,7 +204,7 @@ class StreamExecutionEnvironment:
             df: Made with `spark.readStream`; may hold any stateless transformations.
             uid: Identity of the source, by which its position is found again.
         """
-        from turnback.spark.selftest import refuse_connect
+        from turnback.spark.session import refuse_connect
 
         refuse_connect(df)
         if not hasattr(df, "isStreaming"):
@@ -243,7 +243,7 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
-        from turnback.sources.frames import check_files
+        from turnback.spark.sources import check_files
 
         type = as_type(schema)
         if max_files_per_epoch is not None:

@@ -18,13 +18,12 @@ from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
-from turnback.sources.frames import collection_frame, file_frame
 from turnback.spark.frames import EpochFrames
 from turnback.spark.internals import OUTPUT_LOST, lost_jvm, streaming_query
 from turnback.spark.job import JobSpec
 from turnback.spark.scratch import Positions, Scratch
-from turnback.spark.selftest import check_spark
-from turnback.spark.sources import leaf_directories, united
+from turnback.spark.session import check_spark
+from turnback.spark.sources import collection_frame, file_frame, leaf_directories, united
 from turnback.spark.worker import Task, run_tasks
 from turnback.storage.base import Storage
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.stream import DataStream
 from turnback.core.errors import PlanError, StateError
-from turnback.sources.frames import CollectionReader
+from turnback.spark.sources import CollectionReader
 from turnback.types.columns import Batch, stream_columns, stream_schema
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import TypeInfo

@@ -10,7 +10,7 @@ import pytest
 
 from turnback import Row, Types
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.sources.frames import CollectionReader, _encoded, _type_of, collection_frame
+from turnback.spark.sources import CollectionReader, _encoded, _type_of, collection_frame
 from turnback.types.columns import Batch
 
 
