@@ -31,7 +31,7 @@ from turnback.state.schema import KeySchema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.spark.savepoint_files import (
+    from turnback.spark.state_frames import (
         CopiedState,
         NewState,
         SavepointFiles,
@@ -85,7 +85,7 @@ class SavepointWriter:
     @classmethod
     def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
         """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
-        from turnback.spark.savepoint_files import CopiedState, SavepointPosition
+        from turnback.spark.state_frames import CopiedState, SavepointPosition
 
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
         base = given._snapshot
@@ -134,8 +134,7 @@ class SavepointWriter:
             StateError: A column is missing or of another type, or the key is not that of the
                 operator's other states.
         """
-        from turnback.spark.savepoint_files import NewState
-        from turnback.spark.state_frames import check_columns
+        from turnback.spark.state_frames import NewState, check_columns
 
         check_uid(uid)
         if not isinstance(descriptor, StateDescriptor):
@@ -172,8 +171,7 @@ class SavepointWriter:
                 it but without ``key_group``; returns one with the same columns.
             descriptor: What the state is from now on, if its type changes.
         """
-        from turnback.spark.savepoint_files import NewState
-        from turnback.spark.state_frames import check_columns
+        from turnback.spark.state_frames import NewState, check_columns
 
         schema, content = self._draft.find(uid, name)
         result = function(content.frame(self._session()))
@@ -224,7 +222,7 @@ class SavepointWriter:
                 ``{"events": {"topic": {"0": 17}}}``; None for the very beginning. Sources of files
                 keep a list of files besides, so theirs can come from a savepoint only.
         """
-        from turnback.spark.savepoint_files import SavepointPosition
+        from turnback.spark.state_frames import SavepointPosition
 
         if isinstance(positions, Savepoint):
             other = positions._snapshot
@@ -268,7 +266,7 @@ class SavepointWriter:
             ConfigurationError: The directory is not empty or cannot be used.
             StateError: A key is null or there are two rows for it, or a value cannot be stored.
         """
-        from turnback.spark.savepoint_files import SavepointFiles
+        from turnback.spark.state_frames import SavepointFiles
 
         options = dict(storage_options or (self._base.storage.options if self._base else {}))
         target = StorageRef(location(path_text("directory", directory)), options)

@@ -6,43 +6,28 @@ One query reads all sources of a job, so that one offset log holds every positio
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.internals import source_directories, streaming_nodes
-from turnback.types.columns import Batch, stream_columns, stream_ddl
+from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.types.row import Row
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.program import CHANNEL, CONTROL, TO, RowLayout, source_layout
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 _COLLECTION = "turnback-collection"
 _MAX_COLLECTION_BYTES = 64 * 1024 * 1024
-
-
-def file_frame(
-    spark: SparkSession,
-    path: str,
-    format: str,
-    type: RowTypeInfo,
-    max_files: int | None,
-    options: Mapping[str, Any],
-) -> DataFrame:
-    """A streaming DataFrame over the files of a directory."""
-    reader = spark.readStream.format(format).schema(stream_ddl(type)).options(**dict(options))
-    if max_files is not None:
-        reader = reader.option("maxFilesPerTrigger", max_files)
-    return reader.load(path)
 
 
 def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
@@ -57,22 +42,12 @@ def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
     return type
 
 
-def collection_frame(
-    spark: SparkSession, elements: Sequence[Any], type_info: Any
-) -> tuple[DataFrame, TypeInfo]:
-    """A streaming DataFrame over a list, and the type of its elements.
+def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
+    """The elements of a list as `CollectionReader` takes them, and their type.
 
     The data travels inside the query; the position is the number of elements read. A list that has
     grown since the last run goes on where it was.
     """
-    data, type = encode_collection(elements, type_info)
-    spark.dataSource.register(CollectionSource)
-    reader = spark.readStream.format(_COLLECTION).schema(stream_ddl(type)).option("data", data)
-    return reader.load(), type
-
-
-def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
-    """The elements of a list as `CollectionReader` takes them, and their type."""
     type = _type_of(elements) if type_info is None else as_type(type_info)
     try:
         return _encoded(Batch(type, list(elements)).arrow), type
@@ -154,7 +129,7 @@ class CollectionReader(DataSourceStreamReader):
 # -- all sources as one DataFrame
 
 
-def united(plan: Plan) -> DataFrame:
+def union_sources(plan: Plan) -> DataFrame:
     """The union of all sources, in the plan's order, with the columns of `source_layout`."""
     layout = source_layout(plan)
     channel_of = {w.producer: w.id for w in layout.channels}
@@ -200,18 +175,18 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
 def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
     columns, span = nulls(layout), layout.spans[channel]
     for i, (name, _) in enumerate(stream_columns(source.type)):
-        quoted = f"`{name.replace('`', '``')}`"
-        columns[span.start + i] = F.col(quoted).alias(layout.fields[span.start + i][0])
+        column = F.col(quote_name(name))
+        columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
     return frame.select(*control(None, channel, None), *columns)
 
 
 def _streams(source: SourcePlan) -> tuple[Any, ...]:
-    found = streaming_nodes(source.dataframe)
-    if found.stateful:
+    nodes = streaming_nodes(source.dataframe)
+    if nodes.stateful:
         raise PlanError(
             f"source {source.uid!r}: its DataFrame holds state of Spark's own "
-            f"({', '.join(found.stateful)}), which cannot be part of a checkpoint; do that step "
+            f"({', '.join(nodes.stateful)}), which cannot be part of a checkpoint; do that step "
             "with key_by and process"
         )
-    return found.leaves
+    return nodes.leaves

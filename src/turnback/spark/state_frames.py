@@ -1,93 +1,49 @@
-"""State of snapshots as DataFrames, and DataFrames as state."""
+"""State of snapshots as DataFrames, and DataFrames as the state of new savepoints."""
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import pyarrow as pa
+import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
+from turnback.checkpoint.manifest import SourcePosition
+from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, EntryReader, StatePair
-from turnback.snapshot.reader import Batches, StateReader, StoredRows, reading_spans
+from turnback.snapshot.metadata import SOURCES, SavedState, StatePart, file_name
+from turnback.snapshot.reader import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
+from turnback.snapshot.writer import (
+    PartCopier,
+    RowEncoder,
+    SpanCopier,
+    StateWriter,
+    copy_source_log,
+)
+from turnback.spark.worker import Task, map_batches, run_tasks, spark_job
+from turnback.state.files import StorageRef
 from turnback.state.schema import StateSchema
 from turnback.types.factory import Types
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
-from turnback.worker.message import marked, unmarked
 
 _AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
-
-
-class BatchTask(Protocol):
-    """Turns batches into others in a task; picklable."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """What it gives."""
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Do it."""
-
-
-@dataclass(frozen=True)
-class _Marked:
-    task: BatchTask
-
-    def __call__(self, batches: Batches) -> Batches:
-        try:
-            yield from self.task(batches)
-        except TurnbackError as e:
-            raise marked(e) from e
-
-
-def through(frame: DataFrame, task: BatchTask) -> DataFrame:
-    """A DataFrame whose partitions go through a task."""
-    row = as_type(task.schema)
-    assert isinstance(row, RowTypeInfo)
-    columns = zip(row.names, row.types, strict=True)
-    ddl = ", ".join(f"{quote_name(name)} {type_.ddl()}" for name, type_ in columns)
-    return frame.mapInArrow(_Marked(task).__call__, ddl)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Raises what a task raised, without Spark's stack trace around it."""
-    try:
-        yield
-    except Exception as e:
-        cause = unmarked(e)
-        if cause is e:
-            raise
-        raise cause from None
-
-
-@contextmanager
-def described(spark: SparkSession, what: str) -> Iterator[None]:
-    """Lets Spark's UI show what its jobs are for."""
-    spark.sparkContext.setJobDescription(what)
-    try:
-        yield
-    finally:
-        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # removes it
 
 
 def state_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
     """A state with typed columns; read when the DataFrame is used, by tasks only."""
     spans = tuple(reading_spans(stored, max_parallelism))
-    return through(_numbers(spark, len(spans)), StateReader(stored, spans))
+    return map_batches(_numbers(spark, len(spans)), StateReader(stored, spans))
 
 
 def entries_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
     """A state as the bytes of key, sub and value, comparable between snapshots."""
     spans = tuple(reading_spans(stored, max_parallelism))
-    return through(_numbers(spark, len(spans)), EntryReader(stored, spans))
+    return map_batches(_numbers(spark, len(spans)), EntryReader(stored, spans))
 
 
 def view_session(
@@ -141,7 +97,7 @@ def check_columns(
                 f"{_title(schema)}: column {name!r} is {found}, expected {type_}; cast it, or "
                 f"declare the state with the type it has"
             )
-        selected.append(_column(name))
+        selected.append(F.col(quote_name(name)))
     return frame.select(*selected)
 
 
@@ -171,8 +127,10 @@ def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...])
                 f"{type_} as text; key the stream by another column"
             )
     if len(columns) == 1:
-        return _column(columns[0]).alias("key")
-    return F.struct(*[_column(c).alias(f"f{i}") for i, c in enumerate(columns)]).alias("key")
+        return F.col(quote_name(columns[0])).alias("key")
+    return F.struct(*[F.col(quote_name(c)).alias(f"f{i}") for i, c in enumerate(columns)]).alias(
+        "key"
+    )
 
 
 def grouped(frame: DataFrame, schema: StateSchema, max_parallelism: int) -> tuple[DataFrame, bool]:
@@ -196,10 +154,6 @@ def _is_native(type_: TypeInfo) -> bool:
     return type_ not in _AS_TEXT
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
 def _title(schema: StateSchema) -> str:
     return f"state {schema.name!r} of operator {schema.uid!r}"
 
@@ -207,7 +161,7 @@ def _title(schema: StateSchema) -> str:
 def changes_frame(spark: SparkSession, pair: StatePair) -> DataFrame:
     """What changed in a state: key, position or map_key, change, old and new."""
     joined = _joined(spark, pair).where(F.col("change") != Change.UNCHANGED.value)
-    return through(joined, ChangeDecoder(pair.schema))
+    return map_batches(joined, ChangeDecoder(pair.schema))
 
 
 def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
@@ -236,6 +190,122 @@ def count_changes(spark: SparkSession, pairs: Sequence[StatePair]) -> list[dict[
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)
-    with plain_errors(), described(spark, "diff of savepoints"):
+    with spark_job(spark, "diff of savepoints"):
         found = Counter({(r["pair"], Change(r["change"])): r["count"] for r in whole.collect()})
     return [{change: found[i, change] for change in Change} for i in range(len(pairs))]
+
+
+# -- savepoints that no job takes: state that users bring, or take over from other snapshots
+
+
+@dataclass(frozen=True)
+class CopiedState:
+    """State of another snapshot, unchanged.
+
+    Attributes:
+        stored: Its rows.
+        max_parallelism: Number of key groups there.
+    """
+
+    stored: StoredRows
+    max_parallelism: int
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        return state_frame(spark, self.stored, self.max_parallelism).drop("key_group")
+
+
+@dataclass(frozen=True)
+class NewState:
+    """State that the user gives as a DataFrame.
+
+    Attributes:
+        rows: Its columns without key groups, checked.
+    """
+
+    rows: DataFrame
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        return self.rows
+
+
+@dataclass(frozen=True)
+class SavepointPosition:
+    """Where a source goes on.
+
+    Attributes:
+        position: The offset, and the list of files seen, if it keeps one.
+        storage: Where the files of that list are.
+    """
+
+    position: SourcePosition
+    storage: StorageRef | None = None
+
+
+class SavepointFiles:
+    """Writes the state and the positions of a savepoint that no job has taken."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        target: StorageRef,
+        max_parallelism: int,
+        epoch: int,
+        writer: str,
+    ) -> None:
+        self._spark = spark
+        self._target = target
+        self._max_parallelism = max_parallelism
+        self._epoch = epoch
+        self._writer = writer
+
+    def write_state(self, schema: StateSchema, content: CopiedState | NewState) -> SavedState:
+        """Write a state; its files are durable when this returns."""
+        if isinstance(content, CopiedState) and content.max_parallelism == self._max_parallelism:
+            parts = self._copied(schema, content)
+        else:
+            parts = self._written(schema, content)
+        return SavedState(schema, sum(part.rows for part in parts), parts)
+
+    def copy_sources(self, positions: Mapping[str, SavepointPosition]) -> dict[str, SourcePosition]:
+        """Copy what belongs to the positions of sources."""
+        return {leaf: self._source(position) for leaf, position in positions.items()}
+
+    def _copied(self, schema: StateSchema, copied: CopiedState) -> tuple[StatePart, ...]:
+        stored, target, writer = copied.stored, self._target, self._writer
+        tasks: list[Task[tuple[StatePart, ...]]] = [
+            PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
+        ]
+        for span in reading_spans(stored, copied.max_parallelism) if stored.files else ():
+            tasks.append(SpanCopier(schema, stored, span, target, writer))
+        results = run_tasks(self._spark, _description("copy", schema), tasks)
+        return tuple(part for parts in results for part in parts)
+
+    def _written(
+        self, schema: StateSchema, content: CopiedState | NewState
+    ) -> tuple[StatePart, ...]:
+        """Encode, bring the rows of a key group together, sort, write."""
+        groups = self._max_parallelism
+        frame, by_spark = grouped(content.frame(self._spark), schema, groups)
+        epoch = self._epoch if isinstance(content, NewState) else None
+        rows = map_batches(frame, RowEncoder(schema, groups, by_spark, epoch))
+        setting = self._spark.conf.get("spark.sql.shuffle.partitions", "200")
+        size = min(groups, int(setting or "200"))
+        partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
+        rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
+        with spark_job(self._spark, _description("write", schema)):
+            records = map_batches(rows, StateWriter(schema, self._target, self._writer)).collect()
+        return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
+
+    def _source(self, source: SavepointPosition) -> SourcePosition:
+        if source.storage is None:  # an offset alone
+            return source.position
+        return copy_source_log(
+            source.position,
+            source.storage,
+            self._target,
+            lambda _: f"{SOURCES}/{file_name(self._writer, uuid.uuid4().hex)}",
+        )
+
+
+def _description(verb: str, schema: StateSchema) -> str:
+    return f"savepoint: {verb} state {schema.name!r} of operator {schema.uid!r}"
