@@ -23,7 +23,7 @@ from turnback.core.ids import check_job_name, check_uid
 from turnback.program.descriptors import StateDescriptor
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import SavepointDraft
-from turnback.snapshot.metadata import SavedState, SavepointMetadata
+from turnback.snapshot.metadata import SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.schema import KeySchema
@@ -31,12 +31,7 @@ from turnback.state.schema import KeySchema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.spark.state_frames import (
-        CopiedState,
-        NewState,
-        SavepointFiles,
-        SavepointPosition,
-    )
+    from turnback.spark.state_frames import SavepointFiles, SavepointPosition, StateContent
 
 
 class SavepointWriter:
@@ -52,7 +47,7 @@ class SavepointWriter:
 
     def __init__(
         self,
-        draft: SavepointDraft[CopiedState | NewState, SavepointPosition],
+        draft: SavepointDraft[StateContent, SavepointPosition],
         base: Snapshot | None,
         job: str,
         max_parallelism: int,
@@ -90,7 +85,7 @@ class SavepointWriter:
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
         base = given._snapshot
         groups = base.max_parallelism
-        draft: SavepointDraft[CopiedState | NewState, SavepointPosition] = SavepointDraft(
+        draft: SavepointDraft[StateContent, SavepointPosition] = SavepointDraft(
             base.name,
             [(s.schema, CopiedState(base.rows(s), groups)) for s in base.states],
             base.operators,
@@ -134,7 +129,7 @@ class SavepointWriter:
             StateError: A column is missing or of another type, or the key is not that of the
                 operator's other states.
         """
-        from turnback.spark.state_frames import NewState, check_columns
+        from turnback.spark.state_frames import check_columns
 
         check_uid(uid)
         if not isinstance(descriptor, StateDescriptor):
@@ -152,7 +147,7 @@ class SavepointWriter:
                 f"keyed; say it with key_by= (columns) or key_type= (a function)"
             )
         schema = state_schema(uid, descriptor, key)
-        self._draft.put(schema, NewState(check_columns(df, schema, columns)))
+        self._draft.put(schema, check_columns(df, schema, columns))
         return self
 
     def transform_state(
@@ -171,10 +166,12 @@ class SavepointWriter:
                 it but without ``key_group``; returns one with the same columns.
             descriptor: What the state is from now on, if its type changes.
         """
-        from turnback.spark.state_frames import NewState, check_columns
+        from turnback.spark.state_frames import CopiedState, check_columns
 
         schema, content = self._draft.find(uid, name)
-        result = function(content.frame(self._session()))
+        if isinstance(content, CopiedState):
+            content = content.frame(self._session())
+        result = function(content)
         check_frame(f"the function given to transform_state({uid!r}, {name!r})", result)
         if descriptor is not None:
             if descriptor.name != name:
@@ -183,7 +180,7 @@ class SavepointWriter:
                     f"{descriptor.name!r}; call rename_state afterwards instead"
                 )
             schema = state_schema(uid, descriptor, schema.key)
-        self._draft.put(schema, NewState(check_columns(result, schema)))
+        self._draft.put(schema, check_columns(result, schema))
         return self
 
     def remove_state(self, uid: str, name: str) -> SavepointWriter:
@@ -231,11 +228,9 @@ class SavepointWriter:
                 other.operators,
             )
         else:
-            found = {
-                uid: SavepointPosition(source_position(uid, given))
-                for uid, given in positions.items()
-            }
-            self._draft.add_sources(found)
+            self._draft.add_sources(
+                {uid: SavepointPosition(source_position(uid, p)) for uid, p in positions.items()}
+            )
         return self
 
     def without_sources(self, *uids: str) -> SavepointWriter:
@@ -276,24 +271,24 @@ class SavepointWriter:
                 f"a savepoint cannot be written to {storage.uri}: Spark's tasks have no part in "
                 f"the driver's memory. Give a directory they all see"
             )
-        place = SavepointDirectory(storage)
+        savepoint = SavepointDirectory(storage)
         id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
-        place.begin(id)
-        groups = self._max_parallelism
-        files = SavepointFiles(self._session(), target, groups, epoch, place.writer)
+        savepoint.begin(id)
+        files = SavepointFiles(
+            self._session(), target, self._max_parallelism, epoch, savepoint.writer
+        )
         try:
-            place.complete(self._metadata(id, files, label, note))
+            savepoint.complete(self._metadata(id, files, label, note))
         except Exception:
-            place.abandon()
+            savepoint.abandon()
             raise
         return Savepoint.load(storage.uri, self._spark, storage_options=options)
 
     def _metadata(
         self, id: str, files: SavepointFiles, label: str | None, note: str | None
     ) -> SavepointMetadata:
-        """Write everything, and return what there is to say about it."""
+        """Write everything, and return the metadata that completes it."""
         base, draft = self._base, self._draft
-        states: list[SavedState] = [files.write_state(*state) for state in draft.states.values()]
         return SavepointMetadata(
             id=id,
             turnback_version=version("turnback"),
@@ -302,15 +297,15 @@ class SavepointWriter:
             job_id=base.job_id if base else id,
             attempt=0,
             checkpoint=(base.origin.checkpoint or 0) if base else 0,
-            epoch=base.epoch if base else 0,
+            epoch=files.epoch,
             created_ms=SystemClock().now_ms(),
             trigger="writer",
             label=label,
             note=note,
-            max_parallelism=self._max_parallelism,
-            sources=files.copy_sources(draft.sources),
+            max_parallelism=files.max_parallelism,
+            sources={leaf: files.copy_source(p) for leaf, p in draft.sources.items()},
             operators=tuple(draft.operators.values()),
-            states=tuple(states),
+            states=tuple(files.write_state(*state) for state in draft.states.values()),
             watermarks=draft.watermarks,
             origin=base.origin if base else None,
         )

@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,16 +35,27 @@ from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 _AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
 
 
-def state_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
-    """A state with typed columns; read when the DataFrame is used, by tasks only."""
-    spans = tuple(reading_spans(stored, max_parallelism))
-    return map_batches(_numbers(spark, len(spans)), StateReader(stored, spans))
+def state_frame(
+    spark: SparkSession,
+    stored: StoredRows,
+    max_parallelism: int,
+    reader: type[StateReader | EntryReader] = StateReader,
+) -> DataFrame:
+    """A state as a table; read when the DataFrame is used, by tasks only.
 
-
-def entries_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
-    """A state as the bytes of key, sub and value, comparable between snapshots."""
+    Args:
+        spark: The session it belongs to.
+        stored: The state.
+        max_parallelism: Number of key groups.
+        reader: `StateReader` for typed columns, `EntryReader` for the bytes of key, sub and value,
+            which can be compared between snapshots.
+    """
     spans = tuple(reading_spans(stored, max_parallelism))
-    return map_batches(_numbers(spark, len(spans)), EntryReader(stored, spans))
+    # Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    # collect whole states in the driver to broadcast them.
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(len(spans))], len(spans))
+    frame = spark.createDataFrame(numbers, "number int", verifySchema=False)
+    return map_batches(frame, reader(stored, spans))
 
 
 def view_session(
@@ -59,16 +71,6 @@ def view_session(
     # Whichever session made a DataFrame last is the active one, which others find and use.
     active.createDataFrame([], "number int")
     return session
-
-
-def _numbers(spark: SparkSession, size: int) -> DataFrame:
-    """One number per partition.
-
-    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
-    collect whole states in the driver to broadcast them.
-    """
-    numbers = spark.sparkContext.parallelize([(i,) for i in range(size)], size)
-    return spark.createDataFrame(numbers, "number int", verifySchema=False)
 
 
 def check_columns(
@@ -91,10 +93,10 @@ def check_columns(
         del wanted["key"]
         selected.append(_key_column(frame, schema, key_columns))
     for name, type_ in wanted.items():
-        found = column_type(frame, name, schema)
-        if found != type_:
+        actual = column_type(frame, name, schema)
+        if actual != type_:
             raise StateError(
-                f"{_title(schema)}: column {name!r} is {found}, expected {type_}; cast it, or "
+                f"{_title(schema)}: column {name!r} is {actual}, expected {type_}; cast it, or "
                 f"declare the state with the type it has"
             )
         selected.append(F.col(quote_name(name)))
@@ -128,12 +130,13 @@ def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...])
             )
     if len(columns) == 1:
         return F.col(quote_name(columns[0])).alias("key")
-    return F.struct(*[F.col(quote_name(c)).alias(f"f{i}") for i, c in enumerate(columns)]).alias(
-        "key"
-    )
+    parts = [F.col(quote_name(name)).alias(f"f{i}") for i, name in enumerate(columns)]
+    return F.struct(*parts).alias("key")
 
 
-def grouped(frame: DataFrame, schema: StateSchema, max_parallelism: int) -> tuple[DataFrame, bool]:
+def with_key_groups(
+    frame: DataFrame, schema: StateSchema, max_parallelism: int
+) -> tuple[DataFrame, bool]:
     """Put the key group before the columns of a state, if Spark can compute it.
 
     Returns:
@@ -165,8 +168,8 @@ def changes_frame(spark: SparkSession, pair: StatePair) -> DataFrame:
 
 
 def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
-    old = entries_frame(spark, pair.old, pair.old_groups).alias("a")
-    new = entries_frame(spark, pair.new, pair.new_groups).alias("b")
+    old = state_frame(spark, pair.old, pair.old_groups, EntryReader).alias("a")
+    new = state_frame(spark, pair.new, pair.new_groups, EntryReader).alias("b")
     same = F.col("a.key") == F.col("b.key")
     if pair.schema.kind in ("list", "map"):
         same = same & (F.col("a.sub") == F.col("b.sub"))
@@ -187,12 +190,10 @@ def count_changes(spark: SparkSession, pairs: Sequence[StatePair]) -> list[dict[
         _joined(spark, pair).groupBy("change").count().withColumn("pair", F.lit(i))
         for i, pair in enumerate(pairs)
     ]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
+    union = reduce(DataFrame.unionByName, frames)
     with spark_job(spark, "diff of savepoints"):
-        found = Counter({(r["pair"], Change(r["change"])): r["count"] for r in whole.collect()})
-    return [{change: found[i, change] for change in Change} for i in range(len(pairs))]
+        counts = Counter({(r["pair"], Change(r["change"])): r["count"] for r in union.collect()})
+    return [{change: counts[i, change] for change in Change} for i in range(len(pairs))]
 
 
 # -- savepoints that no job takes: state that users bring, or take over from other snapshots
@@ -200,12 +201,7 @@ def count_changes(spark: SparkSession, pairs: Sequence[StatePair]) -> list[dict[
 
 @dataclass(frozen=True)
 class CopiedState:
-    """State of another snapshot, unchanged.
-
-    Attributes:
-        stored: Its rows.
-        max_parallelism: Number of key groups there.
-    """
+    """State of another snapshot, unchanged, and the number of key groups there."""
 
     stored: StoredRows
     max_parallelism: int
@@ -214,98 +210,70 @@ class CopiedState:
         return state_frame(spark, self.stored, self.max_parallelism).drop("key_group")
 
 
-@dataclass(frozen=True)
-class NewState:
-    """State that the user gives as a DataFrame.
-
-    Attributes:
-        rows: Its columns without key groups, checked.
-    """
-
-    rows: DataFrame
-
-    def frame(self, spark: SparkSession) -> DataFrame:
-        return self.rows
+StateContent = CopiedState | DataFrame
+"""Copied, or what the user gives: the columns of the state without key groups, checked."""
 
 
 @dataclass(frozen=True)
 class SavepointPosition:
-    """Where a source goes on.
-
-    Attributes:
-        position: The offset, and the list of files seen, if it keeps one.
-        storage: Where the files of that list are.
-    """
+    """Where a source goes on, and where the list of files it has seen is, if it keeps one."""
 
     position: SourcePosition
     storage: StorageRef | None = None
 
 
+@dataclass(frozen=True)
 class SavepointFiles:
     """Writes the state and the positions of a savepoint that no job has taken."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        target: StorageRef,
-        max_parallelism: int,
-        epoch: int,
-        writer: str,
-    ) -> None:
-        self._spark = spark
-        self._target = target
-        self._max_parallelism = max_parallelism
-        self._epoch = epoch
-        self._writer = writer
+    spark: SparkSession
+    target: StorageRef
+    max_parallelism: int
+    epoch: int
+    writer: str
 
-    def write_state(self, schema: StateSchema, content: CopiedState | NewState) -> SavedState:
+    def write_state(self, schema: StateSchema, content: StateContent) -> SavedState:
         """Write a state; its files are durable when this returns."""
-        if isinstance(content, CopiedState) and content.max_parallelism == self._max_parallelism:
-            parts = self._copied(schema, content)
+        if not isinstance(content, CopiedState):
+            parts = self._write(schema, content, self.epoch)
+        elif content.max_parallelism != self.max_parallelism:
+            parts = self._write(schema, content.frame(self.spark), None)
         else:
-            parts = self._written(schema, content)
+            parts = self._copy(schema, content)
         return SavedState(schema, sum(part.rows for part in parts), parts)
 
-    def copy_sources(self, positions: Mapping[str, SavepointPosition]) -> dict[str, SourcePosition]:
-        """Copy what belongs to the positions of sources."""
-        return {leaf: self._source(position) for leaf, position in positions.items()}
-
-    def _copied(self, schema: StateSchema, copied: CopiedState) -> tuple[StatePart, ...]:
-        stored, target, writer = copied.stored, self._target, self._writer
-        tasks: list[Task[tuple[StatePart, ...]]] = [
-            PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
-        ]
-        for span in reading_spans(stored, copied.max_parallelism) if stored.files else ():
-            tasks.append(SpanCopier(schema, stored, span, target, writer))
-        results = run_tasks(self._spark, _description("copy", schema), tasks)
-        return tuple(part for parts in results for part in parts)
-
-    def _written(
-        self, schema: StateSchema, content: CopiedState | NewState
-    ) -> tuple[StatePart, ...]:
-        """Encode, bring the rows of a key group together, sort, write."""
-        groups = self._max_parallelism
-        frame, by_spark = grouped(content.frame(self._spark), schema, groups)
-        epoch = self._epoch if isinstance(content, NewState) else None
-        rows = map_batches(frame, RowEncoder(schema, groups, by_spark, epoch))
-        setting = self._spark.conf.get("spark.sql.shuffle.partitions", "200")
-        size = min(groups, int(setting or "200"))
-        partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
-        rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
-        with spark_job(self._spark, _description("write", schema)):
-            records = map_batches(rows, StateWriter(schema, self._target, self._writer)).collect()
-        return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
-
-    def _source(self, source: SavepointPosition) -> SourcePosition:
+    def copy_source(self, source: SavepointPosition) -> SourcePosition:
+        """Copy what belongs to the position of a source."""
         if source.storage is None:  # an offset alone
             return source.position
         return copy_source_log(
             source.position,
             source.storage,
-            self._target,
-            lambda _: f"{SOURCES}/{file_name(self._writer, uuid.uuid4().hex)}",
+            self.target,
+            lambda _: f"{SOURCES}/{file_name(self.writer, uuid.uuid4().hex)}",
         )
 
+    def _copy(self, schema: StateSchema, copied: CopiedState) -> tuple[StatePart, ...]:
+        stored, target, writer = copied.stored, self.target, self.writer
+        tasks: list[Task[tuple[StatePart, ...]]] = [
+            PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
+        ]
+        for span in reading_spans(stored, copied.max_parallelism) if stored.files else ():
+            tasks.append(SpanCopier(schema, stored, span, target, writer))
+        results = run_tasks(self.spark, f"savepoint: copy {_title(schema)}", tasks)
+        return tuple(part for parts in results for part in parts)
 
-def _description(verb: str, schema: StateSchema) -> str:
-    return f"savepoint: {verb} state {schema.name!r} of operator {schema.uid!r}"
+    def _write(
+        self, schema: StateSchema, frame: DataFrame, epoch: int | None
+    ) -> tuple[StatePart, ...]:
+        """Encode, bring the rows of a key group together, sort, write."""
+        groups = self.max_parallelism
+        frame, by_spark = with_key_groups(frame, schema, groups)
+        rows = map_batches(frame, RowEncoder(schema, groups, by_spark, epoch))
+        setting = self.spark.conf.get("spark.sql.shuffle.partitions", "200")
+        size = min(groups, int(setting or "200"))
+        partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
+        rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
+        with spark_job(self.spark, f"savepoint: write {_title(schema)}"):
+            records = map_batches(rows, StateWriter(schema, self.target, self.writer)).collect()
+        return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
