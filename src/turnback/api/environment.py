@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from turnback.api.arguments import path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import Launched, Start, launched, set_up_logging
+from turnback.api.launched import launched, set_up_logging
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import (
@@ -324,8 +325,11 @@ class StreamExecutionEnvironment:
         name = check_job_name(job_name or "turnback-job")
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
-        start = Start(
-            name=name,
+        program = self.plan()
+        spec = replace(
+            job_spec(name, self.configuration),
+            bounded=bounded,
+            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
             start_from=snapshot_text(start_from),
             fresh=fresh,
             allow_non_restored_state=allow_non_restored_state,
@@ -335,57 +339,29 @@ class StreamExecutionEnvironment:
             take_over_sinks=take_over_sinks,
             claim_mode=claim_mode,
         )
-        program = self.plan()
-        spec = job_spec(
-            start,
-            self.configuration,
-            self._launched,
-            bounded=bounded,
-            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
-        )
         if self._launched is not None:
+            spec = self._launched.override(spec)
             self._launched.stop_if_planning(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
         return JobClient(JobRunner(self.engine, program, spec)).start()
 
 
-def job_spec(
-    start: Start,
-    configuration: Configuration,
-    launched: Launched | None,
-    *,
-    bounded: bool,
-    epoch_interval_ms: int,
-) -> JobSpec:
-    """Put together how a job is run: the command line wins over the program."""
-    start = launched.override(start) if launched is not None else start
+def job_spec(name: str, configuration: Configuration) -> JobSpec:
+    """How a job is run by the configuration alone."""
     settings = CheckpointSettings.from_configuration(configuration.raw)
     backend, storage = state_backend(configuration)
     inline = storage is CheckpointStorage.JOBMANAGER
     return JobSpec(
-        name=start.name,
+        name=name,
         root="memory://jobs" if inline else job_root(configuration),
         settings=settings,
         restart=choose_restart(configuration.raw, settings.enabled),
         backend=backend,
         inline=inline,
-        bounded=bounded,
-        epoch_interval_ms=epoch_interval_ms,
-        start_from=start.start_from,
-        fresh=start.fresh,
-        allow_non_restored_state=start.allow_non_restored_state,
-        renames=start.renames,
-        fork=start.fork,
-        allow_pickled_state=start.allow_pickled_state,
-        take_over_sinks=start.take_over_sinks,
-        claim_mode=start.claim_mode,
         savepoints=SavepointSettings.from_configuration(configuration.raw),
         storage_options=storage_options(configuration),
         local_dir=configuration.value("state.backend.local-dir"),
-        run=launched.run if launched is not None else None,
-        resumed=launched is not None and launched.resumed,
-        script=(launched.launch.script, *launched.launch.arguments) if launched else (),
         program_settings=tuple(
             ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)
             for entry in configuration.entries()
