@@ -30,7 +30,7 @@ from turnback.job.status import JobState
 from turnback.snapshot.metadata import Origin
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import JobContext, Tenure
-from turnback.spark.failures import describe_error
+from turnback.spark.job import describe_error
 from turnback.spark.savepoints import JobSavepoints
 from turnback.spark.shutdown import AttemptOverError, Shutdown
 
@@ -81,7 +81,8 @@ class RequestService:
         self._own: set[str] = set()
         self._answers = 0
         self._before: JobState | None = None
-        self._resumed = self._supervised = False
+        self._resumed = context.spec.resumed  # what was asked of the driver that died still holds
+        self._supervised = context.spec.run is not None
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._poked = threading.Event()
@@ -91,16 +92,13 @@ class RequestService:
 
     # -- for the runner
 
-    def start(self, created_ms: int, *, resumed: bool = False, supervised: bool = False) -> None:
+    def start(self, created_ms: int) -> None:
         """Begin to serve requests; to be called before the driver writes a status.
 
         Args:
             created_ms: When the job was created; a schedule counts from then.
-            resumed: Whether a supervisor has started the driver again: then what was asked of the
-                one that died still holds.
-            supervised: Whether somebody starts the driver again if it dies.
         """
-        self._before, self._resumed, self._supervised = self._end_state(), resumed, supervised
+        self._before = self._end_state()
         if self._settings.schedule is not None:
             # A last time in the future, by a clock that was wrong, must not switch it off.
             last = self._savepoints.last_scheduled(created_ms)

@@ -9,14 +9,13 @@ from itertools import chain
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
-from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.core.errors import FINAL, ConfigurationError, IncompatibleStateError
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import Match, known_names, known_states, match_program, program_of
 from turnback.snapshot.preflight import refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, source_uid
 from turnback.snapshot.writer import copy_source_log
 from turnback.spark.driver import JobContext
-from turnback.spark.failures import FINAL
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
 from turnback.spark.sinks import claim_targets

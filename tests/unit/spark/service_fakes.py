@@ -120,15 +120,18 @@ class Driver:
         self.error: BaseException | None = None
         self.cancelled, self.killed = threading.Event(), threading.Event()
         self.stopped, self.go_on = threading.Event(), threading.Event()
-        self._resumed, self._restarts = resumed, restarts
+        self._restarts = restarts
         self._stop_at, self._kill_at = stop_at, kill_at
         self.on_attempt: Callable[[FakeAttempt], None] = lambda attempt: None
+        supervised: Any = object()
         spec = JobSpec(
             "job",
             "memory://",
             CheckpointSettings(),
             RestartStrategies.no_restart(),
             savepoints=SavepointSettings(directory=world.saved),
+            run=supervised,
+            resumed=resumed,
         )
         engine: Any = SimpleNamespace(lost=lambda: None)
         plan: Any = None
@@ -177,7 +180,7 @@ class Driver:
 
     def _run(self) -> None:
         info = self.directory.open()
-        self.service.start(0, resumed=self._resumed, supervised=True)
+        self.service.start(0)
         give_up = False
         try:
             while True:
