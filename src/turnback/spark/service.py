@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from turnback.checkpoint.manifest import Manifest
@@ -43,15 +44,15 @@ _PRUNE_AFTER = 20
 
 
 class JobControl(Protocol):
-    """What requests can do with the running job."""
+    """What requests can do with the running job; see `JobRunner`."""
 
     @property
     def attempt(self) -> Attempt | None:
-        """The attempt that is running, `None` between two of them."""
+        """The attempt that is running."""
 
     @property
     def origin(self) -> Origin | None:
-        """What the job was started from, if it was from another snapshot."""
+        """The snapshot of another job, or a savepoint, that the job was started from."""
 
     def cancel(self) -> None:
         """End the job."""
@@ -76,7 +77,7 @@ class RequestService:
         self._tenure = Tenure(directory)
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = Requests(directory.storage, context.clock, self._tenure.check)
-        self._shutdown = Shutdown(directory, self._requests, job.cancel, self._tenure.check)
+        self._shutdown = Shutdown(directory, self._requests, self._tenure, job.cancel)
         self._savepoints = JobSavepoints(context, self._requests)
         self._own: set[str] = set()
         self._answers = 0
@@ -85,7 +86,7 @@ class RequestService:
         self._supervised = context.spec.run is not None
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._poked = threading.Event()
+        self._wake = threading.Event()
         self._serving: tuple[Request, threading.Thread] | None = None
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
@@ -118,8 +119,8 @@ class RequestService:
                     self._requests.prune(_KEPT_REQUESTS)
             except StorageError as e:
                 _LOG.warning("job %r: old requests are left alone: %s", self._name, e)
-        self._shutdown.find_decided()
-        self._poked.set()
+        self._shutdown.restore()
+        self._wake.set()
 
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt is about to run; it runs no epoch if the job ends with what it starts from."""
@@ -147,7 +148,7 @@ class RequestService:
             give_up: Do not wait for a savepoint that is being written.
         """
         self._ended.set()
-        self._poked.set()
+        self._wake.set()
         if give_up:
             self._savepoints.give_up()
         self._thread.join()
@@ -171,7 +172,7 @@ class RequestService:
         with self._lock:  # or it is taken for a leftover in between
             request = self._requests.submit(spec)
             self._own.add(request.id)
-        self._poked.set()
+        self._wake.set()
         return request
 
     def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
@@ -199,14 +200,14 @@ class RequestService:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self._poked.wait(_POLL_S)
-            self._poked.clear()
+            self._wake.wait(_POLL_S)
+            self._wake.clear()
             try:
                 self._submit_scheduled()
                 with self._lock:
                     self._poll()
             except FencedError as e:
-                _LOG.warning("job %r: requests are not served any more: %s", self._name, e)
+                _LOG.warning("job %r: requests are no longer served here: %s", self._name, e)
                 return
             except Exception as e:  # noqa: BLE001 - a dead thread would serve nobody any more
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
@@ -270,25 +271,26 @@ class RequestService:
                 self._shutdown.resume()
         except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
             lost = self._engine.lost() if self._supervised else None
+            kind = request.kind.value
             if lost is not None:  # this driver ends, and the next one answers
-                kind = request.kind.value
                 _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
-            # Unless that is durable, the job still ends where it was decided, and does not go on.
-            elif self._fail(request, describe_error(e)) or self._shutdown.request is None:
-                self._shutdown.resume()
-        self._poked.set()  # the next one may be waiting
+            else:
+                why = describe_error(e)
+                _LOG.warning("job %r: %s request failed: %s", self._name, kind, why)
+                # Unless that is durable, the job still ends where it was decided.
+                answered = self._answer(request, RequestOutcome.failed(why))
+                if answered or self._shutdown.request is None:
+                    self._shutdown.resume()
+        self._wake.set()  # the next one may be waiting
 
     def _save(self, request: Request) -> None:
-        while True:
-            try:
+        pinned = None
+        while pinned is None:
+            with suppress(AttemptOverError):
                 pinned = self._checkpoint(self._attempt())
-                break
-            except AttemptOverError:
-                continue
         with pinned:
             entry = self._savepoints.take(request, pinned.manifest, self._job.origin)
-        done = RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint)
-        self._answer(request, done)
+        self._answer(request, RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint))
 
     def _end_with(self, request: Request) -> None:
         """End the job with a checkpoint that is decided first; `close` answers."""
@@ -342,10 +344,6 @@ class RequestService:
             if _can_checkpoint(attempt):
                 raise
             raise AttemptOverError from e
-
-    def _fail(self, request: Request, why: str) -> bool:
-        _LOG.warning("job %r: %s request failed: %s", self._name, request.kind.value, why)
-        return self._answer(request, RequestOutcome.failed(why))
 
     def _answer(self, request: Request, outcome: RequestOutcome) -> bool:
         """Write a result; returns whether there is one now, or it is for others to write it."""
