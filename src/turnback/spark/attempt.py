@@ -10,7 +10,7 @@ from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput
-from turnback.spark.epochs import Epochs, Meter
+from turnback.spark.epochs import Epochs
 from turnback.spark.job import EpochStats
 
 _LOG = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ class Attempt:
         self._wake = threading.Event()
         self._gate = threading.Lock()
         self._on_running = on_running
-        self._meter = Meter(plan, job.clock)
         self.is_running = False
         """Whether checkpoints of it can be taken."""
         self._query = job.engine.query(plan, job.spec, directory.storage, fence.attempt)
@@ -62,7 +61,7 @@ class Attempt:
             pins=job.pins,
             inherited=snapshot.files() if snapshot else (),
         )
-        self._epochs = Epochs(job, context, self._query, self.coordinator, self._meter, on_epoch)
+        self._epochs = Epochs(job, context, self._query, self.coordinator, on_epoch)
 
     def run(self) -> None:
         """Start from the snapshot and process epochs until the input ends or `stop` is called.
@@ -109,7 +108,7 @@ class Attempt:
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
-        return self._meter.metrics(self.coordinator, completed, failed)
+        return self._epochs.meter.metrics(self.coordinator, completed, failed)
 
     def _drive(self) -> None:
         """Run epochs until the end of the input; whatever failed first is what is raised."""

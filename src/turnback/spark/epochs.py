@@ -1,9 +1,11 @@
+"""The epochs of an attempt: running them, confirming them, and counting what they do."""
+
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,10 @@ from turnback.worker.program import Chains, level_programs
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
+_WINDOW_S = 10.0
+
+Records = Mapping[str, tuple[int, int]]
+"""Elements read and written, by operator uid."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +40,14 @@ class EpochAcks:
     acks: tuple[TaskAck, ...]
 
     def transactions(self) -> dict[str, tuple[bytes, ...]]:
-        by_sink: dict[str, tuple[bytes, ...]] = {}
+        by_sink: defaultdict[str, tuple[bytes, ...]] = defaultdict(tuple)
         for ack in self.acks:
             for uid, handles in ack.transactions.items():
-                by_sink[uid] = (*by_sink.get(uid, ()), *handles)
-        return by_sink
+                by_sink[uid] += tuple(handles)
+        return dict(by_sink)
 
-    def records(self) -> dict[str, tuple[int, int]]:
-        totals: dict[str, tuple[int, int]] = {}
-        for ack in self.acks:
-            for uid, (read, written) in ack.records.items():
-                before = totals.get(uid, (0, 0))
-                totals[uid] = (before[0] + read, before[1] + written)
-        return totals
+    def records(self) -> Records:
+        return _total(ack.records for ack in self.acks)
 
     def sync_ms(self) -> int:
         """How long the slowest task took to snapshot its state."""
@@ -58,15 +59,13 @@ class EpochAcks:
         return dict(Counter(ack.opened for ack in self.acks if ack.opened))
 
 
-def run_epoch(
-    input: EpochInput, description: str, orders: Sequence[Order], levels: Sequence[Level]
-) -> EpochAcks:
-    """Run all levels once and check what came back.
-
-    Raises:
-        EpochConflictError: Two attempts of a task were read; nothing is confirmed.
-    """
-    return check_barriers(input.run(description, orders), levels)
+def _total(records: Iterable[Records]) -> Records:
+    totals: dict[str, tuple[int, int]] = {}
+    for each in records:
+        for uid, (read, written) in each.items():
+            before = totals.get(uid, (0, 0))
+            totals[uid] = (before[0] + read, before[1] + written)
+    return totals
 
 
 def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:
@@ -115,7 +114,6 @@ class Epochs:
         context: AttemptContext,
         query: Query,
         coordinator: CheckpointCoordinator,
-        meter: Meter,
         on_epoch: Callable[[EpochStats], None],
     ) -> None:
         plan, snapshot = job.plan, context.restore_point
@@ -126,13 +124,14 @@ class Epochs:
         self._query = query
         self._coordinator = coordinator
         self._on_epoch = on_epoch
-        self._meter = meter
+        self.meter = Meter(plan, job.clock)
         self._programs = level_programs(plan)
         self._chains = Chains(self._programs, plan.max_parallelism)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self._epoch = snapshot.epoch if snapshot else 0
+        """The newest epoch that is confirmed."""
         self.prepared: dict[str, tuple[bytes, ...]] = {}
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
         self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
@@ -142,7 +141,7 @@ class Epochs:
         )
         if snapshot is not None:
             self._chains.restore(snapshot.state)
-            meter.count({}, snapshot.state)
+            self.meter.count({}, snapshot.state)
         self.initial = EpochCut(
             epoch=self._epoch,
             sources=snapshot.sources if snapshot else {},
@@ -158,7 +157,8 @@ class Epochs:
         epoch = self._epoch + 1
         acks = self._acknowledged(input, epoch)
         self.prepared = acks.transactions()
-        self._take_schemas(acks)
+        schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
+        self._schemas = tuple(schemas.values())
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
@@ -180,7 +180,7 @@ class Epochs:
         self._epoch = epoch
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
-        read = self._meter.count(acks.records(), cut.state)
+        read = self.meter.count(acks.records(), cut.state)
         took = time.perf_counter() - started
         self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
@@ -193,7 +193,7 @@ class Epochs:
         description = f"{self._spec.name}: epoch {epoch}"
         for left in reversed(range(_TRIES)):
             try:
-                return run_epoch(input, description, orders, self._plan.levels)
+                return check_barriers(input.run(description, orders), self._plan.levels)
             except EpochConflictError as e:
                 if not left:
                     raise
@@ -217,16 +217,6 @@ class Epochs:
             line=self._fence.line,
         )
 
-    def _take_schemas(self, acks: EpochAcks) -> None:
-        by_id = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
-        self._schemas = tuple(by_id.values())
-
-
-Records = Mapping[str, tuple[int, int]]
-
-
-_WINDOW_S = 10.0
-
 
 class Meter:
     """Counts what an attempt does, for its status. Thread-safe."""
@@ -237,7 +227,7 @@ class Meter:
         self._lock = threading.Lock()
         self._started_ms = clock.now_ms()
         self._read = 0
-        self._records: dict[str, tuple[int, int]] = {}
+        self._records: Records = {}
         self._state_bytes: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
         self._counted_by = _counted_by(plan)
@@ -256,25 +246,17 @@ class Meter:
             source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
         }
         read = sum(from_sources.values())
-        counted = dict(records) | {uid: (n, n) for uid, n in from_sources.items()}
+        counted = {**records, **{uid: (n, n) for uid, n in from_sources.items()}}
         sizes = _sizes(state)
         with self._lock:
             self._read += read
-            for uid, (n_in, n_out) in counted.items():
-                before = self._records.get(uid, (0, 0))
-                self._records[uid] = (before[0] + n_in, before[1] + n_out)
+            self._records = _total([self._records, counted])
             self._state_bytes = sizes
             self._recent.append((self._clock.monotonic(), self._read))
         return read
 
     def metrics(self, coordinator: CheckpointCoordinator, completed: int, failed: int) -> Metrics:
-        """Return the numbers as they are now.
-
-        Args:
-            coordinator: Of the attempt.
-            completed: Checkpoints that earlier attempts of this driver completed.
-            failed: Those that failed.
-        """
+        """The numbers as they are now; checkpoints of earlier attempts are given, and added."""
         under_way = coordinator.under_way()
         with self._lock:
             return Metrics(
@@ -305,18 +287,18 @@ def _counted_by(plan: Plan) -> dict[str, str]:
     # several sources, they are counted together, with the first of them.
     uids = {op.id: op.uid for op in plan.operators()}
     sources = {source.id: source.uid for source in plan.sources}
-    found: dict[str, str] = {}
+    counted_by: dict[str, str] = {}
     for channel in plan.channels:
-        if channel.first_level < 0 and uids[channel.consumers[0]] not in found.values():
-            found.setdefault(sources[channel.producer], uids[channel.consumers[0]])
-    return found
+        consumer = uids[channel.consumers[0]]
+        if channel.first_level < 0 and consumer not in counted_by.values():
+            counted_by.setdefault(sources[channel.producer], consumer)
+    return counted_by
 
 
 def _sizes(state: Iterable[StateFile]) -> dict[str, int]:
     """Bytes by operator; what several have in one file is divided among them."""
-    lengths = {file.path: (file.length, file.operators) for file in state}
-    sizes: dict[str, int] = {}
-    for length, operators in lengths.values():
-        for uid in operators:
-            sizes[uid] = sizes.get(uid, 0) + length // len(operators)
-    return sizes
+    sizes: Counter[str] = Counter()
+    for file in {file.path: file for file in state}.values():
+        for uid in file.operators:
+            sizes[uid] += file.length // len(file.operators)
+    return dict(sizes)
