@@ -1,3 +1,5 @@
+"""An attempt: one life of a job, and how it is paused and ended."""
+
 from __future__ import annotations
 
 import logging
@@ -21,13 +23,8 @@ class Attempt:
     """One life of a job, from a snapshot to its end or its failure.
 
     Every start is this one operation. Recovery, a chosen checkpoint and a fresh start differ only
-    in the snapshot that is given.
-
-    Args:
-        job: The job.
-        context: What this attempt works with.
-        on_epoch: Called after every epoch.
-        on_running: Called when the restore point is restored.
+    in the snapshot that is given. `on_epoch` is called after every epoch, `on_running` when the
+    snapshot is restored.
     """
 
     def __init__(
@@ -37,9 +34,8 @@ class Attempt:
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
     ) -> None:
-        plan, directory, fence = job.plan, job.directory, context.fence
-        snapshot = context.restore_point
-        self._snapshot = snapshot
+        plan, storage, attempt = job.plan, job.directory.storage, context.fence.attempt
+        snapshot = self._snapshot = context.restore_point
         self._sinks = context.sinks
         self._failure: BaseException | None = None
         self._stopping = False
@@ -48,7 +44,7 @@ class Attempt:
         self._on_running = on_running
         self.is_running = False
         """Whether checkpoints of it can be taken."""
-        self._query = job.engine.query(plan, job.spec, directory.storage, fence.attempt)
+        self._query = job.engine.query(plan, job.spec, storage, attempt)
         self.coordinator = CheckpointCoordinator(
             context.log,
             job.spec.settings,

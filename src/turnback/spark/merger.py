@@ -24,28 +24,20 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Files of one partition to be folded into one, on some executor.
-
-    Attributes:
-        home: Level and partition they belong to.
-        files: In epoch order.
-        final: Whether the result is complete, so that tombstones can go.
-        operators: Keyed operators of the level.
-        groups: Key groups of the partition.
-        storage: Where the files are.
-        attempt: Whose file the result is.
-    """
+    """Files of one partition to be merged into one, on some executor."""
 
     home: PartitionId
     files: tuple[StateFile, ...]
+    """In epoch order."""
     final: bool
+    """Whether the result is complete, so that tombstones can go."""
     operators: tuple[str, ...]
+    """Keyed operators of the level."""
     groups: tuple[int, int]
     storage: StorageRef
     attempt: int
 
     def run(self) -> StateFile:
-        """Merge; the result is durable when this returns."""
         merged = merge(self.files, lambda f: read_state(self.storage, f), final=self.final)
         level, partition = self.home
         path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
@@ -70,14 +62,10 @@ class MergeTask:
 
 
 class Merger:
-    """Folds small state files into larger ones, as Spark jobs beside the epochs."""
+    """Merges small state files into larger ones, as Spark jobs beside the epochs."""
 
     def __init__(
-        self,
-        engine: Engine,
-        programs: Sequence[LevelProgram],
-        storage: StorageRef,
-        attempt: int,
+        self, engine: Engine, programs: Sequence[LevelProgram], storage: StorageRef, attempt: int
     ) -> None:
         self._engine = engine
         self._programs = {p.level.index: p for p in programs}
@@ -94,13 +82,11 @@ class Merger:
         """
         gone: list[str] = []
         if self._running is not None and self._running[1].done():
-            tasks, future = self._running
+            gone = self._take(chains, *self._running)
             self._running = None
-            gone = self._take(chains, tasks, future)
-        if self._running is None:
-            tasks = self._due(chains)
-            if tasks:
-                self._running = (tasks, self._pool.submit(self._run, tasks))
+        if self._running is None and (tasks := self._due(chains)):
+            description = f"Turnback: merge state of {len(tasks)} partitions"
+            self._running = (tasks, self._pool.submit(self._engine.run_tasks, description, tasks))
         return gone
 
     def close(self) -> None:
@@ -121,25 +107,21 @@ class Merger:
         return gone
 
     def _due(self, chains: Chains) -> list[MergeTask]:
-        tasks = []
+        tasks: list[MergeTask] = []
         for home, files in chains.items():
             program = self._programs[home[0]]
             keyed = program.level.keyed
             alike = len({op.parallelism for op in keyed}) == 1
-            for planned in plan_merges(files):
-                tasks.append(
-                    MergeTask(
-                        home,
-                        tuple(planned.files),
-                        planned.final and alike,
-                        tuple(op.uid for op in keyed),
-                        program.groups(home[1]),
-                        self._storage,
-                        self._attempt,
-                    )
+            tasks += [
+                MergeTask(
+                    home,
+                    tuple(planned.files),
+                    planned.final and alike,
+                    tuple(op.uid for op in keyed),
+                    program.groups(home[1]),
+                    self._storage,
+                    self._attempt,
                 )
+                for planned in plan_merges(files)
+            ]
         return tasks
-
-    def _run(self, tasks: list[MergeTask]) -> list[StateFile]:
-        what = f"Turnback: merge state of {len(tasks)} partitions"
-        return self._engine.run_tasks(what, tasks)
