@@ -1,4 +1,4 @@
-"""How this process was started: what `turnback run` says of the job, and where its log goes."""
+"""How this process was started: the options of `turnback run`, and where its log goes."""
 
 from __future__ import annotations
 
@@ -63,13 +63,8 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Has a type of its own, so that handlers of the program's are not taken for it."""
 
 
-class ProgramFound(BaseException):
-    """Ends a program that was started to learn what it is.
-
-    Attributes:
-        plan: The program.
-        spec: How it would be run.
-    """
+class ProgramPlanned(BaseException):
+    """Ends a program that was started to learn what it is, and how it would be run."""
 
     def __init__(self, plan: Plan, spec: JobSpec) -> None:
         super().__init__(f"the program of job {spec.name!r}")
@@ -78,12 +73,7 @@ class ProgramFound(BaseException):
 
 
 class Launched:
-    """How this process was launched.
-
-    Args:
-        launch: What the command line says.
-        run: Where the driver meets its supervisor.
-    """
+    """How this process was launched: by which command line, under which supervisor."""
 
     def __init__(self, launch: Launch, run: RunDirectory) -> None:
         self.launch = launch
@@ -94,10 +84,10 @@ class Launched:
         """Let the command line win over the program.
 
         A driver that was started again after a crash resumes its job, wherever that began. When
-        the program runs its job a second time, the program alone says where that starts.
+        the program runs its job a second time, the program alone decides where that starts.
 
         Raises:
-            ConfigurationError: The program runs another job, and it is not said which is meant.
+            ConfigurationError: The program runs another job: it is not clear which is meant.
         """
         launch, again = self.launch, self._started is not None
         if self._started not in (None, spec.name):
@@ -132,7 +122,7 @@ class Launched:
     def stop_if_planning(self, plan: Plan, spec: JobSpec) -> None:
         """End the program here, if it was started to learn what it is."""
         if self.launch.mode is LaunchMode.PLAN:
-            raise ProgramFound(plan, spec)
+            raise ProgramPlanned(plan, spec)
 
 
 @cache

@@ -22,7 +22,7 @@ from turnback.core.errors import JobFailedError, TurnbackError
 from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode, RunDirectory, RunError
 
 if TYPE_CHECKING:
-    from turnback.api.launched import ProgramFound
+    from turnback.api.launched import ProgramPlanned
     from turnback.inspect.transactions import Settled
     from turnback.snapshot.preflight import CheckReport
 
@@ -123,7 +123,7 @@ def _failure(run: RunDirectory, launch: Launch, printed: str) -> TurnbackError:
 # -- in the process of the program; what only it needs is imported there
 
 
-def _check(found: ProgramFound) -> CheckReport:
+def _check(found: ProgramPlanned) -> CheckReport:
     from turnback.job.directory import JobDirectory
     from turnback.snapshot.find import locate
     from turnback.snapshot.preflight import check
@@ -138,7 +138,7 @@ def _check(found: ProgramFound) -> CheckReport:
     return check(found.plan, snapshot, spec.renames, allow, streams)
 
 
-def _settle(found: ProgramFound, task: ProgramTask) -> Settled:
+def _settle(found: ProgramPlanned, task: ProgramTask) -> Settled:
     from turnback.inspect.jobs import Jobs
     from turnback.inspect.transactions import Action, settle
     from turnback.program.graph import NodeKind
@@ -151,7 +151,7 @@ def _settle(found: ProgramFound, task: ProgramTask) -> Settled:
 
 def main(path: str) -> int:
     """Do the task in a directory with the program it names."""
-    from turnback.api.launched import ProgramFound
+    from turnback.api.launched import ProgramPlanned
 
     run = RunDirectory(path)
     launch, task = run.launch(), run.read(TASK, ProgramTask)
@@ -161,7 +161,7 @@ def main(path: str) -> int:
     try:
         try:
             runpy.run_path(launch.script, run_name="__main__")
-        except ProgramFound as found:
+        except ProgramPlanned as found:
             run.write(RESULT, _check(found) if task.kind == "check" else _settle(found, task))
             return 0
     except Exception as error:

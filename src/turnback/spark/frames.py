@@ -1,4 +1,4 @@
-"""How large the batches of rows are that Spark hands to Python."""
+"""The DataFrame of an epoch, and how large the batches are that Spark hands to Python in it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class BatchLimit:
         self._is_off = False
 
     def learn(self, row_bytes: int) -> None:
-        """Take in how large the rows of an epoch were; 0 if there were too few to tell."""
+        """Learn how large the rows of an epoch were; 0 if there were too few to tell."""
         self._row_bytes = max(self._row_bytes, row_bytes)
 
     def apply(self, session: SparkSession) -> None:
@@ -64,22 +64,21 @@ class EpochFrames:
     """Turns the input of an epoch into the DataFrame whose rows are the acknowledgements."""
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
-        self.programs = level_programs(plan)
+        self._programs = level_programs(plan)
         self._plan = plan
-        self._blobs = [pickled(p) for p in self.programs]
-        self._ddl = [p.output.ddl() for p in self.programs]
+        self._blobs = [pickled(p) for p in self._programs]
+        self._ddl = [p.output.ddl() for p in self._programs]
         self._injected = self._injector(spark)
-        self._routes = [self._route(p) for p in self.programs]
+        self._routes = [self._route(p) for p in self._programs]
         self._prepared = False
         self.limit = BatchLimit()
-        """Of the batches that tasks are given."""
 
     def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
         """Level after level, with a shuffle before each but one that reads the sources."""
         self._prepare(batch.sparkSession)
         frame = batch.union(self._injected)
         for program, blob, ddl, route, order in zip(
-            self.programs, self._blobs, self._ddl, self._routes, orders, strict=True
+            self._programs, self._blobs, self._ddl, self._routes, orders, strict=True
         ):
             if not program.reads_sources:
                 assert program.level.parallelism is not None
@@ -107,7 +106,7 @@ class EpochFrames:
         Before a level that reads the sources there is one row in one last partition. The task
         that finds it learns from its own number how many tasks there are.
         """
-        first = self.programs[0]
+        first = self._programs[0]
         rows = (first.level.parallelism or 1) if self._plan.native else 1
         columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
         return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))

@@ -32,6 +32,8 @@ class ClaimMode(Enum):
 class JobSpec:
     """How a program is to be run.
 
+    What the program can choose is described at `StreamExecutionEnvironment.execute_async`.
+
     Attributes:
         name: The job's name, which is its identity.
         root: Where job directories are.
@@ -39,18 +41,7 @@ class JobSpec:
         restart: What to do after a failure.
         backend: Name of the local state store.
         inline: Whether state lives in the driver's memory (jobmanager storage).
-        bounded: Whether to end when everything that is there now has been processed.
         epoch_interval_ms: Time between the starts of two epochs; 0 for as fast as possible.
-        start_from: Which snapshot to start from; None for the latest of this job.
-        fresh: Whether to start empty although there are checkpoints.
-        allow_non_restored_state: Whether state that no operator claims may be dropped: all of it,
-            or what is named.
-        renames: Names in the snapshot to names in the program, where they differ.
-        fork: Whether the snapshot may be another job's.
-        allow_pickled_state: Whether pickled state of a snapshot that is not the job's own
-            checkpoint may be read.
-        take_over_sinks: Whether targets of sinks that belong to other jobs become this job's.
-        claim_mode: Whether the job owns the savepoint it starts from.
         savepoints: Where, when and how savepoints are taken.
         storage_options: Credentials and endpoints of object stores.
         local_dir: Where local stores live; None for the machine's default.

@@ -80,9 +80,9 @@ def _sweep() -> None:
 
 def _is_of_an_earlier_boot(directory: Path) -> bool:
     """Whether a directory without a lock, as older versions made them, has surely no driver."""
-    found = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
+    boot = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
     changed = max(path.lstat().st_mtime for path in (directory, *directory.rglob("*")))
-    return found is not None and changed < int(found[1])
+    return boot is not None and changed < int(boot[1])
 
 
 EntryReader = Callable[[str, int, int], list[str] | None]

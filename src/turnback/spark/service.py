@@ -87,7 +87,7 @@ class RequestService:
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._wake = threading.Event()
-        self._serving: tuple[Request, threading.Thread] | None = None
+        self._serving: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
 
@@ -96,8 +96,7 @@ class RequestService:
     def start(self, created_ms: int) -> None:
         """Begin to serve requests; to be called before the driver writes a status.
 
-        Args:
-            created_ms: When the job was created; a schedule counts from then.
+        A schedule counts from when the job was created.
         """
         self._before = self._end_state()
         if self._settings.schedule is not None:
@@ -130,11 +129,8 @@ class RequestService:
         """Write a savepoint of what a changed program is about to start from, if configured.
 
         This is no request, as it cannot be served later from another state. There is one savepoint
-        for one checkpoint, however often the upgrade is tried.
-
-        Args:
-            manifest: The job's own checkpoint; its sinks are settled, and nothing deletes its
-                files yet.
+        for one checkpoint, however often the upgrade is tried. Its sinks are settled, and nothing
+        deletes its files yet.
         """
         if self._settings.directory is None or not self._settings.on_stop:
             return
@@ -142,18 +138,14 @@ class RequestService:
             self._savepoints.take_before_upgrade(manifest, self._job.origin)
 
     def close(self, *, give_up: bool) -> None:
-        """The job has ended: answer what is still open.
-
-        Args:
-            give_up: Do not wait for a savepoint that is being written.
-        """
+        """Answer what is still open, as the job has ended; `give_up` a savepoint under way."""
         self._ended.set()
         self._wake.set()
         if give_up:
             self._savepoints.give_up()
         self._thread.join()
         if self._serving is not None:
-            self._serving[1].join()
+            self._serving.join()
         if not self._tenure.is_taken:
             return
         try:
@@ -176,10 +168,7 @@ class RequestService:
         return request
 
     def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request.
-
-        Returns:
-            The directory of the savepoint, if one was asked for.
+        """Wait for the end of a request; return the directory of its savepoint, if it took one.
 
         Raises:
             JobFailedError: The job ended without an answer.
@@ -215,7 +204,7 @@ class RequestService:
     def _poll(self) -> None:
         if not self._tenure.is_taken:
             return
-        if self._serving is not None and not self._serving[1].is_alive():
+        if self._serving is not None and not self._serving.is_alive():
             self._serving = None
         for request in self._requests.open():
             if request.kind is RequestKind.CANCEL and not request.savepoint:
@@ -223,11 +212,10 @@ class RequestService:
                 self._job.cancel()  # answered when that is done
             elif self._serving is None and self._is_next(request):
                 self._tenure.check()
-                thread = threading.Thread(
+                self._serving = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
                 )
-                self._serving = (request, thread)
-                thread.start()
+                self._serving.start()
         if self._answers >= _PRUNE_AFTER:
             self._answers = 0
             self._requests.prune(_KEPT_REQUESTS)
@@ -269,7 +257,7 @@ class RequestService:
             _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
             if ends:
                 self._shutdown.resume()
-        except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
+        except Exception as e:  # noqa: BLE001 - whatever it is, it is the answer to the request
             lost = self._engine.lost() if self._supervised else None
             kind = request.kind.value
             if lost is not None:  # this driver ends, and the next one answers

@@ -181,12 +181,12 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
     return frame.select(*control(None, channel, None), *columns)
 
 
-def _streams(source: SourcePlan) -> tuple[Any, ...]:
-    nodes = streaming_nodes(source.dataframe)
-    if nodes.stateful:
+def _streams(source: SourcePlan) -> list[Any]:
+    streams, stateful = streaming_nodes(source.dataframe)
+    if stateful:
         raise PlanError(
             f"source {source.uid!r}: its DataFrame holds state of Spark's own "
-            f"({', '.join(nodes.stateful)}), which cannot be part of a checkpoint; do that step "
+            f"({', '.join(stateful)}), which cannot be part of a checkpoint; do that step "
             "with key_by and process"
         )
-    return nodes.leaves
+    return streams

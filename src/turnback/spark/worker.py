@@ -133,18 +133,13 @@ _instances: OrderedDict[InstanceKey, LevelInstance] = OrderedDict()
 
 @dataclass(frozen=True)
 class LevelTask:
-    """What Spark calls in each task of a level.
-
-    Attributes:
-        blob: The pickled `LevelProgram`, the same bytes in every epoch.
-        level: Index of the level.
-        shared: Whether one instance serves all partitions (a level without state).
-        order: What to do in this epoch.
-    """
+    """What Spark calls in each task of a level."""
 
     blob: bytes
+    """The pickled `LevelProgram`, the same bytes in every epoch."""
     level: int
     shared: bool
+    """Whether one instance serves all partitions (a level without state)."""
     order: Order
 
     def __call__(self, batches: Batches) -> Batches:
@@ -160,7 +155,7 @@ class LevelTask:
         order = self.order
         key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
         try:
-            yield from self._instance(key, name.partition).run(self.order, name, batches)
+            yield from self._instance(key, name.partition).run(order, name, batches)
         except TurnbackError as e:
             _discard(key)
             raise marked(e) from e
