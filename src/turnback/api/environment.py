@@ -9,7 +9,7 @@ from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from turnback.api.arguments import path_text, positive, snapshot_text
+from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
 from turnback.api.launched import launched, set_up_logging
@@ -24,7 +24,7 @@ from turnback.config.configuration import (
     state_backend,
     storage_options,
 )
-from turnback.config.options import MAX_PARALLELISM, backend_name, from_storage_options
+from turnback.config.options import backend_name, from_storage_options
 from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError, PlanError
@@ -36,6 +36,7 @@ from turnback.program.plan import Plan, plan
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type
+from turnback.types.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -180,11 +181,8 @@ class StreamExecutionEnvironment:
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups, for the whole life of the job's state."""
-        if positive("max parallelism", max_parallelism) > MAX_PARALLELISM:
-            raise ConfigurationError(
-                f"max parallelism is at most {MAX_PARALLELISM}, got {max_parallelism}"
-            )
-        self._editor.set({"pipeline.max-parallelism": max_parallelism})
+        groups = key_groups("max parallelism", max_parallelism)
+        self._editor.set({"pipeline.max-parallelism": groups})
         return self
 
     def get_max_parallelism(self) -> int:
@@ -215,14 +213,7 @@ class StreamExecutionEnvironment:
                 "from_dataframe takes a streaming DataFrame, and this one is static; "
                 "use spark.readStream instead of spark.read, or from_collection for small data"
             )
-        names = [name.lower() for name in df.columns]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
-        uid = None if uid is None else check_uid(uid)
-        name = uid or "source"
-        node = self._graph.add(NodeKind.SOURCE, name, as_type(df.schema), function=df, uid=uid)
-        return DataStream(self._graph, node)
+        return self._source(df, as_type(df.schema), uid)
 
     def from_files(
         self,
@@ -249,12 +240,10 @@ class StreamExecutionEnvironment:
         type = as_type(schema)
         if max_files_per_epoch is not None:
             positive("max_files_per_epoch", max_files_per_epoch)
-        where = path_text("from_files: path", path)
-        row = check_files(where, format, type)
-        frame = self.engine.file_source(where, format, row, max_files_per_epoch, options)
-        stream = self.from_dataframe(frame, uid)
-        stream._node.type = row
-        return stream
+        directory = path_text("from_files: path", path)
+        row = check_files(directory, format, type)
+        frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
+        return self._source(frame, row, uid)
 
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
@@ -262,11 +251,17 @@ class StreamExecutionEnvironment:
         """A bounded stream of the elements of a list, replayable like any other source."""
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
-        elements = list(collection)
-        frame, type = self.engine.collection_source(elements, type_info)
-        stream = self.from_dataframe(frame, uid)
-        stream._node.type = type
-        return stream
+        frame, type = self.engine.collection_source(list(collection), type_info)
+        return self._source(frame, type, uid)
+
+    def _source(self, frame: Any, type: TypeInfo, uid: str | None) -> DataStream:
+        names = [name.lower() for name in frame.columns]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
+        uid = None if uid is None else check_uid(uid)
+        node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
+        return DataStream(self._graph, node)
 
     # -- running
 

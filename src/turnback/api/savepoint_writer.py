@@ -12,7 +12,6 @@ from turnback.api.arguments import (
     key_groups,
     path_text,
     source_position,
-    state_schema,
 )
 from turnback.api.savepoint import Savepoint
 from turnback.config.configuration import location
@@ -26,7 +25,7 @@ from turnback.snapshot.draft import SavepointDraft
 from turnback.snapshot.metadata import SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
-from turnback.state.schema import KeySchema
+from turnback.state.schema import StateSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,7 +73,7 @@ class SavepointWriter:
             job: The job it is for; one of another name has to be started with ``fork=True``.
             spark: The session to work in.
         """
-        name, groups = check_job_name(job), key_groups(max_parallelism)
+        name, groups = check_job_name(job), key_groups("max_parallelism", max_parallelism)
         return cls(SavepointDraft("the new savepoint"), None, name, groups, spark)
 
     @classmethod
@@ -139,14 +138,14 @@ class SavepointWriter:
             )
         check_frame("with_state", df)
         columns = (key_by,) if isinstance(key_by, str) else None if key_by is None else (*key_by,)
-        key = given_key(state_schema(uid, descriptor, KeySchema((), False)), df, columns, key_type)
-        key = key or self._draft.key_of(uid)
+        state = f"state {descriptor.name!r} of operator {uid!r}"
+        key = given_key(state, df, columns, key_type) or self._draft.key_of(uid)
         if key is None:
             raise ConfigurationError(
                 f"with_state: operator {uid!r} has no other state that tells how its stream is "
-                f"keyed; say it with key_by= (columns) or key_type= (a function)"
+                f"keyed; give key_by= (columns) or key_type= (a function)"
             )
-        schema = state_schema(uid, descriptor, key)
+        schema = StateSchema.of(uid, descriptor, key)
         self._draft.put(schema, check_columns(df, schema, columns))
         return self
 
@@ -179,7 +178,7 @@ class SavepointWriter:
                     f"transform_state of state {name!r} was given a descriptor of "
                     f"{descriptor.name!r}; call rename_state afterwards instead"
                 )
-            schema = state_schema(uid, descriptor, schema.key)
+            schema = StateSchema.of(uid, descriptor, schema.key)
         self._draft.put(schema, check_columns(result, schema))
         return self
 
@@ -205,7 +204,7 @@ class SavepointWriter:
 
     def with_max_parallelism(self, max_parallelism: int) -> SavepointWriter:
         """Write for another number of key groups; every state is rewritten for it."""
-        self._max_parallelism = key_groups(max_parallelism)
+        self._max_parallelism = key_groups("max_parallelism", max_parallelism)
         return self
 
     # -- sources

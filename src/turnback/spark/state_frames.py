@@ -93,17 +93,17 @@ def check_columns(
         del wanted["key"]
         selected.append(_key_column(frame, schema, key_columns))
     for name, type_ in wanted.items():
-        actual = column_type(frame, name, schema)
+        actual = column_type(frame, name, title(schema))
         if actual != type_:
             raise StateError(
-                f"{_title(schema)}: column {name!r} is {actual}, expected {type_}; cast it, or "
+                f"{title(schema)}: column {name!r} is {actual}, expected {type_}; cast it, or "
                 f"declare the state with the type it has"
             )
         selected.append(F.col(quote_name(name)))
     return frame.select(*selected)
 
 
-def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
+def column_type(frame: DataFrame, name: str, state: str) -> TypeInfo:
     """The type of a user's column.
 
     Raises:
@@ -111,21 +111,21 @@ def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
     """
     if name not in frame.columns:
         raise StateError(
-            f"{_title(schema)}: there is no column {name!r}, only "
+            f"{state}: there is no column {name!r}, only "
             f"{', '.join(map(repr, frame.columns)) or 'none'}; rename or add it"
         )
     try:
         return as_type(frame.schema[name].dataType)
     except UnsupportedTypeError as e:
-        raise StateError(f"{_title(schema)}: column {name!r} cannot be state: {e}") from e
+        raise StateError(f"{state}: column {name!r} cannot be state: {e}") from e
 
 
 def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...]) -> Column:
     types = schema.key.type_infos()
     for name, type_ in zip(columns, types, strict=True):
-        if column_type(frame, name, schema) != type_ or not _is_native(type_):
+        if column_type(frame, name, title(schema)) != type_ or not _is_native(type_):
             raise StateError(
-                f"{_title(schema)}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{title(schema)}: {name!r} cannot be a key column, because a savepoint holds "
                 f"{type_} as text; key the stream by another column"
             )
     if len(columns) == 1:
@@ -157,7 +157,8 @@ def _is_native(type_: TypeInfo) -> bool:
     return type_ not in _AS_TEXT
 
 
-def _title(schema: StateSchema) -> str:
+def title(schema: StateSchema) -> str:
+    """What error messages call a state."""
     return f"state {schema.name!r} of operator {schema.uid!r}"
 
 
@@ -260,7 +261,7 @@ class SavepointFiles:
         ]
         for span in reading_spans(stored, copied.max_parallelism) if stored.files else ():
             tasks.append(SpanCopier(schema, stored, span, target, writer))
-        results = run_tasks(self.spark, f"savepoint: copy {_title(schema)}", tasks)
+        results = run_tasks(self.spark, f"savepoint: copy {title(schema)}", tasks)
         return tuple(part for parts in results for part in parts)
 
     def _write(
@@ -274,6 +275,6 @@ class SavepointFiles:
         size = min(groups, int(setting or "200"))
         partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
         rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
-        with spark_job(self.spark, f"savepoint: write {_title(schema)}"):
+        with spark_job(self.spark, f"savepoint: write {title(schema)}"):
             records = map_batches(rows, StateWriter(schema, self.target, self.writer)).collect()
         return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)
