@@ -213,7 +213,7 @@ class StreamExecutionEnvironment:
                 "from_dataframe takes a streaming DataFrame, and this one is static; "
                 "use spark.readStream instead of spark.read, or from_collection for small data"
             )
-        return self._source(df, as_type(df.schema), uid)
+        return self._source(df, uid)
 
     def from_files(
         self,
@@ -243,7 +243,7 @@ class StreamExecutionEnvironment:
         directory = path_text("from_files: path", path)
         row = check_files(directory, format, type)
         frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
-        return self._source(frame, row, uid)
+        return self._source(frame, uid, row)
 
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
@@ -252,13 +252,14 @@ class StreamExecutionEnvironment:
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
         frame, type = self.engine.collection_source(list(collection), type_info)
-        return self._source(frame, type, uid)
+        return self._source(frame, uid, type)
 
-    def _source(self, frame: Any, type: TypeInfo, uid: str | None) -> DataStream:
+    def _source(self, frame: Any, uid: str | None, type: TypeInfo | None = None) -> DataStream:
         names = [name.lower() for name in frame.columns]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
+        type = type or as_type(frame.schema)
         uid = None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
         return DataStream(self._graph, node)
