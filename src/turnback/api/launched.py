@@ -38,15 +38,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(level: str, format: str, stream: TextIO | None = None) -> None:
-    """Print what Turnback logs, in this process.
+    """Print what Turnback logs from a level on, as "text" or "json", by default to stderr.
 
-    The program's own logging is left alone: this is about the logger "turnback" only, and is done
-    once.
-
-    Args:
-        level: The least level that is printed.
-        format: "text" or "json".
-        stream: Where to; by default stderr.
+    The program's own logging is left alone: this is about the logger "turnback" only.
     """
     logger = logging.getLogger("turnback")
     logger.setLevel(level.upper())

@@ -60,11 +60,7 @@ class Attempt:
         self._epochs = Epochs(job, context, self._query, self.coordinator, on_epoch)
 
     def run(self) -> None:
-        """Start from the snapshot and process epochs until the input ends or `stop` is called.
-
-        Raises:
-            TurnbackError: Why this attempt failed.
-        """
+        """Start from the snapshot and process epochs until the input ends or `stop` is called."""
         try:
             if self._snapshot is not None:
                 self._query.restore(self._snapshot.sources)

@@ -233,15 +233,7 @@ class Meter:
         self._counted_by = _counted_by(plan)
 
     def count(self, records: Records, state: Iterable[StateFile]) -> int:
-        """Take an epoch into account.
-
-        Args:
-            records: Elements read and written in it, by operator uid.
-            state: The state files after it.
-
-        Returns:
-            How many elements the sources gave in it.
-        """
+        """Take an epoch into account; return how many elements the sources gave in it."""
         from_sources = {
             source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
         }

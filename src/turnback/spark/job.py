@@ -30,33 +30,16 @@ class ClaimMode(Enum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """How a program is to be run.
-
-    What the program can choose is described at `StreamExecutionEnvironment.execute_async`.
-
-    Attributes:
-        name: The job's name, which is its identity.
-        root: Where job directories are.
-        settings: When and how checkpoints are taken.
-        restart: What to do after a failure.
-        backend: Name of the local state store.
-        inline: Whether state lives in the driver's memory (jobmanager storage).
-        epoch_interval_ms: Time between the starts of two epochs; 0 for as fast as possible.
-        savepoints: Where, when and how savepoints are taken.
-        storage_options: Credentials and endpoints of object stores.
-        local_dir: Where local stores live; None for the machine's default.
-        run: The directory that the driver shares with its supervisor, if it has one.
-        resumed: Whether the supervisor has started the driver again after one that died.
-        script: The program and its arguments, if they are known.
-        program_settings: The whole configuration, as the dashboard shows it.
-    """
+    """How a program is to be run; see `StreamExecutionEnvironment.execute_async`."""
 
     name: str
     root: str
+    """Where job directories are."""
     settings: CheckpointSettings
     restart: RestartStrategyConfiguration
     backend: str = "hashmap"
     inline: bool = False
+    """Whether state lives in the driver's memory (jobmanager storage)."""
     bounded: bool = False
     epoch_interval_ms: int = 0
     start_from: str | int | None = None
@@ -70,10 +53,15 @@ class JobSpec:
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     storage_options: dict[str, str] = field(default_factory=dict)
     local_dir: str | None = None
+    """Where local stores live; None for the machine's default."""
     run: RunDirectory | None = None
+    """What the driver shares with its supervisor, if it has one."""
     resumed: bool = False
+    """Whether the supervisor has started the driver again after one that died."""
     script: tuple[str, ...] = ()
+    """The program and its arguments, if they are known."""
     program_settings: tuple[ProgramSetting, ...] = ()
+    """The whole configuration, as the dashboard shows it."""
 
 
 @dataclass(frozen=True)

@@ -75,10 +75,9 @@ class Merger:
         self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
 
     def advance(self, chains: Chains) -> list[str]:
-        """Use the results of finished merges and start new ones; to be called between epochs.
+        """Use the results of finished merges, start new ones; return the paths merged away.
 
-        Returns:
-            Paths that are no longer needed for new epochs.
+        To be called between epochs, as no new epoch needs those files.
         """
         gone: list[str] = []
         if self._running is not None and self._running[1].done():

@@ -76,13 +76,8 @@ class Exporter:
     ) -> SavepointMetadata:
         """Write the files of a savepoint; returns the metadata that completes it.
 
-        Args:
-            request: What is asked for.
-            manifest: The checkpoint; its files must not be deleted meanwhile.
-            origin: What the job itself was started from.
-            directory: Where to; taken for this savepoint.
-            created_ms: When it is taken.
-            on_progress: Called after every few tasks.
+        The files of the checkpoint must not be deleted meanwhile. `origin` is what the job itself
+        was started from.
         """
         source, writer = self._storage, directory.writer
         target = StorageRef(directory.uri, source.options)
@@ -179,12 +174,7 @@ class JobSavepoints:
         self._exporter = Exporter(context.engine, self._storage)
 
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
-        """Write a checkpoint out as the savepoint that was asked for.
-
-        Args:
-            request: What was asked for.
-            manifest: The checkpoint, whose files must not be deleted meanwhile.
-            origin: What the job itself was started from.
+        """Write a checkpoint out as the savepoint that was requested, see `Exporter.export`.
 
         Raises:
             ConfigurationError: There is no directory for it, or it is not empty.

@@ -26,11 +26,7 @@ _PREFIX = "turnback-spark-"
 
 
 class Scratch(CheckpointLogs):
-    """One attempt's Spark checkpoint directory, locked until the attempt ends.
-
-    Args:
-        leaves: The streams of the query, see `CheckpointLogs`.
-    """
+    """One attempt's Spark checkpoint directory, locked until the attempt ends."""
 
     def __init__(self, leaves: Mapping[str, str]) -> None:
         _sweep()

@@ -31,12 +31,8 @@ def claim_targets(
 ) -> dict[str, CommitterContext]:
     """Make the targets of all sinks this job's; return the context of each committer, by uid.
 
-    Args:
-        plan: The program.
-        directory: The job directory.
-        job_id: The job's identity; empty if it is yet to be created.
-        attempt: The attempt; 0 before there is one.
-        take_over: Whether targets that belong to other jobs become this job's.
+    A job that is yet to be created has no id, one that is yet to start no attempt. With `take_over`
+    targets that belong to other jobs become this job's.
 
     Raises:
         ConfigurationError: A target belongs to another job.

@@ -88,11 +88,8 @@ class Starter:
     ) -> Matched | None:
         """Match what an attempt starts from with the program; `None` to start empty.
 
-        Args:
-            log: The job's checkpoints.
-            job_id: Identity of the job that starts.
-            own_attempts: Attempts of this driver, which has this program.
-            first: Whether no attempt has begun yet, so that it starts from what the user chose.
+        The first attempt starts from what the user chose. `own_attempts` are those of this driver,
+        which has this program.
         """
         snapshot = self._snapshot(log, first=first)
         if snapshot is None:
@@ -119,10 +116,7 @@ class Starter:
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
         """Check that a snapshot fits the program; nothing is written.
 
-        Args:
-            snapshot: What to start from.
-            job_id: Identity of the job that starts.
-            known: The snapshot is a checkpoint that this very program has taken.
+        It does if it is `known`: a checkpoint that this very program has taken.
 
         Raises:
             ConfigurationError: It is another job's, or `renames` and the like make no sense.

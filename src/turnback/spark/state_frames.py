@@ -43,12 +43,8 @@ def state_frame(
 ) -> DataFrame:
     """A state as a table; read when the DataFrame is used, by tasks only.
 
-    Args:
-        spark: The session it belongs to.
-        stored: The state.
-        max_parallelism: Number of key groups.
-        reader: `StateReader` for typed columns, `EntryReader` for the bytes of key, sub and value,
-            which can be compared between snapshots.
+    It has typed columns, or with `EntryReader` the bytes of key, sub and value, which can be
+    compared between snapshots.
     """
     spans = tuple(reading_spans(stored, max_parallelism))
     # Not `spark.range`, whose known small size Spark would take for that of what is read: it would
@@ -78,10 +74,7 @@ def check_columns(
 ) -> DataFrame:
     """The columns of a state, without key groups, out of a user's DataFrame.
 
-    Args:
-        frame: What the user brings; columns that are not needed are left out.
-        schema: The state it is to become.
-        key_columns: The columns that make up the key; by default there is one, ``key``.
+    The key is one column, ``key``, unless `key_columns` make it up. Other columns are left out.
 
     Raises:
         StateError: A column is missing or of another type.
