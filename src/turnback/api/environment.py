@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import launched, set_up_logging
+from turnback.api.launched import ProgramPlanned, launched, set_up_logging
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import (
@@ -30,6 +30,7 @@ from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
+from turnback.job.run import LaunchMode
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.plan import Plan, plan
@@ -139,7 +140,7 @@ class StreamExecutionEnvironment:
 
     def enable_checkpointing(
         self, interval: Duration, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    ) -> StreamExecutionEnvironment:
+    ) -> Self:
         """Take a checkpoint every `interval` (milliseconds, or text such as "10 s")."""
         self.get_checkpoint_config().set_checkpoint_interval(interval).set_checkpointing_mode(mode)
         return self
@@ -148,7 +149,7 @@ class StreamExecutionEnvironment:
         """All other options of checkpoints."""
         return CheckpointConfig(self._editor)
 
-    def set_state_backend(self, name: str) -> StreamExecutionEnvironment:
+    def set_state_backend(self, name: str) -> Self:
         """Choose where state is kept while the job runs.
 
         "hashmap" (memory) or "rocksdb" (local disk), or one of the classic pairs: "memory"
@@ -158,9 +159,7 @@ class StreamExecutionEnvironment:
         self._editor.set({"state.backend.type": backend_name("set_state_backend", name)})
         return self
 
-    def set_restart_strategy(
-        self, strategy: RestartStrategyConfiguration
-    ) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> Self:
         """Set what follows a failure, one of `RestartStrategies`."""
         if not isinstance(strategy, RestartStrategyConfiguration):
             raise ConfigurationError(
@@ -169,7 +168,7 @@ class StreamExecutionEnvironment:
         self._editor.replace("restart-strategy.", strategy.to_configuration())
         return self
 
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+    def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of instances of every operator that has none of its own."""
         self._editor.set({"parallelism.default": positive("parallelism", parallelism)})
         return self
@@ -179,7 +178,7 @@ class StreamExecutionEnvironment:
         configured: int | None = self.configuration.value("parallelism.default")
         return configured or max(1, self.engine.cores)
 
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Set the number of key groups, for the whole life of the job's state."""
         groups = key_groups("max parallelism", max_parallelism)
         self._editor.set({"pipeline.max-parallelism": groups})
@@ -189,7 +188,7 @@ class StreamExecutionEnvironment:
         """The number of key groups."""
         return int(self.configuration.value("pipeline.max-parallelism"))
 
-    def set_storage_options(self, **options: str) -> StreamExecutionEnvironment:
+    def set_storage_options(self, **options: str) -> Self:
         """Set endpoint and credentials of an object store; see `S3Storage` for all options."""
         self._editor.replace("s3.", from_storage_options(options))
         return self
@@ -337,7 +336,8 @@ class StreamExecutionEnvironment:
         )
         if self._launched is not None:
             spec = self._launched.override(spec)
-            self._launched.stop_if_planning(program, spec)
+            if self._launched.launch.mode is LaunchMode.PLAN:
+                raise ProgramPlanned(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
         return JobClient(JobRunner(self.engine, program, spec)).start()

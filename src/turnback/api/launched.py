@@ -113,11 +113,6 @@ class Launched:
             return replace(spec, start_from=launch.start_from, fresh=False)
         return replace(spec, start_from=None, fresh=True) if launch.fresh else spec
 
-    def stop_if_planning(self, plan: Plan, spec: JobSpec) -> None:
-        """End the program here, if it was started to learn what it is."""
-        if self.launch.mode is LaunchMode.PLAN:
-            raise ProgramPlanned(plan, spec)
-
 
 @cache
 def launched() -> Launched | None:

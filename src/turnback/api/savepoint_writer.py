@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.arguments import (
     check_frame,
@@ -65,7 +65,7 @@ class SavepointWriter:
         *,
         job: str = "bootstrap",
         spark: SparkSession | None = None,
-    ) -> SavepointWriter:
+    ) -> Self:
         """Begin with nothing.
 
         Args:
@@ -77,7 +77,7 @@ class SavepointWriter:
         return cls(SavepointDraft("the new savepoint"), None, name, groups, spark)
 
     @classmethod
-    def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
+    def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> Self:
         """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
         from turnback.spark.state_frames import CopiedState, SavepointPosition
 
@@ -103,7 +103,7 @@ class SavepointWriter:
         *,
         key_by: str | Sequence[str] | None = None,
         key_type: Any = None,
-    ) -> SavepointWriter:
+    ) -> Self:
         """Add a state, or replace the one of that name.
 
         The DataFrame needs a column ``value`` of the state's type, for lists ``position`` (0, 1, 2
@@ -155,7 +155,7 @@ class SavepointWriter:
         name: str,
         function: Callable[[DataFrame], DataFrame],
         descriptor: StateDescriptor | None = None,
-    ) -> SavepointWriter:
+    ) -> Self:
         """Replace a state by what a function makes of it.
 
         Args:
@@ -182,34 +182,34 @@ class SavepointWriter:
         self._draft.put(schema, check_columns(result, schema))
         return self
 
-    def remove_state(self, uid: str, name: str) -> SavepointWriter:
+    def remove_state(self, uid: str, name: str) -> Self:
         """Leave a state out."""
         self._draft.remove_state(uid, name)
         return self
 
-    def remove_operator(self, uid: str) -> SavepointWriter:
+    def remove_operator(self, uid: str) -> Self:
         """Leave an operator out, with all its states."""
         self._draft.remove_operator(uid)
         return self
 
-    def rename_state(self, uid: str, old: str, new: str) -> SavepointWriter:
+    def rename_state(self, uid: str, old: str, new: str) -> Self:
         """Give a state another name."""
         self._draft.rename_state(uid, old, new)
         return self
 
-    def change_uid(self, old: str, new: str) -> SavepointWriter:
+    def change_uid(self, old: str, new: str) -> Self:
         """Give an operator or a source another uid."""
         self._draft.change_uid(old, new)
         return self
 
-    def with_max_parallelism(self, max_parallelism: int) -> SavepointWriter:
+    def with_max_parallelism(self, max_parallelism: int) -> Self:
         """Write for another number of key groups; every state is rewritten for it."""
         self._max_parallelism = key_groups("max_parallelism", max_parallelism)
         return self
 
     # -- sources
 
-    def with_sources(self, positions: Savepoint | Mapping[str, Any]) -> SavepointWriter:
+    def with_sources(self, positions: Savepoint | Mapping[str, Any]) -> Self:
         """Let sources go on from other positions; those not named stay where they are.
 
         Args:
@@ -232,7 +232,7 @@ class SavepointWriter:
             )
         return self
 
-    def without_sources(self, *uids: str) -> SavepointWriter:
+    def without_sources(self, *uids: str) -> Self:
         """Forget where sources were, all of them or those named: they start at the beginning."""
         self._draft.drop_sources(uids or self._draft.source_uids())
         return self

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from turnback.spark.engine import Engine
 from turnback.state.files import (
     StateFile,
@@ -16,7 +18,6 @@ from turnback.state.files import (
     storage_of,
 )
 from turnback.state.merging import merge
-from turnback.storage.envelope import digest
 from turnback.worker.program import Chains, LevelProgram, PartitionId
 
 _LOG = logging.getLogger(__name__)
@@ -43,21 +44,17 @@ class MergeTask:
         path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
         if not self.storage.inline:
             storage_of(self.storage).put(path, merged.data)
-        # A complete file speaks for all key groups and operators of its partition.
-        groups = self.groups if self.final else (merged.first_group, merged.last_group)
-        return StateFile(
-            path=path,
-            length=len(merged.data),
-            digest=digest(merged.data),
-            rows=merged.rows,
+        file = replace(
+            merged.file(path, max(f.last_epoch for f in self.files), inline=self.storage.inline),
             first_epoch=min(f.first_epoch for f in self.files),
-            last_epoch=max(f.last_epoch for f in self.files),
-            first_group=groups[0],
-            last_group=groups[1],
-            operators=self.operators if self.final else merged.operators,
-            complete=self.final,
-            inline=merged.data if self.storage.inline else None,
             lineage=merged_lineage(self.files, complete=self.final),
+        )
+        if not self.final:
+            return file
+        # It is complete for all key groups and operators of its partition, also those without rows.
+        first, last = self.groups
+        return replace(
+            file, first_group=first, last_group=last, operators=self.operators, complete=True
         )
 
 

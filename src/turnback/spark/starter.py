@@ -174,7 +174,7 @@ class Starter:
     def _check_pickles(self, snapshot: Snapshot, claims: Match) -> None:
         """Pickles run code when they are read; whoever wrote the snapshot chose which."""
         names = sorted(
-            f"state {s.schema.name!r} of operator {s.schema.uid!r}"
+            s.schema.title
             for s in claims.states.values()
             if "pickled" in repr((s.schema.value, s.schema.sub))
         )

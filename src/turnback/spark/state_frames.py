@@ -86,10 +86,10 @@ def check_columns(
         del wanted["key"]
         selected.append(_key_column(frame, schema, key_columns))
     for name, type_ in wanted.items():
-        actual = column_type(frame, name, title(schema))
+        actual = column_type(frame, name, schema.title)
         if actual != type_:
             raise StateError(
-                f"{title(schema)}: column {name!r} is {actual}, expected {type_}; cast it, or "
+                f"{schema.title}: column {name!r} is {actual}, expected {type_}; cast it, or "
                 f"declare the state with the type it has"
             )
         selected.append(F.col(quote_name(name)))
@@ -116,9 +116,9 @@ def column_type(frame: DataFrame, name: str, state: str) -> TypeInfo:
 def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...]) -> Column:
     types = schema.key.type_infos()
     for name, type_ in zip(columns, types, strict=True):
-        if column_type(frame, name, title(schema)) != type_ or not _is_native(type_):
+        if column_type(frame, name, schema.title) != type_ or not _is_native(type_):
             raise StateError(
-                f"{title(schema)}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{schema.title}: {name!r} cannot be a key column, because a savepoint holds "
                 f"{type_} as text; key the stream by another column"
             )
     if len(columns) == 1:
@@ -148,11 +148,6 @@ def _is_native(type_: TypeInfo) -> bool:
     if isinstance(type_, RowTypeInfo):
         return all(map(_is_native, type_.types))
     return type_ not in _AS_TEXT
-
-
-def title(schema: StateSchema) -> str:
-    """What error messages call a state."""
-    return f"state {schema.name!r} of operator {schema.uid!r}"
 
 
 def changes_frame(spark: SparkSession, pair: StatePair) -> DataFrame:
@@ -254,7 +249,7 @@ class SavepointFiles:
         ]
         for span in reading_spans(stored, copied.max_parallelism) if stored.files else ():
             tasks.append(SpanCopier(schema, stored, span, target, writer))
-        results = run_tasks(self.spark, f"savepoint: copy {title(schema)}", tasks)
+        results = run_tasks(self.spark, f"savepoint: copy {schema.title}", tasks)
         return tuple(part for parts in results for part in parts)
 
     def _write(
@@ -268,6 +263,6 @@ class SavepointFiles:
         size = min(groups, int(setting or "200"))
         partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
         rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
-        with spark_job(self.spark, f"savepoint: write {title(schema)}"):
+        with spark_job(self.spark, f"savepoint: write {schema.title}"):
             records = map_batches(rows, StateWriter(schema, self.target, self.writer)).collect()
         return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)

@@ -16,8 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import TurnbackError
+from turnback.types.columns import stream_ddl
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, quote_name
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import Order, TaskName, marked, unmarked
 from turnback.worker.program import load_program
@@ -64,11 +64,7 @@ def spark_job(spark: SparkSession, description: str) -> Iterator[None]:
 
 def map_batches(frame: DataFrame, task: BatchTask) -> DataFrame:
     """A DataFrame whose partitions go through a task."""
-    row = as_type(task.schema)
-    assert isinstance(row, RowTypeInfo)
-    columns = zip(row.names, row.types, strict=True)
-    ddl = ", ".join(f"{quote_name(name)} {type_.ddl()}" for name, type_ in columns)
-    return frame.mapInArrow(_Marked(task).__call__, ddl)
+    return frame.mapInArrow(_Marked(task).__call__, stream_ddl(as_type(task.schema)))
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,11 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     def id(self) -> tuple[str, str]:
         return (self.uid, self.name)
 
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"state {self.name!r} of operator {self.uid!r}"
+
     def differences(self, other: StateSchema) -> list[tuple[str, Any, Any]]:
         """What keeps values of one from being read as the other: (what, self's, other's)."""
         return [
