@@ -20,13 +20,8 @@ from turnback.snapshot.find import load_snapshot
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.snapshot.metadata import SavepointMetadata, StateId
 from turnback.snapshot.preflight import CheckReport, check
-from turnback.snapshot.snapshot import (
-    FileProblem,
-    Snapshot,
-    StateRow,
-    state_rows,
-    verify_snapshot,
-)
+from turnback.snapshot.reader import StoredRows
+from turnback.snapshot.snapshot import FileProblem, Snapshot, StateRow, state_rows, verify_snapshot
 from turnback.state.files import storage_of
 
 if TYPE_CHECKING:
@@ -160,10 +155,13 @@ class Savepoint:
         Raises:
             StateError: There is no such state.
         """
-        rows = self._snapshot.rows(self._snapshot.state(uid, name))
+        rows = self._rows(uid, name)
         from turnback.spark.state_frames import state_frame
 
         return state_frame(self.spark, rows, self.max_parallelism)
+
+    def _rows(self, uid: str, name: str) -> StoredRows:
+        return self._snapshot.rows(self._snapshot.state(uid, name))
 
     def views(self) -> dict[str, StateId]:
         """The tables that `sql` knows: uid and name of the state behind each name."""
@@ -178,9 +176,8 @@ class Savepoint:
         from turnback.spark.state_frames import view_session
 
         if self._session is None:
-            found = self._snapshot
-            views = {view: found.rows(found.state(*id)) for view, id in self.views().items()}
-            self._session = view_session(self.spark, views, self.max_parallelism)
+            rows = {view: self._rows(*id) for view, id in self.views().items()}
+            self._session = view_session(self.spark, rows, self.max_parallelism)
         return self._session.sql(query)
 
     @property

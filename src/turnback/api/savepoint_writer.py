@@ -6,13 +6,7 @@ from importlib.metadata import version
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
-from turnback.api.arguments import (
-    check_frame,
-    given_key,
-    key_groups,
-    path_text,
-    source_position,
-)
+from turnback.api.arguments import check_frame, given_key, key_groups, path_text, source_position
 from turnback.api.savepoint import Savepoint
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat

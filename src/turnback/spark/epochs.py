@@ -21,7 +21,6 @@ from turnback.spark.engine import EpochInput, Query
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
 from turnback.state.files import StateFile
-from turnback.state.schema import StateSchema
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
 
@@ -130,26 +129,21 @@ class Epochs:
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
-        self._epoch = snapshot.epoch if snapshot else 0
-        """The newest epoch that is confirmed."""
         self.prepared: dict[str, tuple[bytes, ...]] = {}
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
-        self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
-        self._operators = tuple(
+        operators = tuple(
             OperatorInfo(uid, name, kind.value, parallelism)
             for uid, (name, kind, parallelism) in plan.uids().items()
         )
+        self.initial = EpochCut(0, {}, operators=operators)
+        """What the attempt starts from, as if it were an epoch of its own."""
         if snapshot is not None:
             self._chains.restore(snapshot.state)
             self.meter.count({}, snapshot.state)
-        self.initial = EpochCut(
-            epoch=self._epoch,
-            sources=snapshot.sources if snapshot else {},
-            state=snapshot.state if snapshot else (),
-            schemas=self._schemas,
-            operators=self._operators,
-        )
-        """What the attempt starts from, as if it were an epoch of its own."""
+            self.initial = EpochCut(
+                snapshot.epoch, snapshot.sources, snapshot.state, snapshot.schemas, operators
+            )
+        self._epoch = self.initial.epoch
 
     def run(self, input: EpochInput) -> None:
         """Run one epoch and hand it to the coordinator."""
@@ -158,7 +152,6 @@ class Epochs:
         acks = self._acknowledged(input, epoch)
         self.prepared = acks.transactions()
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
-        self._schemas = tuple(schemas.values())
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
@@ -168,8 +161,8 @@ class Epochs:
             epoch=epoch,
             sources=sources,
             state=self._chains.live(),
-            schemas=self._schemas,
-            operators=self._operators,
+            schemas=tuple(schemas.values()),
+            operators=self.initial.operators,
             transactions=self.prepared,
             sync_ms=acks.sync_ms(),
             tasks=len(acks.acks),
@@ -191,18 +184,19 @@ class Epochs:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
         orders = [self._order(epoch, program.level.index) for program in self._programs]
         description = f"{self._spec.name}: epoch {epoch}"
-        for left in reversed(range(_TRIES)):
+        tries = 0
+        while True:
             try:
                 return check_barriers(input.run(description, orders), self._plan.levels)
             except EpochConflictError as e:
-                if not left:
+                tries += 1
+                if tries == _TRIES:
                     raise
                 _LOG.warning("epoch %d is replayed: %s", epoch, e)
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
                 self._coordinator.discard_others()
                 self._has_leftovers = True
-        raise AssertionError("the loop returns or raises")
 
     def _order(self, epoch: int, level: int) -> Order:
         return Order(

@@ -45,19 +45,14 @@ class BatchLimit:
 
     def apply(self, session: SparkSession) -> None:
         """Set or remove the limit in the session of the next epoch."""
-        if not self._row_bytes:
-            return
-        if self._is_off:
-            if not self._is_small(session):
-                session.conf.unset(_BYTES)
-                self._is_off = False
-        elif session.conf.get(_BYTES, None) is None and self._is_small(session):
+        rows = int(session.conf.get(_ROWS) or 0)
+        is_small = 0 < rows * self._row_bytes <= SMALL
+        if self._is_off and not is_small:
+            session.conf.unset(_BYTES)
+            self._is_off = False
+        elif is_small and not self._is_off and session.conf.get(_BYTES, None) is None:
             session.conf.set(_BYTES, _NONE)
             self._is_off = True
-
-    def _is_small(self, session: SparkSession) -> bool:
-        rows = int(session.conf.get(_ROWS) or 0)
-        return 0 < rows * self._row_bytes <= SMALL
 
 
 class EpochFrames:

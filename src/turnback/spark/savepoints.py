@@ -209,11 +209,7 @@ class JobSavepoints:
         return max((e.created_ms for e in self._catalog.list() if e.scheduled), default=default)
 
     def _take(
-        self,
-        request: Request,
-        manifest: Manifest,
-        origin: Origin | None,
-        on_progress: OnProgress,
+        self, request: Request, manifest: Manifest, origin: Origin | None, on_progress: OnProgress
     ) -> SavepointEntry:
         """Write a savepoint, unless it is complete, and record it."""
         directory = SavepointDirectory(
