@@ -118,8 +118,7 @@ class StreamExecutionEnvironment:
         if self._spark is None:
             from turnback.spark.session import spark_session
 
-            options = spark_options(self.configuration)
-            self._spark = spark_session(options.pop("spark.master", None), **options)
+            self._spark = spark_session(**spark_options(self.configuration))
         return self._spark
 
     @property

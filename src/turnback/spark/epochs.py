@@ -80,21 +80,17 @@ def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAck
         if tuple(a.name for a in mine) != names:
             raise EpochConflictError(
                 f"level {level.index}: the tasks that acknowledged are not those whose output was "
-                f"read: {_texts(a.name for a in mine)} against {_texts(names)}"
+                f"read: {[str(a.name) for a in mine]} against {[*map(str, names)]}"
             )
         seen = {a.upstream for a in mine}
         if len(seen) > 1:
             raise EpochConflictError(
                 f"level {level.index}: tasks have read different attempts of the level before: "
-                f"{sorted(str(_texts(s)) for s in seen)}"
+                f"{sorted(str([*map(str, names)]) for names in seen)}"
             )
         if level.index > 0:
             names = seen.pop()
     return EpochAcks(tuple(acks))
-
-
-def _texts(names: Iterable[object]) -> list[str]:
-    return [str(name) for name in names]
 
 
 class Epochs:

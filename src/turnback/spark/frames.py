@@ -59,12 +59,9 @@ class EpochFrames:
     """Turns the input of an epoch into the DataFrame whose rows are the acknowledgements."""
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
-        self._programs = level_programs(plan)
-        self._plan = plan
-        self._blobs = [pickled(p) for p in self._programs]
-        self._ddl = [p.output.ddl() for p in self._programs]
-        self._injected = self._injector(spark)
-        self._routes = [self._route(p) for p in self._programs]
+        programs = level_programs(plan)
+        self._levels = [(p, pickled(p), p.output.ddl(), _route(p)) for p in programs]
+        self._injected = _injector(spark, programs[0], native=plan.native)
         self._prepared = False
         self.limit = BatchLimit()
 
@@ -72,12 +69,9 @@ class EpochFrames:
         """Level after level, with a shuffle before each but one that reads the sources."""
         self._prepare(batch.sparkSession)
         frame = batch.union(self._injected)
-        for program, blob, ddl, route, order in zip(
-            self._programs, self._blobs, self._ddl, self._routes, orders, strict=True
-        ):
-            if not program.reads_sources:
+        for (program, blob, ddl, route), order in zip(self._levels, orders, strict=True):
+            if route is not None:
                 assert program.level.parallelism is not None
-                assert route is not None
                 frame = frame.repartitionById(program.level.parallelism, route)
             task = LevelTask(blob, program.level.index, program.reads_sources, order)
             # Spark insists on a function; the name is what its UI shows.
@@ -95,30 +89,31 @@ class EpochFrames:
             self._prepared = True
         self.limit.apply(session)
 
-    def _injector(self, spark: SparkSession) -> DataFrame:
-        """The coordinator's barriers: one row per task of the first shuffle.
 
-        Before a level that reads the sources there is one row in one last partition. The task
-        that finds it learns from its own number how many tasks there are.
-        """
-        first = self._programs[0]
-        rows = (first.level.parallelism or 1) if self._plan.native else 1
-        columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
-        return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+def _injector(spark: SparkSession, first: LevelProgram, *, native: bool) -> DataFrame:
+    """The coordinator's barriers: one row per task of the first shuffle.
 
-    def _route(self, program: LevelProgram) -> Column | None:
-        """The partition of every row: given, or computed from its key columns."""
-        if program.reads_sources:
-            return None
-        into, maximum = program.level.index, program.max_parallelism
-        cases = [
-            f"WHEN {channel.id} THEN {_key_partition(channel, program.input, maximum)}"
-            for channel in program.input.channels
-            if channel.routing(into) is Routing.KEY_COLUMNS
-        ]
-        if not cases:
-            return F.col(TO)
-        return F.expr(f"coalesce({TO}, CASE {CHANNEL} {' '.join(cases)} END)")
+    Before a level that reads the sources there is one row in one last partition. The task that
+    finds it learns from its own number how many tasks there are.
+    """
+    rows = (first.level.parallelism or 1) if native else 1
+    columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
+    return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+
+
+def _route(program: LevelProgram) -> Column | None:
+    """The partition of every row: given, or computed from its key columns; None: no shuffle."""
+    if program.reads_sources:
+        return None
+    into, maximum = program.level.index, program.max_parallelism
+    cases = [
+        f"WHEN {channel.id} THEN {_key_partition(channel, program.input, maximum)}"
+        for channel in program.input.channels
+        if channel.routing(into) is Routing.KEY_COLUMNS
+    ]
+    if not cases:
+        return F.col(TO)
+    return F.expr(f"coalesce({TO}, CASE {CHANNEL} {' '.join(cases)} END)")
 
 
 def _key_partition(channel: Channel, layout: RowLayout, max_parallelism: int) -> str:

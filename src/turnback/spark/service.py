@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 from turnback.checkpoint.manifest import Manifest
@@ -282,16 +282,12 @@ class RequestService:
 
     def _end_with(self, request: Request) -> None:
         """End the job with a checkpoint that is decided first; `close` answers."""
-        manifest, pinned = self._shutdown.decided_checkpoint(request), None
-        if manifest is None:
-            pinned = self._decide(request)
-            manifest = pinned.manifest
-        try:
+        with ExitStack() as stack:
+            manifest = self._shutdown.decided_checkpoint(request)
+            if manifest is None:
+                manifest = stack.enter_context(self._decide(request)).manifest
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
-        finally:
-            if pinned is not None:
-                pinned.release()
         if self._requests.result(request.id) is not None:
             self._shutdown.resume()  # a driver before this one had failed it already
         else:
@@ -326,10 +322,8 @@ class RequestService:
     def _checkpoint(self, attempt: Attempt) -> PinnedCheckpoint:
         try:
             return attempt.hold("savepoint").result()
-        except FencedError:
-            raise
         except TurnbackError as e:
-            if _can_checkpoint(attempt):
+            if isinstance(e, FencedError) or _can_checkpoint(attempt):
                 raise
             raise AttemptOverError from e
 
