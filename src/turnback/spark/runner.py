@@ -218,7 +218,7 @@ class JobRunner:
 
     def _epoch_done(self, stats: EpochStats) -> None:
         self.report.epochs.append(stats)
-        self.report.opened.update(stats.opened)
+        self.report.found.update(stats.found)
         if self.attempt is not None and self.attempt.coordinator.completed:
             self._drop_claimed()
 
