@@ -66,15 +66,8 @@ class Tenure:
     def __init__(self, directory: JobDirectory) -> None:
         self._name = directory.name
         self._log = CheckpointLog(directory.storage)
-        self._attempt: int | None = None
-
-    @property
-    def is_taken(self) -> bool:
-        return self._attempt is not None
-
-    def take(self, attempt: int) -> None:
-        """This driver has taken the fence of an attempt."""
-        self._attempt = attempt
+        self.attempt: int | None = None
+        """The newest attempt whose fence this driver has taken."""
 
     def check(self) -> int:
         """Return the attempt of this driver.
@@ -84,14 +77,14 @@ class Tenure:
             StorageError: The log cannot be read.
         """
         newest = self._log.newest()
-        if self._attempt is None or newest is None:
+        if self.attempt is None or newest is None:
             raise FencedError(f"job {self._name!r}: this driver has not taken it over yet")
-        if newest.attempt > self._attempt:
+        if newest.attempt > self.attempt:
             raise FencedError(
                 f"job {self._name!r}: attempt {newest.attempt} has taken over from attempt "
-                f"{self._attempt} of this driver. Stop this driver"
+                f"{self.attempt} of this driver. Stop this driver"
             )
-        return self._attempt
+        return self.attempt
 
 
 class Heartbeat:

@@ -136,8 +136,6 @@ class Positions:
 
 
 def _log_offset(offset: str | None) -> int | None:
-    if offset is None:
-        return None
-    parsed = json.loads(offset)
+    parsed = json.loads(offset or "null")
     number = parsed.get("logOffset") if isinstance(parsed, dict) else None
     return number if isinstance(number, int) else None

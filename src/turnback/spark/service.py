@@ -108,8 +108,8 @@ class RequestService:
     def took_over(self, attempt: int) -> None:
         """A fence was taken: from now on requests are answered here and nowhere else."""
         with self._lock:
-            first = not self._tenure.is_taken
-            self._tenure.take(attempt)
+            first = self._tenure.attempt is None
+            self._tenure.attempt = attempt
             try:
                 if first and not self._resumed:
                     own = frozenset(self._own)
@@ -146,7 +146,7 @@ class RequestService:
         self._thread.join()
         if self._serving is not None:
             self._serving.join()
-        if not self._tenure.is_taken:
+        if self._tenure.attempt is None:
             return
         try:
             state = self._end_state()
@@ -202,7 +202,7 @@ class RequestService:
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
 
     def _poll(self) -> None:
-        if not self._tenure.is_taken:
+        if self._tenure.attempt is None:
             return
         if self._serving is not None and not self._serving.is_alive():
             self._serving = None
