@@ -21,8 +21,8 @@ from benchmarks.run import CACHE
 from benchmarks.table import table
 from benchmarks.workload import PARALLELISM, Workload
 from turnback import DiscardSink, KeyedProcessFunction, Row, StreamExecutionEnvironment
-from turnback.spark import epochs
-from turnback.spark.epochs import EpochAcks
+from turnback.spark.engine import SparkEpochInput
+from turnback.worker.message import Barrier
 
 WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=12, warmup_batches=6)
 
@@ -33,24 +33,24 @@ class Nothing(KeyedProcessFunction):
 
 
 class Stopwatch:
-    """Stands in for `run_epoch`, and notes what it and its slowest task took."""
+    """Stands in for `SparkEpochInput.run`, and notes what it and its slowest task took."""
 
     def __init__(self) -> None:
-        self._run = epochs.run_epoch
+        self.run = SparkEpochInput.run
         self.jobs: list[dict[str, float]] = []
 
-    def __call__(self, *arguments: Any) -> EpochAcks:
+    def __call__(self, *arguments: Any) -> list[Barrier]:
         began = time.perf_counter()
-        acks = self._run(*arguments)
-        tasks = [ack.seconds for ack in acks.acks]
+        barriers = self.run(*arguments)
+        tasks = [ack.seconds for barrier in barriers for ack in barrier.acks]
         steps = {step: max(task[step] for task in tasks) for step in tasks[0]}
         self.jobs.append({"job": time.perf_counter() - began, **steps})
-        return acks
+        return barriers
 
 
 def measure(spark: Any, files: str, function: KeyedProcessFunction) -> tuple[str, ...]:
     watch = Stopwatch()
-    epochs.run_epoch = watch  # type: ignore[assignment]
+    SparkEpochInput.run = lambda *arguments: watch(*arguments)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as root:
         env = StreamExecutionEnvironment.get_execution_environment(spark=spark, root=root)
         env.set_parallelism(PARALLELISM).enable_checkpointing("10 ms")
@@ -58,7 +58,7 @@ def measure(spark: Any, files: str, function: KeyedProcessFunction) -> tuple[str
         counts = stream.key_by("post").process(function, "post string, n bigint").uid("count")
         counts.sink_to(DiscardSink()).uid("out")
         report = env.execute("profile", bounded=True)
-    epochs.run_epoch = watch._run
+    SparkEpochInput.run = watch.run  # type: ignore[method-assign]
     warm = WORKLOAD.warmup_batches
     whole = median(e.seconds for e in list(report.epochs)[warm:])
     steps = ("job", "open", "process", "snapshot")

@@ -9,23 +9,23 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted
 from locking_sink import LockingSink
 from turnback.core.errors import EpochConflictError
-from turnback.spark import epochs
+from turnback.testing.engine import LocalEpochInput
 
 
 def test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, calls = LockingSink(jobs.directory / "db"), []
-    real = epochs.run_epoch
+    real = LocalEpochInput.run
 
     def conflicting(*arguments: Any) -> Any:
         calls.append(sink.prepared())
-        acks = real(*arguments)
+        barriers = real(*arguments)
         if len(calls) == 2:
             raise EpochConflictError("two attempts of a task were read")
-        return acks
+        return barriers
 
-    monkeypatch.setattr(epochs, "run_epoch", conflicting)
+    monkeypatch.setattr(LocalEpochInput, "run", conflicting)
     jobs.feed("events", {"k": "a"}, {"k": "b"})
     jobs.feed("events", {"k": "c"}, {"k": "c"})
     # No checkpoint before the end: what the first epoch has prepared waits all the while.

@@ -18,9 +18,10 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.config.savepoints import SavepointFormat
+from turnback.job.request import Request, RequestKind
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.spark.engine import SparkEngine
-from turnback.spark.savepoints import Exporter, ExportOrder
+from turnback.spark.savepoints import Exporter
 from turnback.state.files import StorageRef
 
 OUT = "user string, spent bigint, items array<string>, prices array<bigint>"
@@ -88,18 +89,11 @@ def saved(
     path = jobs.directory / name
     directory, id = SavepointDirectory.locate(path), uuid.uuid4().hex
     directory.begin(id)
-    order = ExportOrder(
-        id=id,
-        target=StorageRef(str(path)),
-        writer=directory.writer,
-        format=format,
-        trigger="test",
-        label="first",
-        note=None,
-        origin=None,
-    )
+    request = Request(id=id, kind=RequestKind.SAVEPOINT, created_ms=0, type=format, label="first")
     exporter = Exporter(SparkEngine(jobs.spark), StorageRef(str(jobs.path())))
-    made = exporter.export(jobs.checkpoints()[-1], order, 1_700_000_000_000, lambda *_: None)
+    made = exporter.export(
+        request, jobs.checkpoints()[-1], None, directory, 1_700_000_000_000, lambda _: None
+    )
     directory.complete(made)
     return path
 

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from turnback.core.errors import PlanError
-from turnback.spark.selftest import _try_restore
+from turnback.spark.session import _try_restore
 
 EVOLUTION = "spark.sql.streaming.queryEvolution"
 LOG_FORMATS = {

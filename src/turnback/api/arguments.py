@@ -8,9 +8,9 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from turnback.checkpoint.manifest import SourcePosition
+from turnback.config.options import MAX_PARALLELISM
 from turnback.core.errors import ConfigurationError
-from turnback.program.descriptors import StateDescriptor
-from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
+from turnback.state.schema import KeySchema
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 
@@ -46,23 +46,10 @@ def snapshot_text(given: str | int | PathLike[str] | datetime | None) -> str | i
     )
 
 
-def state_schema(uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
-    """What a state is, by its descriptor and how its stream is keyed."""
-    sub = descriptor.key_type
-    return StateSchema(
-        uid=uid,
-        name=descriptor.name,
-        kind=descriptor.kind,
-        key=key,
-        value=descriptor.type.describe(),
-        sub=None if sub is None else sub.describe(),
-    )
-
-
 def given_key(
-    state: StateSchema, df: DataFrame, columns: tuple[str, ...] | None, key_type: Any
+    state: str, df: DataFrame, columns: tuple[str, ...] | None, key_type: Any
 ) -> KeySchema | None:
-    """How the stream of a state is keyed, in the form of `StateSchema.key`; None if not said."""
+    """How the stream of a state is keyed; None if the user does not tell."""
     from turnback.spark.state_frames import column_type
 
     if columns is not None and key_type is not None:
@@ -72,12 +59,8 @@ def given_key(
         )
     if columns is not None:
         types = tuple(column_type(df, column, state) for column in columns)
-    elif key_type is not None:
-        types = (as_type(key_type),)
-    else:
-        return None
-    codec = KeyCodec(types, by_columns=columns is not None)
-    return KeySchema.of(codec)
+        return KeySchema.of(KeyCodec(types, by_columns=True))
+    return None if key_type is None else KeySchema.of(KeyCodec((as_type(key_type),), False))
 
 
 def check_frame(who: str, frame: Any) -> None:
@@ -89,11 +72,11 @@ def check_frame(who: str, frame: Any) -> None:
         raise ConfigurationError(f"{who}: a batch DataFrame is needed, got {what}")
 
 
-def key_groups(number: int) -> int:
+def key_groups(what: str, number: Any) -> int:
     """A number of key groups."""
-    if positive("max_parallelism", number) > MAX_GROUPS:
-        raise ConfigurationError(f"max_parallelism is at most {MAX_GROUPS}, got {number}")
-    return number
+    if positive(what, number) > MAX_PARALLELISM:
+        raise ConfigurationError(f"{what} is at most {MAX_PARALLELISM}, got {number}")
+    return int(number)
 
 
 def source_position(uid: str, given: Any) -> SourcePosition:

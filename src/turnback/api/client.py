@@ -74,7 +74,9 @@ class JobClient:
         Returns:
             Where the savepoint is, if there is one, once the job has ended.
         """
-        return self._submit(RequestKind.STOP, savepoint=self._runner.saves_on_stop)
+        settings = self._runner.spec.savepoints
+        saves = settings.on_stop and settings.directory is not None
+        return self._submit(RequestKind.STOP, savepoint=saves)
 
     def stop_with_savepoint(
         self,
@@ -142,12 +144,15 @@ class JobClient:
     ) -> Future[str | None]:
         if self.done():
             raise CheckpointError(f"job {self.report.job_name!r} has ended: start it again first")
-        target = (
-            None if directory is None else location(path_text("savepoint_directory", directory))
-        )
-        format_ = SavepointFormat(format_type or self._runner.savepoint_format)
+        target = None if directory is None else path_text("savepoint_directory", directory)
         spec = RequestSpec(
-            kind, target, format_, label=label, note=note, savepoint=savepoint, drain=drain
+            kind,
+            None if target is None else location(target),
+            SavepointFormat(format_type or self._runner.spec.savepoints.format),
+            label=label,
+            note=note,
+            savepoint=savepoint,
+            drain=drain,
         )
         request = self._runner.requests.submit(spec)
         future: Future[str | None] = Future()

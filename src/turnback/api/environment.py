@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from turnback.api.arguments import path_text, positive, snapshot_text
+from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import Launched, Start, launched, set_up_logging
+from turnback.api.launched import ProgramPlanned, launched, set_up_logging
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import (
@@ -23,18 +24,20 @@ from turnback.config.configuration import (
     state_backend,
     storage_options,
 )
-from turnback.config.options import MAX_PARALLELISM, backend_name, from_storage_options
+from turnback.config.options import backend_name, from_storage_options
 from turnback.config.restart import RestartStrategyConfiguration, choose_restart
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
+from turnback.job.run import LaunchMode
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.plan import Plan, plan
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type
+from turnback.types.typeinfo import TypeInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,8 +118,7 @@ class StreamExecutionEnvironment:
         if self._spark is None:
             from turnback.spark.session import spark_session
 
-            options = spark_options(self.configuration)
-            self._spark = spark_session(options.pop("spark.master", None), **options)
+            self._spark = spark_session(**spark_options(self.configuration))
         return self._spark
 
     @property
@@ -137,7 +139,7 @@ class StreamExecutionEnvironment:
 
     def enable_checkpointing(
         self, interval: Duration, mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    ) -> StreamExecutionEnvironment:
+    ) -> Self:
         """Take a checkpoint every `interval` (milliseconds, or text such as "10 s")."""
         self.get_checkpoint_config().set_checkpoint_interval(interval).set_checkpointing_mode(mode)
         return self
@@ -146,7 +148,7 @@ class StreamExecutionEnvironment:
         """All other options of checkpoints."""
         return CheckpointConfig(self._editor)
 
-    def set_state_backend(self, name: str) -> StreamExecutionEnvironment:
+    def set_state_backend(self, name: str) -> Self:
         """Choose where state is kept while the job runs.
 
         "hashmap" (memory) or "rocksdb" (local disk), or one of the classic pairs: "memory"
@@ -156,9 +158,7 @@ class StreamExecutionEnvironment:
         self._editor.set({"state.backend.type": backend_name("set_state_backend", name)})
         return self
 
-    def set_restart_strategy(
-        self, strategy: RestartStrategyConfiguration
-    ) -> StreamExecutionEnvironment:
+    def set_restart_strategy(self, strategy: RestartStrategyConfiguration) -> Self:
         """Set what follows a failure, one of `RestartStrategies`."""
         if not isinstance(strategy, RestartStrategyConfiguration):
             raise ConfigurationError(
@@ -167,7 +167,7 @@ class StreamExecutionEnvironment:
         self._editor.replace("restart-strategy.", strategy.to_configuration())
         return self
 
-    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+    def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of instances of every operator that has none of its own."""
         self._editor.set({"parallelism.default": positive("parallelism", parallelism)})
         return self
@@ -177,20 +177,17 @@ class StreamExecutionEnvironment:
         configured: int | None = self.configuration.value("parallelism.default")
         return configured or max(1, self.engine.cores)
 
-    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+    def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Set the number of key groups, for the whole life of the job's state."""
-        if positive("max parallelism", max_parallelism) > MAX_PARALLELISM:
-            raise ConfigurationError(
-                f"max parallelism is at most {MAX_PARALLELISM}, got {max_parallelism}"
-            )
-        self._editor.set({"pipeline.max-parallelism": max_parallelism})
+        groups = key_groups("max parallelism", max_parallelism)
+        self._editor.set({"pipeline.max-parallelism": groups})
         return self
 
     def get_max_parallelism(self) -> int:
         """The number of key groups."""
         return int(self.configuration.value("pipeline.max-parallelism"))
 
-    def set_storage_options(self, **options: str) -> StreamExecutionEnvironment:
+    def set_storage_options(self, **options: str) -> Self:
         """Set endpoint and credentials of an object store; see `S3Storage` for all options."""
         self._editor.replace("s3.", from_storage_options(options))
         return self
@@ -204,7 +201,7 @@ class StreamExecutionEnvironment:
             df: Made with `spark.readStream`; may hold any stateless transformations.
             uid: Identity of the source, by which its position is found again.
         """
-        from turnback.spark.selftest import refuse_connect
+        from turnback.spark.session import refuse_connect
 
         refuse_connect(df)
         if not hasattr(df, "isStreaming"):
@@ -214,14 +211,7 @@ class StreamExecutionEnvironment:
                 "from_dataframe takes a streaming DataFrame, and this one is static; "
                 "use spark.readStream instead of spark.read, or from_collection for small data"
             )
-        names = [name.lower() for name in df.columns]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
-        uid = None if uid is None else check_uid(uid)
-        name = uid or "source"
-        node = self._graph.add(NodeKind.SOURCE, name, as_type(df.schema), function=df, uid=uid)
-        return DataStream(self._graph, node)
+        return self._source(df, uid)
 
     def from_files(
         self,
@@ -243,17 +233,15 @@ class StreamExecutionEnvironment:
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
-        from turnback.sources.frames import check_files
+        from turnback.spark.sources import check_files
 
         type = as_type(schema)
         if max_files_per_epoch is not None:
             positive("max_files_per_epoch", max_files_per_epoch)
-        where = path_text("from_files: path", path)
-        row = check_files(where, format, type)
-        frame = self.engine.file_source(where, format, row, max_files_per_epoch, options)
-        stream = self.from_dataframe(frame, uid)
-        stream._node.type = row
-        return stream
+        directory = path_text("from_files: path", path)
+        row = check_files(directory, format, type)
+        frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
+        return self._source(frame, uid, row)
 
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
@@ -261,11 +249,18 @@ class StreamExecutionEnvironment:
         """A bounded stream of the elements of a list, replayable like any other source."""
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
-        elements = list(collection)
-        frame, type = self.engine.collection_source(elements, type_info)
-        stream = self.from_dataframe(frame, uid)
-        stream._node.type = type
-        return stream
+        frame, type = self.engine.collection_source(list(collection), type_info)
+        return self._source(frame, uid, type)
+
+    def _source(self, frame: Any, uid: str | None, type: TypeInfo | None = None) -> DataStream:
+        names = [name.lower() for name in frame.columns]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
+        type = type or as_type(frame.schema)
+        uid = None if uid is None else check_uid(uid)
+        node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
+        return DataStream(self._graph, node)
 
     # -- running
 
@@ -324,8 +319,11 @@ class StreamExecutionEnvironment:
         name = check_job_name(job_name or "turnback-job")
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
-        start = Start(
-            name=name,
+        program = self.plan()
+        spec = replace(
+            job_spec(name, self.configuration),
+            bounded=bounded,
+            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
             start_from=snapshot_text(start_from),
             fresh=fresh,
             allow_non_restored_state=allow_non_restored_state,
@@ -335,57 +333,30 @@ class StreamExecutionEnvironment:
             take_over_sinks=take_over_sinks,
             claim_mode=claim_mode,
         )
-        program = self.plan()
-        spec = job_spec(
-            start,
-            self.configuration,
-            self._launched,
-            bounded=bounded,
-            epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
-        )
         if self._launched is not None:
-            self._launched.stop_if_planning(program, spec)
+            spec = self._launched.override(spec)
+            if self._launched.launch.mode is LaunchMode.PLAN:
+                raise ProgramPlanned(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
         return JobClient(JobRunner(self.engine, program, spec)).start()
 
 
-def job_spec(
-    start: Start,
-    configuration: Configuration,
-    launched: Launched | None,
-    *,
-    bounded: bool,
-    epoch_interval_ms: int,
-) -> JobSpec:
-    """Put together how a job is run: the command line wins over the program."""
-    start = launched.override(start) if launched is not None else start
+def job_spec(name: str, configuration: Configuration) -> JobSpec:
+    """How a job is run by the configuration alone."""
     settings = CheckpointSettings.from_configuration(configuration.raw)
     backend, storage = state_backend(configuration)
     inline = storage is CheckpointStorage.JOBMANAGER
     return JobSpec(
-        name=start.name,
+        name=name,
         root="memory://jobs" if inline else job_root(configuration),
         settings=settings,
         restart=choose_restart(configuration.raw, settings.enabled),
         backend=backend,
         inline=inline,
-        bounded=bounded,
-        epoch_interval_ms=epoch_interval_ms,
-        start_from=start.start_from,
-        fresh=start.fresh,
-        allow_non_restored_state=start.allow_non_restored_state,
-        renames=start.renames,
-        fork=start.fork,
-        allow_pickled_state=start.allow_pickled_state,
-        take_over_sinks=start.take_over_sinks,
-        claim_mode=start.claim_mode,
         savepoints=SavepointSettings.from_configuration(configuration.raw),
         storage_options=storage_options(configuration),
         local_dir=configuration.value("state.backend.local-dir"),
-        run=launched.run if launched is not None else None,
-        resumed=launched is not None and launched.resumed,
-        script=(launched.launch.script, *launched.launch.arguments) if launched else (),
         program_settings=tuple(
             ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)
             for entry in configuration.entries()

@@ -1,27 +1,19 @@
-"""How this process was started: what `turnback run` says of the job, and where its log goes."""
+"""How this process was started: the options of `turnback run`, and where its log goes."""
 
 from __future__ import annotations
 
 import json
 import logging
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from types import TracebackType
 from typing import Any, TextIO
 
 from turnback.core.errors import ConfigurationError
-from turnback.job.run import (
-    Launch,
-    LaunchMode,
-    ProcessId,
-    RunDirectory,
-    RunError,
-    current_run,
-)
+from turnback.job.run import Launch, LaunchMode, ProcessId, RunDirectory, RunError, current_run
 from turnback.program.plan import Plan
-from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobSpec
 
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
@@ -46,15 +38,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(level: str, format: str, stream: TextIO | None = None) -> None:
-    """Print what Turnback logs, in this process.
+    """Print what Turnback logs from a level on, as "text" or "json", by default to stderr.
 
-    The program's own logging is left alone: this is about the logger "turnback" only, and is done
-    once.
-
-    Args:
-        level: The least level that is printed.
-        format: "text" or "json".
-        stream: Where to; by default stderr.
+    The program's own logging is left alone: this is about the logger "turnback" only.
     """
     logger = logging.getLogger("turnback")
     logger.setLevel(level.upper())
@@ -71,28 +57,8 @@ class _Handler(logging.StreamHandler[TextIO]):
     """Has a type of its own, so that handlers of the program's are not taken for it."""
 
 
-@dataclass(frozen=True)
-class Start:
-    """How the program wants its job to start; see `execute_async`."""
-
-    name: str
-    start_from: str | int | None
-    fresh: bool
-    allow_non_restored_state: Allowed
-    renames: Renames
-    fork: bool
-    allow_pickled_state: bool
-    take_over_sinks: bool
-    claim_mode: ClaimMode
-
-
-class ProgramFound(BaseException):
-    """Ends a program that was started to learn what it is.
-
-    Attributes:
-        plan: The program.
-        spec: How it would be run.
-    """
+class ProgramPlanned(BaseException):
+    """Ends a program that was started to learn what it is, and how it would be run."""
 
     def __init__(self, plan: Plan, spec: JobSpec) -> None:
         super().__init__(f"the program of job {spec.name!r}")
@@ -101,62 +67,51 @@ class ProgramFound(BaseException):
 
 
 class Launched:
-    """How this process was launched.
-
-    Args:
-        launch: What the command line says.
-        run: Where the driver meets its supervisor.
-    """
+    """How this process was launched: by which command line, under which supervisor."""
 
     def __init__(self, launch: Launch, run: RunDirectory) -> None:
         self.launch = launch
         self.run = run
         self._started: str | None = None
 
-    @property
-    def resumed(self) -> bool:
-        """Whether a driver of this launch has got the job to run before, and died."""
-        return self.run.running() is not None
-
-    def override(self, start: Start) -> Start:
+    def override(self, spec: JobSpec) -> JobSpec:
         """Let the command line win over the program.
 
         A driver that was started again after a crash resumes its job, wherever that began. When
-        the program runs its job a second time, the program alone says where that starts.
+        the program runs its job a second time, the program alone decides where that starts.
 
         Raises:
-            ConfigurationError: The program runs another job, and it is not said which is meant.
+            ConfigurationError: The program runs another job: it is not clear which is meant.
         """
         launch, again = self.launch, self._started is not None
-        if self._started not in (None, start.name):
+        if self._started not in (None, spec.name):
             raise ConfigurationError(
-                f"this program runs several jobs, {self._started!r} and {start.name!r}: with "
+                f"this program runs several jobs, {self._started!r} and {spec.name!r}: with "
                 "`turnback run` it can be one. Start each with a program of its own"
             )
-        self._started = start.name
-        start = replace(
-            start,
-            name=launch.name or start.name,
+        self._started = spec.name
+        resumed = self.run.running() is not None  # a driver of this launch ran the job, and died
+        spec = replace(
+            spec,
+            name=launch.name or spec.name,
             allow_non_restored_state=launch.allow_non_restored_state
-            or start.allow_non_restored_state,
-            renames={**start.renames, **dict[Any, Any](launch.renames)},
-            fork=launch.fork or start.fork,
-            allow_pickled_state=launch.allow_pickled_state or start.allow_pickled_state,
-            take_over_sinks=launch.take_over_sinks or start.take_over_sinks,
-            claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else start.claim_mode,
+            or spec.allow_non_restored_state,
+            renames={**spec.renames, **dict[Any, Any](launch.renames)},
+            fork=launch.fork or spec.fork,
+            allow_pickled_state=launch.allow_pickled_state or spec.allow_pickled_state,
+            take_over_sinks=launch.take_over_sinks or spec.take_over_sinks,
+            claim_mode=ClaimMode(launch.claim_mode) if launch.claim_mode else spec.claim_mode,
+            run=self.run,
+            resumed=resumed,
+            script=(launch.script, *launch.arguments),
         )
         if again:
-            return replace(start, take_over_sinks=False)
-        if launch.mode is LaunchMode.RUN and self.resumed:
-            return replace(start, start_from=None, fresh=False, take_over_sinks=False)
+            return replace(spec, take_over_sinks=False)
+        if launch.mode is LaunchMode.RUN and resumed:
+            return replace(spec, start_from=None, fresh=False, take_over_sinks=False)
         if launch.start_from is not None:
-            return replace(start, start_from=launch.start_from, fresh=False)
-        return replace(start, start_from=None, fresh=True) if launch.fresh else start
-
-    def stop_if_planning(self, plan: Plan, spec: JobSpec) -> None:
-        """End the program here, if it was started to learn what it is."""
-        if self.launch.mode is LaunchMode.PLAN:
-            raise ProgramFound(plan, spec)
+            return replace(spec, start_from=launch.start_from, fresh=False)
+        return replace(spec, start_from=None, fresh=True) if launch.fresh else spec
 
 
 @cache

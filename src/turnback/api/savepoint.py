@@ -24,6 +24,7 @@ from turnback.snapshot.snapshot import (
     FileProblem,
     Snapshot,
     StateRow,
+    StoredRows,
     state_rows,
     verify_snapshot,
 )
@@ -160,10 +161,13 @@ class Savepoint:
         Raises:
             StateError: There is no such state.
         """
-        rows = self._snapshot.rows(self._snapshot.state(uid, name))
+        rows = self._rows(uid, name)
         from turnback.spark.state_frames import state_frame
 
         return state_frame(self.spark, rows, self.max_parallelism)
+
+    def _rows(self, uid: str, name: str) -> StoredRows:
+        return self._snapshot.rows(self._snapshot.state(uid, name))
 
     def views(self) -> dict[str, StateId]:
         """The tables that `sql` knows: uid and name of the state behind each name."""
@@ -178,9 +182,8 @@ class Savepoint:
         from turnback.spark.state_frames import view_session
 
         if self._session is None:
-            found = self._snapshot
-            views = {view: found.rows(found.state(*id)) for view, id in self.views().items()}
-            self._session = view_session(self.spark, views, self.max_parallelism)
+            rows = {view: self._rows(*id) for view, id in self.views().items()}
+            self._session = view_session(self.spark, rows, self.max_parallelism)
         return self._session.sql(query)
 
     @property

@@ -4,16 +4,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from turnback.api.arguments import (
-    check_frame,
-    given_key,
-    key_groups,
-    path_text,
-    source_position,
-    state_schema,
-)
+from turnback.api.arguments import check_frame, given_key, key_groups, path_text, source_position
 from turnback.api.savepoint import Savepoint
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
@@ -23,20 +16,15 @@ from turnback.core.ids import check_job_name, check_uid
 from turnback.program.descriptors import StateDescriptor
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import SavepointDraft
-from turnback.snapshot.metadata import SavedState, SavepointMetadata
+from turnback.snapshot.metadata import SavepointMetadata
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef, storage_of
-from turnback.state.schema import KeySchema
+from turnback.state.schema import StateSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from turnback.spark.savepoint_files import (
-        CopiedState,
-        NewState,
-        SavepointFiles,
-        SavepointPosition,
-    )
+    from turnback.spark.state_frames import SavepointFiles, SavepointPosition, StateContent
 
 
 class SavepointWriter:
@@ -52,7 +40,7 @@ class SavepointWriter:
 
     def __init__(
         self,
-        draft: SavepointDraft[CopiedState | NewState, SavepointPosition],
+        draft: SavepointDraft[StateContent, SavepointPosition],
         base: Snapshot | None,
         job: str,
         max_parallelism: int,
@@ -71,7 +59,7 @@ class SavepointWriter:
         *,
         job: str = "bootstrap",
         spark: SparkSession | None = None,
-    ) -> SavepointWriter:
+    ) -> Self:
         """Begin with nothing.
 
         Args:
@@ -79,18 +67,18 @@ class SavepointWriter:
             job: The job it is for; one of another name has to be started with ``fork=True``.
             spark: The session to work in.
         """
-        name, groups = check_job_name(job), key_groups(max_parallelism)
+        name, groups = check_job_name(job), key_groups("max_parallelism", max_parallelism)
         return cls(SavepointDraft("the new savepoint"), None, name, groups, spark)
 
     @classmethod
-    def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> SavepointWriter:
+    def from_existing(cls, savepoint: Savepoint | str | PathLike[str]) -> Self:
         """Begin with all that is in a savepoint or checkpoint, which itself is not changed."""
-        from turnback.spark.savepoint_files import CopiedState, SavepointPosition
+        from turnback.spark.state_frames import CopiedState, SavepointPosition
 
         given = savepoint if isinstance(savepoint, Savepoint) else Savepoint.load(savepoint)
         base = given._snapshot
         groups = base.max_parallelism
-        draft: SavepointDraft[CopiedState | NewState, SavepointPosition] = SavepointDraft(
+        draft: SavepointDraft[StateContent, SavepointPosition] = SavepointDraft(
             base.name,
             [(s.schema, CopiedState(base.rows(s), groups)) for s in base.states],
             base.operators,
@@ -109,7 +97,7 @@ class SavepointWriter:
         *,
         key_by: str | Sequence[str] | None = None,
         key_type: Any = None,
-    ) -> SavepointWriter:
+    ) -> Self:
         """Add a state, or replace the one of that name.
 
         The DataFrame needs a column ``value`` of the state's type, for lists ``position`` (0, 1, 2
@@ -134,7 +122,6 @@ class SavepointWriter:
             StateError: A column is missing or of another type, or the key is not that of the
                 operator's other states.
         """
-        from turnback.spark.savepoint_files import NewState
         from turnback.spark.state_frames import check_columns
 
         check_uid(uid)
@@ -145,15 +132,15 @@ class SavepointWriter:
             )
         check_frame("with_state", df)
         columns = (key_by,) if isinstance(key_by, str) else None if key_by is None else (*key_by,)
-        key = given_key(state_schema(uid, descriptor, KeySchema((), False)), df, columns, key_type)
-        key = key or self._draft.key_of(uid)
+        state = f"state {descriptor.name!r} of operator {uid!r}"
+        key = given_key(state, df, columns, key_type) or self._draft.key_of(uid)
         if key is None:
             raise ConfigurationError(
                 f"with_state: operator {uid!r} has no other state that tells how its stream is "
-                f"keyed; say it with key_by= (columns) or key_type= (a function)"
+                f"keyed; give key_by= (columns) or key_type= (a function)"
             )
-        schema = state_schema(uid, descriptor, key)
-        self._draft.put(schema, NewState(check_columns(df, schema, columns)))
+        schema = StateSchema.of(uid, descriptor, key)
+        self._draft.put(schema, check_columns(df, schema, columns))
         return self
 
     def transform_state(
@@ -162,7 +149,7 @@ class SavepointWriter:
         name: str,
         function: Callable[[DataFrame], DataFrame],
         descriptor: StateDescriptor | None = None,
-    ) -> SavepointWriter:
+    ) -> Self:
         """Replace a state by what a function makes of it.
 
         Args:
@@ -172,11 +159,12 @@ class SavepointWriter:
                 it but without ``key_group``; returns one with the same columns.
             descriptor: What the state is from now on, if its type changes.
         """
-        from turnback.spark.savepoint_files import NewState
-        from turnback.spark.state_frames import check_columns
+        from turnback.spark.state_frames import CopiedState, check_columns
 
         schema, content = self._draft.find(uid, name)
-        result = function(content.frame(self._session()))
+        if isinstance(content, CopiedState):
+            content = content.frame(self._session())
+        result = function(content)
         check_frame(f"the function given to transform_state({uid!r}, {name!r})", result)
         if descriptor is not None:
             if descriptor.name != name:
@@ -184,38 +172,38 @@ class SavepointWriter:
                     f"transform_state of state {name!r} was given a descriptor of "
                     f"{descriptor.name!r}; call rename_state afterwards instead"
                 )
-            schema = state_schema(uid, descriptor, schema.key)
-        self._draft.put(schema, NewState(check_columns(result, schema)))
+            schema = StateSchema.of(uid, descriptor, schema.key)
+        self._draft.put(schema, check_columns(result, schema))
         return self
 
-    def remove_state(self, uid: str, name: str) -> SavepointWriter:
+    def remove_state(self, uid: str, name: str) -> Self:
         """Leave a state out."""
         self._draft.remove_state(uid, name)
         return self
 
-    def remove_operator(self, uid: str) -> SavepointWriter:
+    def remove_operator(self, uid: str) -> Self:
         """Leave an operator out, with all its states."""
         self._draft.remove_operator(uid)
         return self
 
-    def rename_state(self, uid: str, old: str, new: str) -> SavepointWriter:
+    def rename_state(self, uid: str, old: str, new: str) -> Self:
         """Give a state another name."""
         self._draft.rename_state(uid, old, new)
         return self
 
-    def change_uid(self, old: str, new: str) -> SavepointWriter:
+    def change_uid(self, old: str, new: str) -> Self:
         """Give an operator or a source another uid."""
         self._draft.change_uid(old, new)
         return self
 
-    def with_max_parallelism(self, max_parallelism: int) -> SavepointWriter:
+    def with_max_parallelism(self, max_parallelism: int) -> Self:
         """Write for another number of key groups; every state is rewritten for it."""
-        self._max_parallelism = key_groups(max_parallelism)
+        self._max_parallelism = key_groups("max_parallelism", max_parallelism)
         return self
 
     # -- sources
 
-    def with_sources(self, positions: Savepoint | Mapping[str, Any]) -> SavepointWriter:
+    def with_sources(self, positions: Savepoint | Mapping[str, Any]) -> Self:
         """Let sources go on from other positions; those not named stay where they are.
 
         Args:
@@ -224,7 +212,7 @@ class SavepointWriter:
                 ``{"events": {"topic": {"0": 17}}}``; None for the very beginning. Sources of files
                 keep a list of files besides, so theirs can come from a savepoint only.
         """
-        from turnback.spark.savepoint_files import SavepointPosition
+        from turnback.spark.state_frames import SavepointPosition
 
         if isinstance(positions, Savepoint):
             other = positions._snapshot
@@ -233,14 +221,12 @@ class SavepointWriter:
                 other.operators,
             )
         else:
-            found = {
-                uid: SavepointPosition(source_position(uid, given))
-                for uid, given in positions.items()
-            }
-            self._draft.add_sources(found)
+            self._draft.add_sources(
+                {uid: SavepointPosition(source_position(uid, p)) for uid, p in positions.items()}
+            )
         return self
 
-    def without_sources(self, *uids: str) -> SavepointWriter:
+    def without_sources(self, *uids: str) -> Self:
         """Forget where sources were, all of them or those named: they start at the beginning."""
         self._draft.drop_sources(uids or self._draft.source_uids())
         return self
@@ -268,7 +254,7 @@ class SavepointWriter:
             ConfigurationError: The directory is not empty or cannot be used.
             StateError: A key is null or there are two rows for it, or a value cannot be stored.
         """
-        from turnback.spark.savepoint_files import SavepointFiles
+        from turnback.spark.state_frames import SavepointFiles
 
         options = dict(storage_options or (self._base.storage.options if self._base else {}))
         target = StorageRef(location(path_text("directory", directory)), options)
@@ -278,24 +264,24 @@ class SavepointWriter:
                 f"a savepoint cannot be written to {storage.uri}: Spark's tasks have no part in "
                 f"the driver's memory. Give a directory they all see"
             )
-        place = SavepointDirectory(storage)
+        savepoint = SavepointDirectory(storage)
         id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
-        place.begin(id)
-        groups = self._max_parallelism
-        files = SavepointFiles(self._session(), target, groups, epoch, place.writer)
+        savepoint.begin(id)
+        files = SavepointFiles(
+            self._session(), target, self._max_parallelism, epoch, savepoint.writer
+        )
         try:
-            place.complete(self._metadata(id, files, label, note))
+            savepoint.complete(self._metadata(id, files, label, note))
         except Exception:
-            place.abandon()
+            savepoint.abandon()
             raise
         return Savepoint.load(storage.uri, self._spark, storage_options=options)
 
     def _metadata(
         self, id: str, files: SavepointFiles, label: str | None, note: str | None
     ) -> SavepointMetadata:
-        """Write everything, and return what there is to say about it."""
+        """Write everything, and return the metadata that completes it."""
         base, draft = self._base, self._draft
-        states: list[SavedState] = [files.write_state(*state) for state in draft.states.values()]
         return SavepointMetadata(
             id=id,
             turnback_version=version("turnback"),
@@ -304,15 +290,15 @@ class SavepointWriter:
             job_id=base.job_id if base else id,
             attempt=0,
             checkpoint=(base.origin.checkpoint or 0) if base else 0,
-            epoch=base.epoch if base else 0,
+            epoch=files.epoch,
             created_ms=SystemClock().now_ms(),
             trigger="writer",
             label=label,
             note=note,
-            max_parallelism=self._max_parallelism,
-            sources=files.copy_sources(draft.sources),
+            max_parallelism=files.max_parallelism,
+            sources={leaf: files.copy_source(p) for leaf, p in draft.sources.items()},
             operators=tuple(draft.operators.values()),
-            states=tuple(states),
+            states=tuple(files.write_state(*state) for state in draft.states.values()),
             watermarks=draft.watermarks,
             origin=base.origin if base else None,
         )

@@ -1,9 +1,9 @@
-"""Plain Python functions in the places of function classes."""
+"""Streams: what a program does with the elements of its sources."""
 
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Self
 
 from turnback.core.errors import PlanError
@@ -25,57 +25,34 @@ from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
 
-class CallableMap(MapFunction):
-    """A function as a `MapFunction`."""
+class CallableFunction(MapFunction, FlatMapFunction, FilterFunction, ReduceFunction):
+    """A plain Python function in the place of any of these: every instance has it as its method."""
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.map = function  # type: ignore[method-assign,assignment]
+    map: Any = None
+    flat_map: Any = None
+    filter: Any = None
+    reduce: Any = None
 
-    def map(self, value: Any) -> Any:
-        """Replaced by the function itself."""
-
-
-class CallableFlatMap(FlatMapFunction):
-    """A function as a `FlatMapFunction`."""
-
-    def __init__(self, function: Callable[[Any], Iterable[Any]]) -> None:
-        self.flat_map = function  # type: ignore[method-assign,assignment]
-
-    def flat_map(self, value: Any) -> Iterable[Any]:
-        """Replaced by the function itself."""
-        return ()
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.map = self.flat_map = self.filter = self.reduce = function
 
 
-class CallableFilter(FilterFunction):
-    """A function as a `FilterFunction`."""
-
-    def __init__(self, function: Callable[[Any], bool]) -> None:
-        self.filter = function  # type: ignore[method-assign,assignment]
-
-    def filter(self, value: Any) -> bool:
-        """Replaced by the function itself."""
-        return True
-
-
-class CallableReduce(ReduceFunction):
-    """A function as a `ReduceFunction`."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.reduce = function  # type: ignore[method-assign,assignment]
-
-    def reduce(self, value1: Any, value2: Any) -> Any:
-        """Replaced by the function itself."""
-
-
-def as_function(given: Any, wanted: type, wrapper: Callable[[Any], Any], method: str) -> Any:
+def as_function(given: Any, wanted: type[Function], method: str) -> Any:
     """The given function object, or a plain callable wrapped as one."""
     if isinstance(given, wanted):
         return given
     if isinstance(given, type) and issubclass(given, Function):
         raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
-    if callable(given):
-        return wrapper(given)
-    raise PlanError(f"{method} takes a {wanted.__name__} or a function, got {type(given).__name__}")
+    if not callable(given):
+        raise PlanError(
+            f"{method} takes a {wanted.__name__} or a function, got {type(given).__name__}"
+        )
+    if not issubclass(CallableFunction, wanted):
+        raise PlanError(
+            f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction; "
+            f"{name_of(given)!r} is a plain function: use flat_map"
+        )
+    return CallableFunction(given)
 
 
 def name_of(function: Any) -> str:
@@ -131,20 +108,20 @@ class DataStream(_Named):
 
     def map(self, func: MapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
         """Turn each element into another."""
-        function = as_function(func, MapFunction, CallableMap, "map")
+        function = as_function(func, MapFunction, "map")
         return self._add(NodeKind.MAP, func, function, self._output(output_type, func, "map"))
 
     def flat_map(
         self, func: FlatMapFunction | Callable[[Any], Any], output_type: Any = None
     ) -> DataStream:
         """Turn each element into any number of others."""
-        function = as_function(func, FlatMapFunction, CallableFlatMap, "flat_map")
+        function = as_function(func, FlatMapFunction, "flat_map")
         type = self._output(output_type, None, "flat_map")
         return self._add(NodeKind.FLAT_MAP, func, function, type)
 
     def filter(self, func: FilterFunction | Callable[[Any], bool]) -> DataStream:
         """Keep the elements for which the function is true."""
-        function = as_function(func, FilterFunction, CallableFilter, "filter")
+        function = as_function(func, FilterFunction, "filter")
         return self._add(NodeKind.FILTER, func, function, self.type)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
@@ -164,7 +141,7 @@ class DataStream(_Named):
             raise PlanError(
                 f"{type(func).__name__} is a KeyedProcessFunction; put key_by(...) before process"
             )
-        function = as_function(func, ProcessFunction, _refuse_plain, "process")
+        function = as_function(func, ProcessFunction, "process")
         type_ = self._output(output_type, None, "process")
         return self._add(NodeKind.PROCESS, func, function, type_)
 
@@ -222,16 +199,10 @@ class DataStream(_Named):
         return self._node.type
 
     def _add(
-        self,
-        kind: NodeKind,
-        given: Any,
-        function: Any,
-        type: TypeInfo,
-        key: KeySpec | None = None,
+        self, kind: NodeKind, given: Any, function: Any, type: TypeInfo, key: KeySpec | None = None
     ) -> DataStream:
-        node = self._graph.add(
-            kind, name_of(given), type, (self._node,), key=key, function=function
-        )
+        name, inputs = name_of(given), (self._node,)
+        node = self._graph.add(kind, name, type, inputs, key=key, function=function)
         return DataStream(self._graph, node)
 
     def _output(self, output_type: Any, annotated: Any, method: str) -> TypeInfo:
@@ -286,13 +257,13 @@ class KeyedStream(DataStream):
         self, func: KeyedProcessFunction, output_type: Any = None
     ) -> DataStream:
         """Turn each element into any number of others, with state per key."""
-        function = as_function(func, KeyedProcessFunction, _refuse_plain, "process")
+        function = as_function(func, KeyedProcessFunction, "process")
         type_ = self._output(output_type, None, "process")
         return self._add(NodeKind.KEYED_PROCESS, func, function, type_, self._key)
 
     def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
         """Combine the elements of each key; gives the combination after every element."""
-        function = as_function(func, ReduceFunction, CallableReduce, "reduce")
+        function = as_function(func, ReduceFunction, "reduce")
         return self._add(NodeKind.REDUCE, func, function, self.type, self._key)
 
     def uid(self, uid: str) -> Self:
@@ -306,10 +277,3 @@ class KeyedStream(DataStream):
     def set_parallelism(self, parallelism: int) -> Self:
         """Refused: key_by is no operator."""
         raise PlanError("key_by is no operator; set the parallelism of what follows it")
-
-
-def _refuse_plain(function: Any) -> Any:
-    raise PlanError(
-        f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction; "
-        f"{name_of(function)!r} is a plain function: use flat_map"
-    )

@@ -149,3 +149,18 @@ class JobInUseError(TurnbackError):
 
 class JobFailedError(TurnbackError):
     """The job ended and will not be restarted."""
+
+
+REPLACED = (FencedError, JobInUseError)
+"""Another driver has the job."""
+
+FINAL = (
+    CheckpointNotFoundError,
+    ConfigurationError,
+    CorruptFileError,
+    FormatVersionError,
+    IncompatibleStateError,
+    PlanError,
+    *REPLACED,
+)
+"""A restart would fail in the same way."""

@@ -17,7 +17,7 @@ from turnback.core.errors import JobFailedError, TurnbackError
 from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, RunDirectory, RunError
 
 if TYPE_CHECKING:
-    from turnback.api.launched import ProgramFound
+    from turnback.api.launched import ProgramPlanned
     from turnback.inspect.transactions import Settled
     from turnback.snapshot.preflight import CheckReport
 
@@ -66,7 +66,7 @@ def _failure(run: RunDirectory, launch: Launch, printed: str) -> TurnbackError:
 # -- in the process of the program; what only it needs is imported there
 
 
-def _check(program: ProgramFound) -> CheckReport:
+def _check(program: ProgramPlanned) -> CheckReport:
     from turnback.job.directory import JobDirectory
     from turnback.snapshot.find import locate
     from turnback.snapshot.preflight import check
@@ -81,7 +81,7 @@ def _check(program: ProgramFound) -> CheckReport:
     return check(program.plan, snapshot, spec.renames, allow, streams)
 
 
-def _settle(program: ProgramFound, action: str, force: bool) -> Settled:
+def _settle(program: ProgramPlanned, action: str, force: bool) -> Settled:
     from turnback.inspect.jobs import Jobs
     from turnback.inspect.transactions import Action, settle
     from turnback.program.graph import NodeKind
@@ -94,7 +94,7 @@ def _settle(program: ProgramFound, action: str, force: bool) -> Settled:
 
 def main(path: str, task: str, *words: str) -> int:
     """Do a task with the program that the launch in a directory names."""
-    from turnback.api.launched import ProgramFound
+    from turnback.api.launched import ProgramPlanned
 
     run = RunDirectory(path)
     launch, force = run.launch(), _FORCE in words
@@ -103,7 +103,7 @@ def main(path: str, task: str, *words: str) -> int:
     try:
         try:
             runpy.run_path(launch.script, run_name="__main__")
-        except ProgramFound as program:
+        except ProgramPlanned as program:
             done = _check(program) if task == "check" else _settle(program, task, force)
             run.write(_RESULT, done)
             return 0

@@ -21,7 +21,14 @@ from typing import TypeVar
 import msgspec
 
 from turnback.config.restart import RestartStrategy, restart_from_configuration
-from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError, TurnbackError
+from turnback.core.errors import (
+    FINAL,
+    REPLACED,
+    CorruptFileError,
+    FormatVersionError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.core.units import format_duration
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.request import RequestKind
@@ -38,7 +45,6 @@ from turnback.job.run import (
 )
 from turnback.job.status import JobState, Status, StatusUpdate
 from turnback.launch.runs import job_directory
-from turnback.spark.failures import FINAL, REPLACED
 
 T = TypeVar("T")
 _TICK_S = 0.5

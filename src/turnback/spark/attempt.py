@@ -1,3 +1,5 @@
+"""An attempt: one life of a job, and how it is paused and ended."""
+
 from __future__ import annotations
 
 import logging
@@ -10,7 +12,7 @@ from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput
-from turnback.spark.epochs import Epochs, Meter
+from turnback.spark.epochs import Epochs
 from turnback.spark.job import EpochStats
 
 _LOG = logging.getLogger(__name__)
@@ -21,13 +23,8 @@ class Attempt:
     """One life of a job, from a snapshot to its end or its failure.
 
     Every start is this one operation. Recovery, a chosen checkpoint and a fresh start differ only
-    in the snapshot that is given.
-
-    Args:
-        job: The job.
-        context: What this attempt works with.
-        on_epoch: Called after every epoch.
-        on_running: Called when the restore point is restored.
+    in the snapshot that is given. `on_epoch` is called after every epoch, `on_running` when the
+    snapshot is restored.
     """
 
     def __init__(
@@ -37,19 +34,17 @@ class Attempt:
         on_epoch: Callable[[EpochStats], None],
         on_running: Callable[[], None],
     ) -> None:
-        plan, directory, fence = job.plan, job.directory, context.fence
-        snapshot = context.restore_point
-        self._snapshot = snapshot
+        plan, storage, attempt = job.plan, job.directory.storage, context.fence.attempt
+        snapshot = self._snapshot = context.restore_point
         self._sinks = context.sinks
         self._failure: BaseException | None = None
         self._stopping = False
         self._wake = threading.Event()
         self._gate = threading.Lock()
         self._on_running = on_running
-        self._meter = Meter(plan, job.clock)
         self.is_running = False
         """Whether checkpoints of it can be taken."""
-        self._query = job.engine.query(plan, job.spec, directory.storage, fence.attempt)
+        self._query = job.engine.query(plan, job.spec, storage, attempt)
         self.coordinator = CheckpointCoordinator(
             context.log,
             job.spec.settings,
@@ -62,14 +57,10 @@ class Attempt:
             pins=job.pins,
             inherited=snapshot.files() if snapshot else (),
         )
-        self._epochs = Epochs(job, context, self._query, self.coordinator, self._meter, on_epoch)
+        self._epochs = Epochs(job, context, self._query, self.coordinator, on_epoch)
 
     def run(self) -> None:
-        """Start from the snapshot and process epochs until the input ends or `stop` is called.
-
-        Raises:
-            TurnbackError: Why this attempt failed.
-        """
+        """Start from the snapshot and process epochs until the input ends or `stop` is called."""
         try:
             if self._snapshot is not None:
                 self._query.restore(self._snapshot.sources)
@@ -109,7 +100,7 @@ class Attempt:
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
-        return self._meter.metrics(self.coordinator, completed, failed)
+        return self._epochs.meter.metrics(self.coordinator, completed, failed)
 
     def _drive(self) -> None:
         """Run epochs until the end of the input; whatever failed first is what is raised."""

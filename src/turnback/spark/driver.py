@@ -31,16 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class JobContext:
-    """What holds for all attempts of a job in this driver.
-
-    Attributes:
-        engine: What the job runs on.
-        plan: The program.
-        spec: How to run it.
-        directory: The job directory.
-        clock: Where time comes from.
-        pins: Files that savepoints are being written from.
-    """
+    """What holds for all attempts of a job in this driver."""
 
     engine: Engine
     plan: Plan
@@ -48,6 +39,7 @@ class JobContext:
     directory: JobDirectory
     clock: Clock = field(default_factory=SystemClock)
     pins: PinnedFiles = field(default_factory=PinnedFiles)
+    """Files that savepoints are being written from."""
 
     @property
     def storage(self) -> StorageRef:
@@ -57,20 +49,14 @@ class JobContext:
 
 @dataclass(frozen=True)
 class AttemptContext:
-    """What one attempt of a job works with.
-
-    Attributes:
-        fence: The fence it has taken, with its number.
-        log: The checkpoints of the job, with that fence.
-        restore_point: What it starts from; None to start empty.
-        sinks: The program's sinks; transactions of older attempts are settled.
-        history: Where it records what happens.
-    """
+    """What one attempt of a job works with: its fence, and a log that appends with it."""
 
     fence: Fence
     log: CheckpointLog
     restore_point: Manifest | None
+    """What it starts from; None to start empty."""
     sinks: JobSinks
+    """The program's sinks; transactions of older attempts are settled."""
     history: History
 
 
@@ -80,15 +66,8 @@ class Tenure:
     def __init__(self, directory: JobDirectory) -> None:
         self._name = directory.name
         self._log = CheckpointLog(directory.storage)
-        self._attempt: int | None = None
-
-    @property
-    def is_taken(self) -> bool:
-        return self._attempt is not None
-
-    def take(self, attempt: int) -> None:
-        """This driver has taken the fence of an attempt."""
-        self._attempt = attempt
+        self.attempt: int | None = None
+        """The newest attempt whose fence this driver has taken."""
 
     def check(self) -> int:
         """Return the attempt of this driver.
@@ -98,14 +77,14 @@ class Tenure:
             StorageError: The log cannot be read.
         """
         newest = self._log.newest()
-        if self._attempt is None or newest is None:
+        if self.attempt is None or newest is None:
             raise FencedError(f"job {self._name!r}: this driver has not taken it over yet")
-        if newest.attempt > self._attempt:
+        if newest.attempt > self.attempt:
             raise FencedError(
                 f"job {self._name!r}: attempt {newest.attempt} has taken over from attempt "
-                f"{self._attempt} of this driver. Stop this driver"
+                f"{self.attempt} of this driver. Stop this driver"
             )
-        return self._attempt
+        return self.attempt
 
 
 class Heartbeat:
@@ -113,18 +92,10 @@ class Heartbeat:
 
     A driver that `turnback run` started has a supervisor, which starts it again when it dies. The
     supervisor may die as well: then the driver starts another one.
-
-    Args:
-        directory: The job directory.
-        update: Returns what has changed in the status.
-        run: The directory shared with the supervisor; None if there is none.
     """
 
     def __init__(
-        self,
-        directory: JobDirectory,
-        update: Callable[[], StatusUpdate],
-        run: RunDirectory | None,
+        self, directory: JobDirectory, update: Callable[[], StatusUpdate], run: RunDirectory | None
     ) -> None:
         self._directory = directory
         self._update = update
@@ -154,13 +125,13 @@ class Heartbeat:
     def _supervisor(self) -> ProcessId | None:
         if self._run is None:
             return None
-        found = self._run.supervisor()
-        if found is not None and found.is_alive():
-            return found
+        supervisor = self._run.supervisor()
+        if supervisor is not None and supervisor.is_alive():
+            return supervisor
         if self._started is None or self._started.poll() is not None:
             _LOG.warning("the supervisor of this driver has died; another one is started")
             try:
                 self._started = self._run.start_supervisor()
             except (OSError, ConfigurationError, StorageError) as e:
                 _LOG.warning("no supervisor could be started, trying again: %s", e)
-        return found
+        return supervisor

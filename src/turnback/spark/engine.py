@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -18,17 +20,22 @@ from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
-from turnback.sources.frames import collection_frame, file_frame
 from turnback.spark.frames import EpochFrames
 from turnback.spark.internals import OUTPUT_LOST, lost_jvm, streaming_query
 from turnback.spark.job import JobSpec
 from turnback.spark.scratch import Positions, Scratch
-from turnback.spark.selftest import check_spark
-from turnback.spark.sources import leaf_directories, united
-from turnback.spark.worker import Task, run_tasks
+from turnback.spark.session import check_spark
+from turnback.spark.sources import (
+    CollectionSource,
+    encode_collection,
+    leaf_directories,
+    union_sources,
+)
+from turnback.spark.worker import Task, run_tasks, spark_job
 from turnback.storage.base import Storage
+from turnback.types.columns import stream_ddl
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier, unmarked
+from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier
 from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
@@ -137,10 +144,16 @@ class SparkEngine:
         max_files: int | None,
         options: Mapping[str, Any],
     ) -> DataFrame:
-        return file_frame(self._spark, path, format, type, max_files, options)
+        reader = self._spark.readStream.format(format).schema(stream_ddl(type)).options(**options)
+        if max_files is not None:
+            reader = reader.option("maxFilesPerTrigger", max_files)
+        return reader.load(path)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:
-        return collection_frame(self._spark, elements, type)
+        data, element_type = encode_collection(elements, type)
+        self._spark.dataSource.register(CollectionSource)
+        reader = self._spark.readStream.format(CollectionSource.name())
+        return reader.schema(stream_ddl(element_type)).option("data", data).load(), element_type
 
     def run_tasks(self, description: str, tasks: Sequence[Task[T]]) -> list[T]:
         return run_tasks(self._spark, description, tasks)
@@ -164,7 +177,6 @@ class SparkQuery:
         self._positions = positions
         self._scratch = Scratch(leaf_directories(plan))
         self._frames = EpochFrames(spark, plan)
-        self._reruns = TaskReruns(spark, plan)
         self._running = ExitStack()
         self._query: StreamingQuery | None = None
 
@@ -174,12 +186,12 @@ class SparkQuery:
         self._scratch.seed({leaf: at.offset for leaf, at in known.items()}, logs)
 
     def start(self, on_input: Callable[[EpochInput], None]) -> None:
-        def on_batch(batch: DataFrame, batch_id: int) -> None:
-            on_input(SparkEpochInput(self, batch, batch_id))
+        def on_batch(batch: DataFrame, number: int) -> None:
+            on_input(SparkEpochInput(batch, number, self._frames, self._scratch, self._positions))
 
         self._query = self._running.enter_context(
             streaming_query(
-                united(self._plan),
+                union_sources(self._plan),
                 on_batch,
                 self._scratch.path,
                 bounded=self._spec.bounded,
@@ -198,72 +210,54 @@ class SparkQuery:
         self._scratch.remove()
 
     def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
-        return self._reruns.happened(acks)
+        return has_rerun(self._spark.sparkContext, self._plan, acks)
 
-    def run(self, batch: DataFrame, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        self._spark.sparkContext.setJobDescription(description)
+
+@dataclass(frozen=True)
+class SparkEpochInput:
+    """A micro-batch, with what belongs to its query."""
+
+    batch: DataFrame
+    number: int
+    frames: EpochFrames
+    scratch: Scratch
+    source_positions: Positions
+
+    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
         try:
-            rows = self._frames.build(batch, orders).collect()
+            with spark_job(self.batch.sparkSession, description):
+                rows = self.frames.build(self.batch, orders).collect()
         except Exception as e:
-            cause = unmarked(e)
-            if cause is not e:
-                raise cause from None
             if OUTPUT_LOST in str(e):
                 raise EpochConflictError("output of tasks that others had read was lost") from None
             raise
         barriers = [decode_barrier(bytes(row[CONTROL])) for row in rows]
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
-        self._frames.limit.learn(max(row_bytes, default=0))
+        self.frames.limit.learn(max(row_bytes, default=0))
         return barriers
 
-    def positions(self, batch_id: int) -> Sources:
-        """Where each stream goes on after a micro-batch."""
-        offsets = self._scratch.offsets(batch_id)
-        return self._positions.advance(offsets, self._scratch.log_entries)
-
-
-class SparkEpochInput:
-    """A micro-batch."""
-
-    def __init__(self, query: SparkQuery, batch: DataFrame, batch_id: int) -> None:
-        self._query = query
-        self._batch = batch
-        self._batch_id = batch_id
-
-    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
-        return self._query.run(self._batch, description, orders)
-
     def positions(self) -> Sources:
-        return self._query.positions(self._batch_id)
+        offsets = self.scratch.offsets(self.number)
+        return self.source_positions.advance(offsets, self.scratch.log_entries)
 
 
-class TaskReruns:
-    """Tells whether Spark has run tasks of an epoch whose output did not count.
+def has_rerun(context: SparkContext, plan: Plan, acks: Sequence[TaskAck]) -> bool:
+    """Whether Spark has run tasks of an epoch whose output did not count, or may have.
 
     Only those matter that write to sinks: what they have prepared, nobody commits.
     """
-
-    def __init__(self, spark: SparkSession, plan: Plan) -> None:
-        self._levels = {
-            level.index
-            for level in plan.levels
-            if any(op.kind is NodeKind.SINK for op in level.operators)
-        }
-        context = spark.sparkContext
-        self._tracker = context.statusTracker()
-        # A copy that lost against the first attempt leaves no trace in what has won.
-        self._speculates = context.getConf().get("spark.speculation", "false") == "true"
-
-    def happened(self, acks: Sequence[TaskAck]) -> bool:
-        """Return whether a task was run more than once, or may have been."""
-        names = [ack.name for ack in acks if ack.level in self._levels]
-        if not names:
-            return False
-        if self._speculates or any(name.tries for name in names):
-            return True
-        return any(map(self._was_retried, {name.stage for name in names}))
-
-    def _was_retried(self, stage: int) -> bool:
-        """Whether a stage was run again, after its output was lost with an executor."""
-        info = self._tracker.getStageInfo(stage)
-        return info is not None and (info.currentAttemptId > 0 or info.numFailedTasks > 0)
+    levels = {
+        level.index
+        for level in plan.levels
+        if any(op.kind is NodeKind.SINK for op in level.operators)
+    }
+    names = [ack.name for ack in acks if ack.level in levels]
+    if not names:
+        return False
+    # A speculative copy that lost against the first attempt leaves no trace in what has won.
+    speculates = context.getConf().get("spark.speculation", "false") == "true"
+    if speculates or any(name.tries for name in names):
+        return True
+    # A stage is run again when its output was lost with an executor.
+    stages = (context.statusTracker().getStageInfo(stage) for stage in {n.stage for n in names})
+    return any(info and (info.currentAttemptId > 0 or info.numFailedTasks > 0) for info in stages)

@@ -1,9 +1,11 @@
+"""The epochs of an attempt: running them, confirming them, and counting what they do."""
+
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,12 +21,15 @@ from turnback.spark.engine import EpochInput, Query
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
 from turnback.state.files import StateFile
-from turnback.state.schema import StateSchema
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
+_WINDOW_S = 10.0
+
+Records = Mapping[str, tuple[int, int]]
+"""Elements read and written, by operator uid."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +39,14 @@ class EpochAcks:
     acks: tuple[TaskAck, ...]
 
     def transactions(self) -> dict[str, tuple[bytes, ...]]:
-        by_sink: dict[str, tuple[bytes, ...]] = {}
+        by_sink: defaultdict[str, tuple[bytes, ...]] = defaultdict(tuple)
         for ack in self.acks:
             for uid, handles in ack.transactions.items():
-                by_sink[uid] = (*by_sink.get(uid, ()), *handles)
-        return by_sink
+                by_sink[uid] += tuple(handles)
+        return dict(by_sink)
 
-    def records(self) -> dict[str, tuple[int, int]]:
-        totals: dict[str, tuple[int, int]] = {}
-        for ack in self.acks:
-            for uid, (read, written) in ack.records.items():
-                before = totals.get(uid, (0, 0))
-                totals[uid] = (before[0] + read, before[1] + written)
-        return totals
+    def records(self) -> Records:
+        return _total(ack.records for ack in self.acks)
 
     def sync_ms(self) -> int:
         """How long the slowest task took to snapshot its state."""
@@ -58,15 +58,13 @@ class EpochAcks:
         return dict(Counter(ack.opened for ack in self.acks if ack.opened))
 
 
-def run_epoch(
-    input: EpochInput, description: str, orders: Sequence[Order], levels: Sequence[Level]
-) -> EpochAcks:
-    """Run all levels once and check what came back.
-
-    Raises:
-        EpochConflictError: Two attempts of a task were read; nothing is confirmed.
-    """
-    return check_barriers(input.run(description, orders), levels)
+def _total(records: Iterable[Records]) -> Records:
+    totals: dict[str, tuple[int, int]] = {}
+    for each in records:
+        for uid, (read, written) in each.items():
+            before = totals.get(uid, (0, 0))
+            totals[uid] = (before[0] + read, before[1] + written)
+    return totals
 
 
 def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:
@@ -82,21 +80,17 @@ def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAck
         if tuple(a.name for a in mine) != names:
             raise EpochConflictError(
                 f"level {level.index}: the tasks that acknowledged are not those whose output was "
-                f"read: {_texts(a.name for a in mine)} against {_texts(names)}"
+                f"read: {[str(a.name) for a in mine]} against {[*map(str, names)]}"
             )
         seen = {a.upstream for a in mine}
         if len(seen) > 1:
             raise EpochConflictError(
                 f"level {level.index}: tasks have read different attempts of the level before: "
-                f"{sorted(str(_texts(s)) for s in seen)}"
+                f"{sorted(str([*map(str, names)]) for names in seen)}"
             )
         if level.index > 0:
             names = seen.pop()
     return EpochAcks(tuple(acks))
-
-
-def _texts(names: Iterable[object]) -> list[str]:
-    return [str(name) for name in names]
 
 
 class Epochs:
@@ -115,7 +109,6 @@ class Epochs:
         context: AttemptContext,
         query: Query,
         coordinator: CheckpointCoordinator,
-        meter: Meter,
         on_epoch: Callable[[EpochStats], None],
     ) -> None:
         plan, snapshot = job.plan, context.restore_point
@@ -126,31 +119,27 @@ class Epochs:
         self._query = query
         self._coordinator = coordinator
         self._on_epoch = on_epoch
-        self._meter = meter
+        self.meter = Meter(plan, job.clock)
         self._programs = level_programs(plan)
         self._chains = Chains(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
-        self._epoch = snapshot.epoch if snapshot else 0
         self.prepared: dict[str, tuple[bytes, ...]] = {}
         """What the sinks have prepared in an epoch the coordinator does not know of yet."""
-        self._schemas: tuple[StateSchema, ...] = snapshot.schemas if snapshot else ()
-        self._operators = tuple(
+        operators = tuple(
             OperatorInfo(uid, name, kind.value, parallelism)
             for uid, (name, kind, parallelism) in plan.uids().items()
         )
+        self.initial = EpochCut(0, {}, operators=operators)
+        """What the attempt starts from, as if it were an epoch of its own."""
         if snapshot is not None:
             self._chains.restore(snapshot.state)
-            meter.count({}, snapshot.state)
-        self.initial = EpochCut(
-            epoch=self._epoch,
-            sources=snapshot.sources if snapshot else {},
-            state=snapshot.state if snapshot else (),
-            schemas=self._schemas,
-            operators=self._operators,
-        )
-        """What the attempt starts from, as if it were an epoch of its own."""
+            self.meter.count({}, snapshot.state)
+            self.initial = EpochCut(
+                snapshot.epoch, snapshot.sources, snapshot.state, snapshot.schemas, operators
+            )
+        self._epoch = self.initial.epoch
 
     def run(self, input: EpochInput) -> None:
         """Run one epoch and hand it to the coordinator."""
@@ -158,7 +147,7 @@ class Epochs:
         epoch = self._epoch + 1
         acks = self._acknowledged(input, epoch)
         self.prepared = acks.transactions()
-        self._take_schemas(acks)
+        schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
@@ -168,8 +157,8 @@ class Epochs:
             epoch=epoch,
             sources=sources,
             state=self._chains.live(),
-            schemas=self._schemas,
-            operators=self._operators,
+            schemas=tuple(schemas.values()),
+            operators=self.initial.operators,
             transactions=self.prepared,
             sync_ms=acks.sync_ms(),
             tasks=len(acks.acks),
@@ -180,7 +169,7 @@ class Epochs:
         self._epoch = epoch
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
-        read = self._meter.count(acks.records(), cut.state)
+        read = self.meter.count(acks.records(), cut.state)
         took = time.perf_counter() - started
         self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
@@ -191,18 +180,19 @@ class Epochs:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
         orders = [self._order(epoch, program.level.index) for program in self._programs]
         description = f"{self._spec.name}: epoch {epoch}"
-        for left in reversed(range(_TRIES)):
+        tries = 0
+        while True:
             try:
-                return run_epoch(input, description, orders, self._plan.levels)
+                return check_barriers(input.run(description, orders), self._plan.levels)
             except EpochConflictError as e:
-                if not left:
+                tries += 1
+                if tries == _TRIES:
                     raise
                 _LOG.warning("epoch %d is replayed: %s", epoch, e)
                 # Now, or the replay may wait for locks of what the first run has prepared; and
                 # again after it, because tasks of the first run may still be ending.
                 self._coordinator.discard_others()
                 self._has_leftovers = True
-        raise AssertionError("the loop returns or raises")
 
     def _order(self, epoch: int, level: int) -> Order:
         return Order(
@@ -217,16 +207,6 @@ class Epochs:
             line=self._fence.line,
         )
 
-    def _take_schemas(self, acks: EpochAcks) -> None:
-        by_id = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
-        self._schemas = tuple(by_id.values())
-
-
-Records = Mapping[str, tuple[int, int]]
-
-
-_WINDOW_S = 10.0
-
 
 class Meter:
     """Counts what an attempt does, for its status. Thread-safe."""
@@ -237,44 +217,28 @@ class Meter:
         self._lock = threading.Lock()
         self._started_ms = clock.now_ms()
         self._read = 0
-        self._records: dict[str, tuple[int, int]] = {}
+        self._records: Records = {}
         self._state_bytes: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
         self._counted_by = _counted_by(plan)
 
     def count(self, records: Records, state: Iterable[StateFile]) -> int:
-        """Take an epoch into account.
-
-        Args:
-            records: Elements read and written in it, by operator uid.
-            state: The state files after it.
-
-        Returns:
-            How many elements the sources gave in it.
-        """
+        """Take an epoch into account; return how many elements the sources gave in it."""
         from_sources = {
             source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
         }
         read = sum(from_sources.values())
-        counted = dict(records) | {uid: (n, n) for uid, n in from_sources.items()}
+        counted = {**records, **{uid: (n, n) for uid, n in from_sources.items()}}
         sizes = _sizes(state)
         with self._lock:
             self._read += read
-            for uid, (n_in, n_out) in counted.items():
-                before = self._records.get(uid, (0, 0))
-                self._records[uid] = (before[0] + n_in, before[1] + n_out)
+            self._records = _total([self._records, counted])
             self._state_bytes = sizes
             self._recent.append((self._clock.monotonic(), self._read))
         return read
 
     def metrics(self, coordinator: CheckpointCoordinator, completed: int, failed: int) -> Metrics:
-        """Return the numbers as they are now.
-
-        Args:
-            coordinator: Of the attempt.
-            completed: Checkpoints that earlier attempts of this driver completed.
-            failed: Those that failed.
-        """
+        """The numbers as they are now; checkpoints of earlier attempts are given, and added."""
         under_way = coordinator.under_way()
         with self._lock:
             return Metrics(
@@ -305,18 +269,18 @@ def _counted_by(plan: Plan) -> dict[str, str]:
     # several sources, they are counted together, with the first of them.
     uids = {op.id: op.uid for op in plan.operators()}
     sources = {source.id: source.uid for source in plan.sources}
-    found: dict[str, str] = {}
+    counted_by: dict[str, str] = {}
     for channel in plan.channels:
-        if channel.first_level < 0 and uids[channel.consumers[0]] not in found.values():
-            found.setdefault(sources[channel.producer], uids[channel.consumers[0]])
-    return found
+        consumer = uids[channel.consumers[0]]
+        if channel.first_level < 0 and consumer not in counted_by.values():
+            counted_by.setdefault(sources[channel.producer], consumer)
+    return counted_by
 
 
 def _sizes(state: Iterable[StateFile]) -> dict[str, int]:
     """Bytes by operator; what several have in one file is divided among them."""
-    lengths = {file.path: (file.length, file.operators) for file in state}
-    sizes: dict[str, int] = {}
-    for length, operators in lengths.values():
-        for uid in operators:
-            sizes[uid] = sizes.get(uid, 0) + length // len(operators)
-    return sizes
+    sizes: Counter[str] = Counter()
+    for file in {file.path: file for file in state}.values():
+        for uid in file.operators:
+            sizes[uid] += file.length // len(file.operators)
+    return dict(sizes)

@@ -1,4 +1,4 @@
-"""How large the batches of rows are that Spark hands to Python."""
+"""The DataFrame of an epoch, and how large the batches are that Spark hands to Python in it."""
 
 from __future__ import annotations
 
@@ -40,50 +40,38 @@ class BatchLimit:
         self._is_off = False
 
     def learn(self, row_bytes: int) -> None:
-        """Take in how large the rows of an epoch were; 0 if there were too few to tell."""
+        """Learn how large the rows of an epoch were; 0 if there were too few to tell."""
         self._row_bytes = max(self._row_bytes, row_bytes)
 
     def apply(self, session: SparkSession) -> None:
         """Set or remove the limit in the session of the next epoch."""
-        if not self._row_bytes:
-            return
-        if self._is_off:
-            if not self._is_small(session):
-                session.conf.unset(_BYTES)
-                self._is_off = False
-        elif session.conf.get(_BYTES, None) is None and self._is_small(session):
+        rows = int(session.conf.get(_ROWS) or 0)
+        is_small = 0 < rows * self._row_bytes <= SMALL
+        if self._is_off and not is_small:
+            session.conf.unset(_BYTES)
+            self._is_off = False
+        elif is_small and not self._is_off and session.conf.get(_BYTES, None) is None:
             session.conf.set(_BYTES, _NONE)
             self._is_off = True
-
-    def _is_small(self, session: SparkSession) -> bool:
-        rows = int(session.conf.get(_ROWS) or 0)
-        return 0 < rows * self._row_bytes <= SMALL
 
 
 class EpochFrames:
     """Turns the input of an epoch into the DataFrame whose rows are the acknowledgements."""
 
     def __init__(self, spark: SparkSession, plan: Plan) -> None:
-        self.programs = level_programs(plan)
-        self._plan = plan
-        self._blobs = [pickled(p) for p in self.programs]
-        self._ddl = [p.output.ddl() for p in self.programs]
-        self._injected = self._injector(spark)
-        self._routes = [self._route(p) for p in self.programs]
+        programs = level_programs(plan)
+        self._levels = [(p, pickled(p), p.output.ddl(), _route(p)) for p in programs]
+        self._injected = _injector(spark, programs[0], native=plan.native)
         self._prepared = False
         self.limit = BatchLimit()
-        """Of the batches that tasks are given."""
 
     def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
         """Level after level, with a shuffle before each but one that reads the sources."""
         self._prepare(batch.sparkSession)
         frame = batch.union(self._injected)
-        for program, blob, ddl, route, order in zip(
-            self.programs, self._blobs, self._ddl, self._routes, orders, strict=True
-        ):
-            if not program.reads_sources:
+        for (program, blob, ddl, route), order in zip(self._levels, orders, strict=True):
+            if route is not None:
                 assert program.level.parallelism is not None
-                assert route is not None
                 frame = frame.repartitionById(program.level.parallelism, route)
             task = LevelTask(blob, program.level.index, program.reads_sources, order)
             # Spark insists on a function; the name is what its UI shows.
@@ -101,30 +89,31 @@ class EpochFrames:
             self._prepared = True
         self.limit.apply(session)
 
-    def _injector(self, spark: SparkSession) -> DataFrame:
-        """The coordinator's barriers: one row per task of the first shuffle.
 
-        Before a level that reads the sources there is one row in one last partition. The task
-        that finds it learns from its own number how many tasks there are.
-        """
-        first = self.programs[0]
-        rows = (first.level.parallelism or 1) if self._plan.native else 1
-        columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
-        return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+def _injector(spark: SparkSession, first: LevelProgram, *, native: bool) -> DataFrame:
+    """The coordinator's barriers: one row per task of the first shuffle.
 
-    def _route(self, program: LevelProgram) -> Column | None:
-        """The partition of every row: given, or computed from its key columns."""
-        if program.reads_sources:
-            return None
-        into, maximum = program.level.index, program.max_parallelism
-        cases = [
-            f"WHEN {channel.id} THEN {_key_partition(channel, program.input, maximum)}"
-            for channel in program.input.channels
-            if channel.routing(into) is Routing.KEY_COLUMNS
-        ]
-        if not cases:
-            return F.col(TO)
-        return F.expr(f"coalesce({TO}, CASE {CHANNEL} {' '.join(cases)} END)")
+    Before a level that reads the sources there is one row in one last partition. The task that
+    finds it learns from its own number how many tasks there are.
+    """
+    rows = (first.level.parallelism or 1) if native else 1
+    columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
+    return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+
+
+def _route(program: LevelProgram) -> Column | None:
+    """The partition of every row: given, or computed from its key columns; None: no shuffle."""
+    if program.reads_sources:
+        return None
+    into, maximum = program.level.index, program.max_parallelism
+    cases = [
+        f"WHEN {channel.id} THEN {_key_partition(channel, program.input, maximum)}"
+        for channel in program.input.channels
+        if channel.routing(into) is Routing.KEY_COLUMNS
+    ]
+    if not cases:
+        return F.col(TO)
+    return F.expr(f"coalesce({TO}, CASE {CHANNEL} {' '.join(cases)} END)")
 
 
 def _key_partition(channel: Channel, layout: RowLayout, max_parallelism: int) -> str:

@@ -2,7 +2,7 @@
 
 It is all in this module, but for the marker that carries errors of tasks through the texts of
 Spark's exceptions, which workers write (`turnback.worker.message.marked`). Each part says why it is
-needed and what breaks without it. `turnback.spark.selftest` checks at the start of a job that this
+needed and what breaks without it. `turnback.spark.session` checks at the start of a job that this
 Spark behaves as described, and `make compat` runs jobs on the oldest and the newest Spark.
 """
 
@@ -15,7 +15,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +136,7 @@ def _settings_for_file_sources(frame: DataFrame) -> Iterator[None]:
 
     They take it from the session in which the user made them, and only when they are created.
     """
-    sources = [n for n in streaming_nodes(frame).leaves if n.nodeName() == "StreamingRelation"]
+    sources = [n for n in streaming_nodes(frame)[0] if n.nodeName() == "StreamingRelation"]
     if not sources:
         yield
         return
@@ -171,25 +170,16 @@ _STATEFUL = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class StreamingNodes:
-    """What matters in the plan of a streaming DataFrame.
-
-    Attributes:
-        leaves: Its streams, as nodes of Spark's, in the order of Spark's offset log.
-        stateful: Names of the operators in it that keep state in Spark.
-    """
-
-    leaves: tuple[Any, ...]
-    stateful: tuple[str, ...]
-
-
-def streaming_nodes(frame: DataFrame) -> StreamingNodes:
-    """Look through the analyzed plan of a DataFrame.
+def streaming_nodes(frame: DataFrame) -> tuple[list[Any], list[str]]:
+    """Return the streams in the analyzed plan of a DataFrame, and its stateful operators.
 
     The offset log has one position for each stream in the plan, without a name. Without knowing the
     order, no position could be told from another. State that Spark keeps is in no checkpoint of
-    ours, so it has to be found before a job relies on it.
+    ours, so it has to be detected before a job relies on it.
+
+    Returns:
+        The streams, as nodes of Spark's, in the order of Spark's offset log; and the names of the
+        operators that keep state in Spark.
     """
     leaves: list[Any] = []
     stateful: list[str] = []
@@ -206,7 +196,7 @@ def streaming_nodes(frame: DataFrame) -> StreamingNodes:
         if not children:
             leaves.append(node)
         stack += reversed(children)
-    return StreamingNodes(tuple(leaves), tuple(stateful))
+    return leaves, stateful
 
 
 def source_directories(leaves: Sequence[Any]) -> list[str]:
@@ -293,15 +283,15 @@ class CheckpointLogs:
             CheckpointError: The log is not as expected.
         """
         lines = (self.path / "offsets" / str(batch)).read_text().split("\n")
-        found = lines[2:]
-        if lines[0] != "v1" or len(found) != len(self.leaves):
+        positions = lines[2:]
+        if lines[0] != "v1" or len(positions) != len(self.leaves):
             raise CheckpointError(
-                f"Spark's offset log for batch {batch} has {len(found)} positions in format "
+                f"Spark's offset log for batch {batch} has {len(positions)} positions in format "
                 f"{lines[0]!r}, expected {len(self.leaves)} in 'v1'"
             )
         return {
             leaf: None if line == _NOTHING else line
-            for leaf, line in zip(self.leaves, found, strict=True)
+            for leaf, line in zip(self.leaves, positions, strict=True)
         }
 
     def log_entries(self, leaf: str, after: int, upto: int) -> list[str] | None:
@@ -339,13 +329,10 @@ _LIKELY = (
 
 
 def lost_jvm(spark: SparkSession) -> str | None:
-    """Return what happened to Spark's JVM, if nothing can be run on it any more.
+    """Describe what happened to Spark's JVM; None if it is fine.
 
-    It is asked something: a process that is being killed still exists for a while, and keeps its
+    It has to answer a call: a process that is being killed still exists for a while, and keeps its
     connections open, but does not answer.
-
-    Returns:
-        A description; None if the JVM is fine.
     """
     context = spark.sparkContext
     try:

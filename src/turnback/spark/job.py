@@ -1,7 +1,9 @@
+"""A job as its driver sees it: how it is run, what it has done, and which errors end it."""
+
 from __future__ import annotations
 
 import platform
-from collections import deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import version
@@ -9,6 +11,7 @@ from importlib.metadata import version
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategyConfiguration
 from turnback.config.savepoints import SavepointSettings
+from turnback.core.errors import FINAL, JobFailedError, SparkUnavailableError, TurnbackError
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
@@ -27,42 +30,16 @@ class ClaimMode(Enum):
 
 @dataclass(frozen=True)
 class JobSpec:
-    """How a program is to be run.
-
-    Attributes:
-        name: The job's name, which is its identity.
-        root: Where job directories are.
-        settings: When and how checkpoints are taken.
-        restart: What to do after a failure.
-        backend: Name of the local state store.
-        inline: Whether state lives in the driver's memory (jobmanager storage).
-        bounded: Whether to end when everything that is there now has been processed.
-        epoch_interval_ms: Time between the starts of two epochs; 0 for as fast as possible.
-        start_from: Which snapshot to start from; None for the latest of this job.
-        fresh: Whether to start empty although there are checkpoints.
-        allow_non_restored_state: Whether state that no operator claims may be dropped: all of it,
-            or what is named.
-        renames: Names in the snapshot to names in the program, where they differ.
-        fork: Whether the snapshot may be another job's.
-        allow_pickled_state: Whether pickled state of a snapshot that is not the job's own
-            checkpoint may be read.
-        take_over_sinks: Whether targets of sinks that belong to other jobs become this job's.
-        claim_mode: Whether the job owns the savepoint it starts from.
-        savepoints: Where, when and how savepoints are taken.
-        storage_options: Credentials and endpoints of object stores.
-        local_dir: Where local stores live; None for the machine's default.
-        run: The directory that the driver shares with its supervisor, if it has one.
-        resumed: Whether the supervisor has started the driver again after one that died.
-        script: The program and its arguments, if they are known.
-        program_settings: The whole configuration, as the dashboard shows it.
-    """
+    """How a program is to be run; see `StreamExecutionEnvironment.execute_async`."""
 
     name: str
     root: str
+    """Where job directories are."""
     settings: CheckpointSettings
     restart: RestartStrategyConfiguration
     backend: str = "hashmap"
     inline: bool = False
+    """Whether state lives in the driver's memory (jobmanager storage)."""
     bounded: bool = False
     epoch_interval_ms: int = 0
     start_from: str | int | None = None
@@ -76,10 +53,15 @@ class JobSpec:
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
     storage_options: dict[str, str] = field(default_factory=dict)
     local_dir: str | None = None
+    """Where local stores live; None for the machine's default."""
     run: RunDirectory | None = None
+    """What the driver shares with its supervisor, if it has one."""
     resumed: bool = False
+    """Whether the supervisor has started the driver again after one that died."""
     script: tuple[str, ...] = ()
+    """The program and its arguments, if they are known."""
     program_settings: tuple[ProgramSetting, ...] = ()
+    """The whole configuration, as the dashboard shows it."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +72,7 @@ class EpochStats:
         number: The epoch.
         records: Elements the sources gave.
         seconds: How long it took, without waiting for the next input.
-        found: How often a task's state was at home, caught up or rebuilt.
+        found: How many tasks found their local store at home, caught up, or rebuilt it.
     """
 
     number: int
@@ -112,7 +94,7 @@ class JobReport:
         epochs: The newest epochs.
         checkpoints: Number of complete checkpoints taken by this process.
         last_checkpoint: Number of the newest one.
-        found: How often tasks found their state at home, caught up, or rebuilt it.
+        found: How often tasks found their local store at home, caught up, or rebuilt it.
         warnings: The planner's warnings.
     """
 
@@ -124,16 +106,21 @@ class JobReport:
     epochs: deque[EpochStats] = field(default_factory=lambda: deque(maxlen=10_000))
     checkpoints: int = 0
     last_checkpoint: int | None = None
-    found: dict[str, int] = field(default_factory=dict)
+    found: Counter[str] = field(default_factory=Counter)
     warnings: tuple[str, ...] = ()
 
 
 def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
     """Describe what an attempt runs, for the command line and the dashboard."""
-    names = {source.id: source.uid for source in plan.sources}
-    names |= {op.id: op.uid for op in plan.operators()}
-    inputs = _inputs(plan)
-
+    uids = {source.id: source.uid for source in plan.sources}
+    uids |= {op.id: op.uid for op in plan.operators()}
+    producers: defaultdict[int, list[int]] = defaultdict(list)
+    for op in plan.operators():
+        for consumer in op.consumers:
+            producers[consumer].append(op.id)
+    for channel in plan.channels:
+        for consumer in channel.consumers:
+            producers[consumer].append(channel.producer)
     sources = tuple(
         ProgramOperator(
             uid=source.uid,
@@ -152,7 +139,7 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
             parallelism=op.parallelism,
             level=level.index,
             key=_key_text(op.key),
-            inputs=tuple(dict.fromkeys(names[producer] for producer in inputs.get(op.id, ()))),
+            inputs=tuple(dict.fromkeys(uids[producer] for producer in producers[op.id])),
         )
         for level in plan.levels
         for op in level.operators
@@ -173,20 +160,45 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
     )
 
 
-def _inputs(plan: Plan) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for op in plan.operators():
-        for consumer in op.consumers:
-            found.setdefault(consumer, []).append(op.id)
-    for channel in plan.channels:
-        for consumer in channel.consumers:
-            found.setdefault(consumer, []).append(channel.producer)
-    return found
-
-
 def _key_text(key: KeySpec | None) -> str | None:
     if key is None:
         return None
     if key.columns:
         return ", ".join(key.columns)
     return getattr(key.function, "__name__", None) or "a function"
+
+
+# -- how a job fails
+
+
+def describe_error(error: BaseException) -> str:
+    """An error in a few lines, without Spark's stack traces."""
+    text = str(error)
+    if isinstance(error, TurnbackError):
+        return text
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]
+    return f"{type(error).__name__}: " + "\n".join(lines[:20])
+
+
+def final_error(job: str, restarts: int, cause: BaseException) -> BaseException:
+    """The error to raise when no restart is left."""
+    if isinstance(cause, FINAL):
+        return cause
+    times = f" after {restarts} restarts" if restarts else ""
+    error = JobFailedError(f"job {job!r} failed{times}: {describe_error(cause)}")
+    error.__cause__ = cause if not isinstance(cause, TurnbackError) else None
+    return error
+
+
+def lost_error(job: str, fate: str, cause: BaseException, *, supervised: bool) -> BaseException:
+    """The error to raise when Spark's JVM is gone; `lost_jvm` tells its fate."""
+    next_step = (
+        "Its supervisor starts it again as the restart strategy says."
+        if supervised
+        else "Start the program again, and the job goes on from its latest checkpoint; "
+        "`turnback run` does so by itself."
+    )
+    return SparkUnavailableError(
+        f"job {job!r} has lost Spark, and its driver has to be started again: {fate}. {next_step} "
+        f"(The attempt ended with {describe_error(cause)})"
+    )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from turnback.spark.engine import Engine
 from turnback.state.files import (
     StateFile,
@@ -16,7 +18,6 @@ from turnback.state.files import (
     storage_of,
 )
 from turnback.state.merging import merge
-from turnback.storage.envelope import digest
 from turnback.worker.program import Chains, LevelProgram, PartitionId
 
 _LOG = logging.getLogger(__name__)
@@ -24,60 +25,44 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Files of one partition to be folded into one, on some executor.
-
-    Attributes:
-        home: Level and partition they belong to.
-        files: In epoch order.
-        final: Whether the result is complete, so that tombstones can go.
-        operators: Keyed operators of the level.
-        groups: Key groups of the partition.
-        storage: Where the files are.
-        attempt: Whose file the result is.
-    """
+    """Files of one partition to be merged into one, on some executor."""
 
     home: PartitionId
     files: tuple[StateFile, ...]
+    """In epoch order."""
     final: bool
+    """Whether the result is complete, so that tombstones can go."""
     operators: tuple[str, ...]
+    """Keyed operators of the level."""
     groups: tuple[int, int]
     storage: StorageRef
     attempt: int
 
     def run(self) -> StateFile:
-        """Merge; the result is durable when this returns."""
         merged = merge(self.files, lambda f: read_state(self.storage, f), final=self.final)
         level, partition = self.home
         path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
         if not self.storage.inline:
             storage_of(self.storage).put(path, merged.data)
-        # A complete file speaks for all key groups and operators of its partition.
-        groups = self.groups if self.final else (merged.first_group, merged.last_group)
-        return StateFile(
-            path=path,
-            length=len(merged.data),
-            digest=digest(merged.data),
-            rows=merged.rows,
+        file = replace(
+            merged.file(path, max(f.last_epoch for f in self.files), inline=self.storage.inline),
             first_epoch=min(f.first_epoch for f in self.files),
-            last_epoch=max(f.last_epoch for f in self.files),
-            first_group=groups[0],
-            last_group=groups[1],
-            operators=self.operators if self.final else merged.operators,
-            complete=self.final,
-            inline=merged.data if self.storage.inline else None,
             lineage=merged_lineage(self.files, complete=self.final),
+        )
+        if not self.final:
+            return file
+        # It is complete for all key groups and operators of its partition, also those without rows.
+        first, last = self.groups
+        return replace(
+            file, first_group=first, last_group=last, operators=self.operators, complete=True
         )
 
 
 class Merger:
-    """Folds small state files into larger ones, as Spark jobs beside the epochs."""
+    """Merges small state files into larger ones, as Spark jobs beside the epochs."""
 
     def __init__(
-        self,
-        engine: Engine,
-        programs: Sequence[LevelProgram],
-        storage: StorageRef,
-        attempt: int,
+        self, engine: Engine, programs: Sequence[LevelProgram], storage: StorageRef, attempt: int
     ) -> None:
         self._engine = engine
         self._programs = {p.level.index: p for p in programs}
@@ -87,20 +72,17 @@ class Merger:
         self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
 
     def advance(self, chains: Chains) -> list[str]:
-        """Use the results of finished merges and start new ones; to be called between epochs.
+        """Use the results of finished merges, start new ones; return the paths merged away.
 
-        Returns:
-            Paths that are no longer needed for new epochs.
+        To be called between epochs, as no new epoch needs those files.
         """
         gone: list[str] = []
         if self._running is not None and self._running[1].done():
-            tasks, future = self._running
+            gone = self._take(chains, *self._running)
             self._running = None
-            gone = self._take(chains, tasks, future)
-        if self._running is None:
-            tasks = self._due(chains)
-            if tasks:
-                self._running = (tasks, self._pool.submit(self._run, tasks))
+        if self._running is None and (tasks := self._due(chains)):
+            description = f"Turnback: merge state of {len(tasks)} partitions"
+            self._running = (tasks, self._pool.submit(self._engine.run_tasks, description, tasks))
         return gone
 
     def close(self) -> None:
@@ -121,25 +103,21 @@ class Merger:
         return gone
 
     def _due(self, chains: Chains) -> list[MergeTask]:
-        tasks = []
+        tasks: list[MergeTask] = []
         for home, files in chains.items():
             program = self._programs[home[0]]
             keyed = program.level.keyed
             alike = len({op.parallelism for op in keyed}) == 1
-            for planned in plan_merges(files):
-                tasks.append(
-                    MergeTask(
-                        home,
-                        tuple(planned.files),
-                        planned.final and alike,
-                        tuple(op.uid for op in keyed),
-                        program.groups(home[1]),
-                        self._storage,
-                        self._attempt,
-                    )
+            tasks += [
+                MergeTask(
+                    home,
+                    tuple(planned.files),
+                    planned.final and alike,
+                    tuple(op.uid for op in keyed),
+                    program.groups(home[1]),
+                    self._storage,
+                    self._attempt,
                 )
+                for planned in plan_merges(files)
+            ]
         return tasks
-
-    def _run(self, tasks: list[MergeTask]) -> list[StateFile]:
-        what = f"Turnback: merge state of {len(tasks)} partitions"
-        return self._engine.run_tasks(what, tasks)

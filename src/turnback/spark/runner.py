@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import getpid
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.config.savepoints import SavepointFormat
-from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import StorageError, TurnbackError
+from turnback.core.errors import FINAL, REPLACED, StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
 from turnback.job.run import RunError, RunningJob
@@ -28,8 +27,16 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import AttemptContext, Heartbeat, JobContext
 from turnback.spark.engine import Engine
-from turnback.spark.failures import FINAL, REPLACED, describe_error, final_error, lost_error
-from turnback.spark.job import ClaimMode, EpochStats, JobReport, JobSpec, describe
+from turnback.spark.job import (
+    ClaimMode,
+    EpochStats,
+    JobReport,
+    JobSpec,
+    describe,
+    describe_error,
+    final_error,
+    lost_error,
+)
 from turnback.spark.service import RequestService
 from turnback.spark.sinks import JobSinks
 from turnback.spark.starter import Matched, Starter
@@ -48,25 +55,25 @@ class JobRunner:
     whether there is another one. A heartbeat and the service for requests run beside the attempts.
     """
 
-    def __init__(
-        self, engine: Engine, plan: Plan, spec: JobSpec, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, plan: Plan, spec: JobSpec) -> None:
         self._engine = engine
         self._plan = plan
-        self._spec = spec
-        self._clock = clock or SystemClock()
-        self._directory = JobDirectory.locate(
-            spec.root, spec.name, dict(spec.storage_options), self._clock
-        )
-        self._context = JobContext(engine, plan, spec, self._directory, self._clock)
+        self.spec = spec
+        self._directory = JobDirectory.locate(spec.root, spec.name, dict(spec.storage_options))
+        self._context = JobContext(engine, plan, spec, self._directory)
+        self._clock = self._context.clock
         self._starter = Starter(self._context)
         self.requests = RequestService(self._context, self)
         """Serves what is asked of the job."""
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
+        self._info: JobInfo
+        self._history: History | None = None
         self._attempts: set[int] = set()
-        self._attempt: Attempt | None = None
+        self.attempt: Attempt | None = None
+        """The attempt that is running, `None` between two of them."""
         self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
+        """What the job was started from, if it was from another snapshot."""
         self._restarts = 0
         self._failed_checkpoints = 0
         self._last_update = StatusUpdate()
@@ -87,103 +94,86 @@ class JobRunner:
         self._starter.check()
         storage = self._directory.storage
         if isinstance(storage, LocalStorage):
-            storage.leftovers(
-                remove=True
-            )  # half-written files of drivers and workers that were killed
-        info = self._directory.renew() if self._spec.fresh else self._directory.open()
-        self.report.job_id = info.job_id
-        self._tell_supervisor(info)
-        remove_others(self._store_owner(info), self._spec.backend, self._spec.local_dir)
-        strategy = self._spec.restart.create()
-        with self._heartbeat.beating(), self._serving_requests(info):
+            # Half-written files of drivers and workers that were killed.
+            storage.leftovers(remove=True)
+        self._info = self._directory.renew() if self.spec.fresh else self._directory.open()
+        self.report.job_id = self._info.job_id
+        self._tell_supervisor()
+        remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
+        strategy = self.spec.restart.create()
+        with self._heartbeat.beating(), self._serving_requests():
             while True:
-                history, cause = self._run_attempt(info)
+                cause = self._run_attempt()
                 if cause is None:
-                    return self._finish(info, history)
+                    return self._finish()
                 if not isinstance(cause, REPLACED) and (fate := self._engine.lost()):
                     # No attempt of this process can work any more, whatever the strategy allows.
                     if self._cancelled.is_set():
-                        return self._finish(info, history)
-                    raise self._fail_without_spark(info, history, cause, fate)
-                delay = None if isinstance(cause, FINAL) else strategy(self._now())
+                        return self._finish()
+                    raise self._fail_without_spark(cause, fate)
+                now = round(self._clock.monotonic() * 1000)
+                delay = None if isinstance(cause, FINAL) else strategy(now)
                 if delay is None or self._cancelled.is_set():
-                    raise self._fail(info, history, cause)
-                self._await_restart(info, history, cause, delay)
-
-    @property
-    def attempt(self) -> Attempt | None:
-        """The attempt that is running, `None` between two of them."""
-        return self._attempt
-
-    @property
-    def saves_on_stop(self) -> bool:
-        """Whether a stop takes a savepoint unless the user declines."""
-        return self._spec.savepoints.on_stop and self._spec.savepoints.directory is not None
-
-    @property
-    def savepoint_format(self) -> SavepointFormat:
-        """How savepoints are written unless the user says otherwise."""
-        return self._spec.savepoints.format
+                    raise self._fail(cause)
+                self._await_restart(cause, delay)
 
     def cancel(self) -> None:
         """End the job from another thread; its checkpoints stay or go as configured."""
         self._cancelled.set()
-        if self._attempt is not None:
-            self._attempt.stop()
+        if self.attempt is not None:
+            self.attempt.stop()
 
-    def _tell_supervisor(self, info: JobInfo) -> None:
-        if self._spec.run is not None:
-            self._spec.run.set_job(
+    def _tell_supervisor(self) -> None:
+        if self.spec.run is not None:
+            self.spec.run.set_job(
                 RunningJob(
-                    name=info.job,
-                    job_id=info.job_id,
-                    root=self._spec.root,
+                    name=self._info.job,
+                    job_id=self._info.job_id,
+                    root=self.spec.root,
                     directory=self._directory.storage.uri,
-                    restart=self._spec.restart.to_configuration(),
-                    storage_options=self._spec.storage_options,
+                    restart=self.spec.restart.to_configuration(),
+                    storage_options=self.spec.storage_options,
                 )
             )
 
     # -- one attempt
 
-    def _run_attempt(self, info: JobInfo) -> tuple[History | None, BaseException | None]:
+    def _run_attempt(self) -> BaseException | None:
         """Run one attempt; returns why it failed, or None."""
-        history = None
+        self._history = None
         try:
             log = CheckpointLog(self._directory.storage)
-            supervisor = self._spec.run.supervisor() if self._spec.run else None
-            self._write_status(JobState.CREATED, info, StatusUpdate(supervisor=supervisor))
-            fence = self._fence(log, info)
+            supervisor = self.spec.run.supervisor() if self.spec.run else None
+            self._write_status(JobState.CREATED, StatusUpdate(supervisor=supervisor))
+            fence = self._fence(log)
             self.requests.took_over(fence.attempt)
-            history = History(self._directory.storage, fence.attempt, self._clock)
+            history = self._history = History(self._directory.storage, fence.attempt, self._clock)
             first = not self.report.attempts
-            matched = self._starter.find(log, info.job_id, self._attempts, first=first)
+            matched = self._starter.find(log, self._info.job_id, self._attempts, first=first)
             sinks = JobSinks(self._plan, fence, self._directory)
             _settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
-            self._begin(info, fence, matched, history)
+            self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
-            self._attempt = Attempt(
-                self._context,
-                AttemptContext(fence, log, manifest, sinks, history),
-                self._epoch_done,
-                lambda: self._is_running(info, fence.attempt),
+            context = AttemptContext(fence, log, manifest, sinks, history)
+            self.attempt = Attempt(
+                self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
             )
-            self.requests.attempt_begins(self._attempt)
+            self.requests.attempt_begins(self.attempt)
             if self._cancelled.is_set():
-                self._attempt.stop()
-            self._attempt.run()
+                self.attempt.stop()
+            self.attempt.run()
         except Exception as e:  # noqa: BLE001 - whatever it is, the restart strategy decides
-            return history, e
+            return e
         finally:
             self._count_attempt()
-        return history, None
+        return None
 
-    def _fence(self, log: CheckpointLog, info: JobInfo) -> Fence:
+    def _fence(self, log: CheckpointLog) -> Fence:
         fence = log.fence(
-            job=info.job,
-            job_id=info.job_id,
+            job=self._info.job,
+            job_id=self._info.job_id,
             created_ms=self._clock.now_ms(),
             host=socket.gethostname(),
             pid=getpid(),
@@ -194,46 +184,43 @@ class JobRunner:
         self._attempts.add(fence.attempt)
         return fence
 
-    def _begin(
-        self, info: JobInfo, fence: Fence, matched: Matched | None, history: History
-    ) -> None:
-        origin = matched.snapshot if matched else None
+    def _begin(self, attempt: int, matched: Matched | None) -> None:
+        """Record what an attempt starts from, everywhere it is looked for."""
+        snapshot = matched.snapshot if matched else None
         own = matched.own if matched else None
         self._directory.record_attempt(
-            fence.attempt,
+            attempt,
             checkpoint=own.number if own else None,
-            snapshot=origin.origin.uri if origin and not own else None,
+            snapshot=snapshot.origin.uri if snapshot and not own else None,
         )
-        if origin is not None and own is None:
-            self.origin = origin.origin
-            if self._spec.claim_mode is ClaimMode.CLAIM and origin.metadata is not None:
-                self._claimed = origin
-        name = origin.name if origin else None
-        _LOG.info("job %r: attempt %d starts from %s", info.job, fence.attempt, name or "nothing")
-        history.record(AttemptStarted(name, origin.epoch if origin else None))
+        if snapshot is not None and own is None:
+            self.origin = snapshot.origin
+            if self.spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is not None:
+                self._claimed = snapshot
+        name, epoch = (snapshot.name, snapshot.epoch) if snapshot else (None, None)
+        _LOG.info("job %r: attempt %d starts from %s", self.spec.name, attempt, name or "nothing")
+        self._record(AttemptStarted(name, epoch))
         if not self.report.attempts:
             self.report.restored_from = name
         self.report.attempts += 1
-        self._directory.record_program(describe(self._plan, self._spec, fence.attempt))
+        self._directory.record_program(describe(self._plan, self.spec, attempt))
         update = StatusUpdate(
-            attempt=fence.attempt,
-            epoch=origin.epoch if origin else None,
+            attempt=attempt,
+            epoch=epoch,
             checkpoint=own.number if own else None,
-            log=str(self._spec.run.log) if self._spec.run else None,
+            log=str(self.spec.run.log) if self.spec.run else None,
         )
-        self._write_status(JobState.CREATED, info, update)
+        self._write_status(JobState.CREATED, update)
 
-    def _is_running(self, info: JobInfo, attempt: int) -> None:
-        self._write_status(JobState.RUNNING, info)
-        if self._spec.run is not None:
-            self._spec.run.set_running(attempt)
+    def _running(self, attempt: int) -> None:
+        self._write_status(JobState.RUNNING)
+        if self.spec.run is not None:
+            self.spec.run.set_running(attempt)
 
     def _epoch_done(self, stats: EpochStats) -> None:
         self.report.epochs.append(stats)
-        for how, times in stats.found.items():
-            self.report.found[how] = self.report.found.get(how, 0) + times
-
-        if self._attempt is not None and self._attempt.coordinator.completed:
+        self.report.found.update(stats.found)
+        if self.attempt is not None and self.attempt.coordinator.completed:
             self._drop_claimed()
 
     def _drop_claimed(self) -> None:
@@ -246,83 +233,72 @@ class JobRunner:
                 _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)
 
     def _count_attempt(self) -> None:
-        if self._attempt is not None:
+        if self.attempt is not None:
             self._last_update = self._status_update()
-            last = self._attempt.coordinator.last
-            self.report.checkpoints += self._attempt.coordinator.completed
-            self._failed_checkpoints += self._attempt.coordinator.failed
-            if self._attempt.coordinator.completed:
+            coordinator = self.attempt.coordinator
+            self.report.checkpoints += coordinator.completed
+            self._failed_checkpoints += coordinator.failed
+            if coordinator.completed:
                 self._drop_claimed()
-            if last is not None:
-                self.report.last_checkpoint = last.number
-            self._attempt = None
+            if coordinator.last is not None:
+                self.report.last_checkpoint = coordinator.last.number
+            self.attempt = None
 
     # -- between and after attempts
 
-    def _await_restart(
-        self, info: JobInfo, history: History | None, cause: BaseException, delay_ms: int
-    ) -> None:
+    def _await_restart(self, cause: BaseException, delay_ms: int) -> None:
         self._restarts += 1
         why = describe_error(cause)
-        _LOG.warning("job %r restarts in %d ms: %s", info.job, delay_ms, why)
-        if history is not None:
-            history.record(Restarting(why, delay_ms))
-        update = StatusUpdate(restarts=self._restarts, cause=why)
-        self._write_status(JobState.RESTARTING, info, update)
+        _LOG.warning("job %r restarts in %d ms: %s", self.spec.name, delay_ms, why)
+        self._record(Restarting(why, delay_ms))
+        self._write_status(JobState.RESTARTING, StatusUpdate(restarts=self._restarts, cause=why))
         self._cancelled.wait(delay_ms / 1000)
 
-    def _finish(self, info: JobInfo, history: History | None) -> JobReport:
+    def _finish(self) -> JobReport:
         state = JobState.CANCELED if self._cancelled.is_set() else JobState.FINISHED
-        _LOG.info("job %r is %s", info.job, state.value)
-        if history is not None:
-            history.record(JobEnded(state.value))
-        self._write_status(state, info, self._last_update)
+        _LOG.info("job %r is %s", self.spec.name, state.value)
+        self._record(JobEnded(state.value))
+        self._write_status(state, self._last_update)
         # The files are the state. What is left on this machine is a cache nobody uses now.
-        owner = self._store_owner(info)
-        LocalStores.of(owner, self._spec.backend, self._spec.local_dir).discard("the job has ended")
+        stores = LocalStores.of(self._store_owner(), self.spec.backend, self.spec.local_dir)
+        stores.discard("the job has ended")
         return self.report
 
-    def _store_owner(self, info: JobInfo) -> StoreOwner:
+    def _store_owner(self) -> StoreOwner:
         directory = self._directory.storage.uri
-        return StoreOwner(job=info.job, job_id=info.job_id, directory=directory)
+        return StoreOwner(job=self._info.job, job_id=self._info.job_id, directory=directory)
 
-    def _fail(self, info: JobInfo, history: History | None, cause: BaseException) -> BaseException:
+    def _fail(self, cause: BaseException) -> BaseException:
         why = describe_error(cause)
-        if history is not None:
-            history.record(JobEnded(JobState.FAILED.value, why))
+        self._record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, REPLACED):
-            self._write_status(JobState.FAILED, info, replace(self._last_update, cause=why))
-        return final_error(info.job, self._restarts, cause)
+            self._write_status(JobState.FAILED, replace(self._last_update, cause=why))
+        return final_error(self.spec.name, self._restarts, cause)
 
-    def _fail_without_spark(
-        self, info: JobInfo, history: History | None, cause: BaseException, fate: str
-    ) -> BaseException:
+    def _fail_without_spark(self, cause: BaseException, fate: str) -> BaseException:
         """End this driver, but not its job: the next driver goes on with it."""
-        run = self._spec.run
-        error = lost_error(info.job, fate, cause, supervised=run is not None)
+        run = self.spec.run
+        error = lost_error(self.spec.name, fate, cause, supervised=run is not None)
         try:
             if run is not None:
                 # The program may catch the error and end well; the job has not.
                 run.set_error(RunError.of(error))
-                if history is not None:
-                    history.record(Restarting(str(error), 0))
-            self._write_status(JobState.RESTARTING, info, StatusUpdate(cause=str(error)))
+                self._record(Restarting(str(error), 0))
+            self._write_status(JobState.RESTARTING, StatusUpdate(cause=str(error)))
         except StorageError as e:
-            _LOG.warning("job %r: that its driver ends is not recorded: %s", info.job, e)
+            _LOG.warning("job %r: that its driver ends is not recorded: %s", self.spec.name, e)
         return error
 
-    def _write_status(
-        self, state: JobState, info: JobInfo, update: StatusUpdate | None = None
-    ) -> None:
-        self._directory.write_status(state, info.job_id, update)
+    def _record(self, event: AttemptStarted | Restarting | JobEnded) -> None:
+        if self._history is not None:
+            self._history.record(event)
+
+    def _write_status(self, state: JobState, update: StatusUpdate | None = None) -> None:
+        self._directory.write_status(state, self._info.job_id, update)
 
     @contextmanager
-    def _serving_requests(self, info: JobInfo) -> Iterator[None]:
-        self.requests.start(
-            info.created_ms,
-            resumed=self._spec.resumed,
-            supervised=self._spec.run is not None,
-        )
+    def _serving_requests(self) -> Iterator[None]:
+        self.requests.start(self._info.created_ms)
         try:
             yield
         finally:
@@ -330,19 +306,16 @@ class JobRunner:
 
     def _status_update(self) -> StatusUpdate:
         """What has changed in the status since the last one."""
-        attempt, update = self._attempt, StatusUpdate()
-        if self.report.epochs:
-            update = replace(update, epoch=self.report.epochs[-1].number)
+        attempt = self.attempt
+        epoch = self.report.epochs[-1].number if self.report.epochs else UNSET
         if attempt is None:
-            return update
+            return StatusUpdate(epoch=epoch)
         last = attempt.coordinator.last
-        if last is not None:
-            update = replace(update, checkpoint=last.number)
-        metrics = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
-        return replace(update, metrics=metrics)
-
-    def _now(self) -> int:
-        return round(self._clock.monotonic() * 1000)
+        return StatusUpdate(
+            epoch=epoch,
+            checkpoint=last.number if last else UNSET,
+            metrics=attempt.metrics(self.report.checkpoints, self._failed_checkpoints),
+        )
 
 
 def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:

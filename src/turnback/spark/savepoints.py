@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import version
+from itertools import chain
 from typing import TypeVar
 
 from turnback.checkpoint.manifest import Manifest, encode
@@ -44,41 +43,10 @@ _LOG = logging.getLogger(__name__)
 _BEFORE_UPGRADE = "before-upgrade"
 
 T = TypeVar("T")
-Written = list[tuple[StateSchema, tuple[StatePart, ...]]]
-"""The result of an `ExportTask`."""
-
-OnProgress = Callable[[int, int, int], None]
-"""Called with the tasks done, the tasks there are, and the bytes written."""
+OnProgress = Callable[[Progress], None]
 
 CORES_PER_TASK = 4
 """One in so many of Spark's cores writes savepoints, the others are left to the epochs."""
-
-
-@dataclass(frozen=True)
-class ExportOrder:
-    """What savepoint is wanted.
-
-    Attributes:
-        id: Unique.
-        target: The directory.
-        writer: Who writes into it, see `file_name`.
-        format: What its files are.
-        trigger: Who or what asked for it.
-        label: What the user calls it.
-        note: Why the user took it.
-        origin: What the job itself was started from.
-        drained: Event time is at its end: nothing in the savepoint waits for later events.
-    """
-
-    id: str
-    target: StorageRef
-    writer: str
-    format: SavepointFormat
-    trigger: str
-    label: str | None
-    note: str | None
-    origin: Origin | None
-    drained: bool = False
 
 
 class Exporter:
@@ -98,60 +66,62 @@ class Exporter:
         self._stopped.set()
 
     def export(
-        self, manifest: Manifest, order: ExportOrder, created_ms: int, on_progress: OnProgress
+        self,
+        request: Request,
+        manifest: Manifest,
+        origin: Origin | None,
+        directory: SavepointDirectory,
+        created_ms: int,
+        on_progress: OnProgress,
     ) -> SavepointMetadata:
         """Write the files of a savepoint; returns the metadata that completes it.
 
-        Args:
-            manifest: The checkpoint; its files must not be deleted meanwhile.
-            order: What is wanted.
-            created_ms: When it was asked for.
-            on_progress: Called after every few tasks.
+        The files of the checkpoint must not be deleted meanwhile. `origin` is what the job itself
+        was started from.
         """
-        native = order.format is SavepointFormat.NATIVE
-        states = [SavedState(schema) for schema in manifest.schemas]
+        source, writer = self._storage, directory.writer
+        target = StorageRef(directory.uri, source.options)
+        states = tuple(SavedState(schema) for schema in manifest.schemas)
         files: tuple[StateFile, ...] = ()
-        if native:
-            copies = copy_tasks(manifest, self._storage, order.target, order.writer)
-            copied = self._run_few_at_a_time(manifest, copies, _size_of_copies, on_progress)
-            files = tuple(file for some in copied for file in some)
+
+        def run(tasks: Sequence[Task[T]], size_of: Callable[[T], int]) -> list[T]:
+            return self._run_few_at_a_time(manifest, tasks, size_of, created_ms, on_progress)
+
+        if request.type is SavepointFormat.NATIVE:
+            copies = copy_tasks(manifest, source, target, writer)
+            copied = run(copies, lambda files: sum(file.length for file in files))
+            files = tuple(chain.from_iterable(copied))
         else:
-            tasks = export_tasks(manifest, self._storage, order.target, order.writer)
-            written = self._run_few_at_a_time(manifest, tasks, _size_of_parts, on_progress)
-            states = _saved_states(manifest, written)
+            tasks = export_tasks(manifest, source, target, writer)
+            written = run(tasks, lambda states: sum(p.length for _, parts in states for p in parts))
+            states = _saved_states(manifest, chain.from_iterable(written))
         sources = {
             leaf: copy_source_log(
-                position,
-                self._storage,
-                order.target,
-                lambda entry: f"{SOURCES}/{file_name(order.writer, entry.name)}",
+                position, source, target, lambda log: f"{SOURCES}/{file_name(writer, log.name)}"
             )
             for leaf, position in manifest.sources.items()
         }
+        uids = [info.uid for info in manifest.operators]
         return SavepointMetadata(
-            id=order.id,
+            id=request.id,
             turnback_version=version("turnback"),
-            type=order.format,
+            type=request.type,
             job=manifest.job,
             job_id=manifest.job_id,
             attempt=manifest.attempt,
             checkpoint=manifest.number,
             epoch=manifest.epoch,
             created_ms=created_ms,
-            trigger=order.trigger,
-            label=order.label,
-            note=order.note,
+            trigger=f"{request.kind.value} ({request.origin.value})",
+            label=request.label,
+            note=request.note,
             max_parallelism=manifest.max_parallelism,
             sources=sources,
             operators=manifest.operators,
-            states=tuple(states),
-            watermarks=(
-                dict.fromkeys((info.uid for info in manifest.operators), END_OF_TIME)
-                if order.drained
-                else manifest.watermarks
-            ),
+            states=states,
+            watermarks=dict.fromkeys(uids, END_OF_TIME) if request.drain else manifest.watermarks,
             native=files,
-            origin=order.origin,
+            origin=origin,
         )
 
     def _run_few_at_a_time(
@@ -159,42 +129,36 @@ class Exporter:
         manifest: Manifest,
         tasks: Sequence[Task[T]],
         size_of: Callable[[T], int],
+        started_ms: int,
         on_progress: OnProgress,
     ) -> list[T]:
         results: list[T] = []
         total, written = len(tasks), 0
         few = max(1, self._engine.cores // CORES_PER_TASK)
-        on_progress(0, total, 0)
+        on_progress(Progress(0, total, 0, started_ms))
         for start in range(0, total, few):
             if self._stopped.is_set():
                 raise CheckpointError(
                     f"the savepoint of {manifest.name} was given up because the job ends"
                 )
-            what = f"{manifest.job}: savepoint, part {start + 1} of {total}"
-            done = self._engine.run_tasks(what, tasks[start : start + few])
+            description = f"{manifest.job}: savepoint, part {start + 1} of {total}"
+            done = self._engine.run_tasks(description, tasks[start : start + few])
             results += done
             written += sum(map(size_of, done))
-            on_progress(len(results), total, written)
+            on_progress(Progress(len(results), total, written, started_ms))
         return results
 
 
-def _saved_states(manifest: Manifest, results: list[Written]) -> list[SavedState]:
-    parts: dict[StateId, list[StatePart]] = defaultdict(list)
-    for result in results:
-        for schema, written in result:
-            parts[schema.id] += written
-    return [
-        SavedState(schema, sum(p.rows for p in parts[schema.id]), tuple(parts[schema.id]))
+def _saved_states(
+    manifest: Manifest, written: Iterable[tuple[StateSchema, tuple[StatePart, ...]]]
+) -> tuple[SavedState, ...]:
+    parts: dict[StateId, tuple[StatePart, ...]] = {schema.id: () for schema in manifest.schemas}
+    for schema, some in written:
+        parts[schema.id] += some
+    return tuple(
+        SavedState(schema, sum(part.rows for part in parts[schema.id]), parts[schema.id])
         for schema in manifest.schemas
-    ]
-
-
-def _size_of_parts(written: Written) -> int:
-    return sum(part.length for _, parts in written for part in parts)
-
-
-def _size_of_copies(files: list[StateFile]) -> int:
-    return sum(file.length for file in files)
+    )
 
 
 class JobSavepoints:
@@ -210,50 +174,32 @@ class JobSavepoints:
         self._exporter = Exporter(context.engine, self._storage)
 
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
-        """Write a checkpoint out as the savepoint that was asked for.
-
-        Args:
-            request: What was asked for.
-            manifest: The checkpoint, whose files must not be deleted meanwhile.
-            origin: What the job itself was started from.
+        """Write a checkpoint out as the savepoint that was requested, see `Exporter.export`.
 
         Raises:
             ConfigurationError: There is no directory for it, or it is not empty.
             CheckpointError: The request ends the job, and has a savepoint of another checkpoint.
         """
-
-        def show(progress: Progress) -> None:
-            self._requests.report(request.id, progress)
-
-        metadata, uri = self._write(request, manifest, origin, show)
-        ends = request.kind is not RequestKind.SAVEPOINT
-        if ends and metadata.checkpoint != manifest.number:
-            raise CheckpointError(
-                f"{uri} holds a savepoint of chk-{metadata.checkpoint}, but the job would end with "
-                f"{manifest.name}. Ask again"
-            )
-        entry = _entry(metadata, uri, request)
-        self._catalog.add(entry)
+        entry = self._take(
+            request, manifest, origin, lambda progress: self._requests.report(request.id, progress)
+        )
         if entry.scheduled:
             self._drop_surplus()
         return entry
 
-    def take_before_upgrade(self, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
+    def take_before_upgrade(self, manifest: Manifest, origin: Origin | None) -> None:
         """Write out the checkpoint that a changed program starts from, unless that was done before.
 
         Its id follows from the checkpoint, so that another start of the same upgrade finds it.
         """
-        what = Request(
+        request = Request(
             id=f"{_BEFORE_UPGRADE}-{manifest.number}-{digest(encode(manifest))[-12:]}",
             kind=RequestKind.SAVEPOINT,
             created_ms=self._clock.now_ms(),
             type=self._settings.format,
             label=_BEFORE_UPGRADE,
         )
-        metadata, uri = self._write(what, manifest, origin, lambda _: None)
-        entry = _entry(metadata, uri, what)
-        self._catalog.add(entry)
-        return entry
+        self._take(request, manifest, origin, lambda _: None)
 
     def give_up(self) -> None:
         """End what is being written, from another thread."""
@@ -262,42 +208,43 @@ class JobSavepoints:
     def last_scheduled(self, default: int) -> int:
         return max((e.created_ms for e in self._catalog.list() if e.scheduled), default=default)
 
-    def _write(
-        self,
-        request: Request,
-        manifest: Manifest,
-        origin: Origin | None,
-        show: Callable[[Progress], None],
-    ) -> tuple[SavepointMetadata, str]:
-        """Write a savepoint unless it is complete; returns its metadata and its URI."""
-        target = StorageRef(self._target(request), self._storage.options)
-        directory = SavepointDirectory(storage_of(target))
+    def _take(
+        self, request: Request, manifest: Manifest, origin: Origin | None, on_progress: OnProgress
+    ) -> SavepointEntry:
+        """Write a savepoint, unless it is complete, and record it."""
+        directory = SavepointDirectory(
+            storage_of(StorageRef(self._target(request), self._storage.options))
+        )
         metadata = directory.begin(request.id)
         if metadata is None:  # else a driver has written it and died before it recorded it
-            started = self._clock.now_ms()
-            order = ExportOrder(
-                id=request.id,
-                target=target,
-                writer=directory.writer,
-                format=request.type,
-                trigger=f"{request.kind.value} ({request.origin.value})",
-                label=request.label,
-                note=request.note,
-                origin=origin,
-                drained=request.drain,
-            )
             try:
-                written = self._exporter.export(
-                    manifest,
-                    order,
-                    started,
-                    lambda done, total, size: show(Progress(done, total, size, started)),
+                metadata = directory.complete(
+                    self._exporter.export(
+                        request, manifest, origin, directory, self._clock.now_ms(), on_progress
+                    )
                 )
-                metadata = directory.complete(written)
             except Exception:
                 directory.abandon()
                 raise
-        return metadata, directory.uri
+        ends_job = request.kind is not RequestKind.SAVEPOINT
+        if ends_job and metadata.checkpoint != manifest.number:
+            raise CheckpointError(
+                f"{directory.uri} holds a savepoint of chk-{metadata.checkpoint}, but the job "
+                f"would end with {manifest.name}. Ask again"
+            )
+        entry = SavepointEntry(
+            id=metadata.id,
+            path=directory.uri,
+            created_ms=metadata.created_ms,
+            checkpoint=metadata.checkpoint,
+            epoch=metadata.epoch,
+            label=metadata.label,
+            note=metadata.note,
+            scheduled=request.origin is RequestOrigin.SCHEDULE,
+            bytes=sum(metadata.files().values()),
+        )
+        self._catalog.add(entry)
+        return entry
 
     def _target(self, request: Request) -> str:
         if request.target is not None:
@@ -318,17 +265,3 @@ class JobSavepoints:
                 _LOG.warning("savepoint %s was not deleted, trying again later: %s", old.path, e)
                 continue
             self._catalog.forget(old.id)
-
-
-def _entry(metadata: SavepointMetadata, uri: str, request: Request) -> SavepointEntry:
-    return SavepointEntry(
-        id=metadata.id,
-        path=uri,
-        created_ms=metadata.created_ms,
-        checkpoint=metadata.checkpoint,
-        epoch=metadata.epoch,
-        label=metadata.label,
-        note=metadata.note,
-        scheduled=request.origin is RequestOrigin.SCHEDULE,
-        bytes=sum(metadata.files().values()),
-    )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import secrets
 import tempfile
 import uuid
@@ -27,11 +26,7 @@ _PREFIX = "turnback-spark-"
 
 
 class Scratch(CheckpointLogs):
-    """One attempt's Spark checkpoint directory, locked until the attempt ends.
-
-    Args:
-        leaves: The streams of the query, see `CheckpointLogs`.
-    """
+    """One attempt's Spark checkpoint directory, locked until the attempt ends."""
 
     def __init__(self, leaves: Mapping[str, str]) -> None:
         _sweep()
@@ -59,15 +54,12 @@ def _sweep() -> None:
     Only what can be locked: containers may share the directory of temporary files, and a driver
     in another one has no process here.
     """
-    left: dict[Path, list[Path]] = {}
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        left.setdefault(locked_directory(path), []).append(path)
-    for directory, entries in sorted(left.items()):
+    for lock_file in sorted(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*.lock")):
+        directory = locked_directory(lock_file)
         try:
             # The directory of temporary files is open to all users.
-            if any(path.lstat().st_uid != os.getuid() for path in entries):
-                continue
-            if entries == [directory] and not _is_of_an_earlier_boot(directory):
+            paths = [path for path in (lock_file, directory) if os.path.lexists(path)]
+            if any(path.lstat().st_uid != os.getuid() for path in paths):
                 continue
             lock = DirectoryLock.take(directory)
         except OSError as error:
@@ -76,13 +68,6 @@ def _sweep() -> None:
         if lock is not None:
             lock.remove()
             lock.release()
-
-
-def _is_of_an_earlier_boot(directory: Path) -> bool:
-    """Whether a directory without a lock, as older versions made them, has surely no driver."""
-    found = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
-    changed = max(path.lstat().st_mtime for path in (directory, *directory.rglob("*")))
-    return found is not None and changed < int(found[1])
 
 
 EntryReader = Callable[[str, int, int], list[str] | None]
@@ -151,8 +136,6 @@ class Positions:
 
 
 def _log_offset(offset: str | None) -> int | None:
-    if offset is None:
-        return None
-    parsed = json.loads(offset)
+    parsed = json.loads(offset or "null")
     number = parsed.get("logOffset") if isinstance(parsed, dict) else None
     return number if isinstance(number, int) else None

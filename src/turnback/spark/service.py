@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Protocol
 
 from turnback.checkpoint.manifest import Manifest
@@ -30,7 +31,7 @@ from turnback.job.status import JobState
 from turnback.snapshot.metadata import Origin
 from turnback.spark.attempt import Attempt
 from turnback.spark.driver import JobContext, Tenure
-from turnback.spark.failures import describe_error
+from turnback.spark.job import describe_error
 from turnback.spark.savepoints import JobSavepoints
 from turnback.spark.shutdown import AttemptOverError, Shutdown
 
@@ -43,15 +44,15 @@ _PRUNE_AFTER = 20
 
 
 class JobControl(Protocol):
-    """What requests can do with the running job."""
+    """What requests can do with the running job; see `JobRunner`."""
 
     @property
     def attempt(self) -> Attempt | None:
-        """The attempt that is running, `None` between two of them."""
+        """The attempt that is running."""
 
     @property
     def origin(self) -> Origin | None:
-        """What the job was started from, if it was from another snapshot."""
+        """The snapshot of another job, or a savepoint, that the job was started from."""
 
     def cancel(self) -> None:
         """End the job."""
@@ -76,31 +77,28 @@ class RequestService:
         self._tenure = Tenure(directory)
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = Requests(directory.storage, context.clock, self._tenure.check)
-        self._shutdown = Shutdown(directory, self._requests, job.cancel, self._tenure.check)
+        self._shutdown = Shutdown(directory, self._requests, self._tenure, job.cancel)
         self._savepoints = JobSavepoints(context, self._requests)
         self._own: set[str] = set()
         self._answers = 0
         self._before: JobState | None = None
-        self._resumed = self._supervised = False
+        self._resumed = context.spec.resumed  # what was asked of the driver that died still holds
+        self._supervised = context.spec.run is not None
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._poked = threading.Event()
-        self._serving: tuple[Request, threading.Thread] | None = None
+        self._wake = threading.Event()
+        self._serving: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="turnback-service", daemon=True)
         self._last_scheduled: int | None = None
 
     # -- for the runner
 
-    def start(self, created_ms: int, *, resumed: bool = False, supervised: bool = False) -> None:
+    def start(self, created_ms: int) -> None:
         """Begin to serve requests; to be called before the driver writes a status.
 
-        Args:
-            created_ms: When the job was created; a schedule counts from then.
-            resumed: Whether a supervisor has started the driver again: then what was asked of the
-                one that died still holds.
-            supervised: Whether somebody starts the driver again if it dies.
+        A schedule counts from when the job was created.
         """
-        self._before, self._resumed, self._supervised = self._end_state(), resumed, supervised
+        self._before = self._end_state()
         if self._settings.is_scheduled:
             # A last time in the future, by a clock that was wrong, must not switch it off.
             last = self._savepoints.last_scheduled(created_ms)
@@ -110,8 +108,8 @@ class RequestService:
     def took_over(self, attempt: int) -> None:
         """A fence was taken: from now on requests are answered here and nowhere else."""
         with self._lock:
-            first = not self._tenure.is_taken
-            self._tenure.take(attempt)
+            first = self._tenure.attempt is None
+            self._tenure.attempt = attempt
             try:
                 if first and not self._resumed:
                     own = frozenset(self._own)
@@ -120,8 +118,8 @@ class RequestService:
                     self._requests.prune(_KEPT_REQUESTS)
             except StorageError as e:
                 _LOG.warning("job %r: old requests are left alone: %s", self._name, e)
-        self._shutdown.find_decided()
-        self._poked.set()
+        self._shutdown.restore()
+        self._wake.set()
 
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt is about to run; it runs no epoch if the job ends with what it starts from."""
@@ -131,11 +129,8 @@ class RequestService:
         """Write a savepoint of what a changed program is about to start from, if configured.
 
         This is no request, as it cannot be served later from another state. There is one savepoint
-        for one checkpoint, however often the upgrade is tried.
-
-        Args:
-            manifest: The job's own checkpoint; its sinks are settled, and nothing deletes its
-                files yet.
+        for one checkpoint, however often the upgrade is tried. Its sinks are settled, and nothing
+        deletes its files yet.
         """
         if self._settings.directory is None or not self._settings.on_stop:
             return
@@ -143,19 +138,15 @@ class RequestService:
             self._savepoints.take_before_upgrade(manifest, self._job.origin)
 
     def close(self, *, give_up: bool) -> None:
-        """The job has ended: answer what is still open.
-
-        Args:
-            give_up: Do not wait for a savepoint that is being written.
-        """
+        """Answer what is still open, as the job has ended; `give_up` a savepoint under way."""
         self._ended.set()
-        self._poked.set()
+        self._wake.set()
         if give_up:
             self._savepoints.give_up()
         self._thread.join()
         if self._serving is not None:
-            self._serving[1].join()
-        if not self._tenure.is_taken:
+            self._serving.join()
+        if self._tenure.attempt is None:
             return
         try:
             state = self._end_state()
@@ -173,14 +164,11 @@ class RequestService:
         with self._lock:  # or it is taken for a leftover in between
             request = self._requests.submit(spec)
             self._own.add(request.id)
-        self._poked.set()
+        self._wake.set()
         return request
 
     def wait(self, request: Request, is_over: Callable[[], bool]) -> str | None:
-        """Wait for the end of a request.
-
-        Returns:
-            The directory of the savepoint, if one was asked for.
+        """Wait for the end of a request; return the directory of its savepoint, if it took one.
 
         Raises:
             JobFailedError: The job ended without an answer.
@@ -201,22 +189,22 @@ class RequestService:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            self._poked.wait(_POLL_S)
-            self._poked.clear()
+            self._wake.wait(_POLL_S)
+            self._wake.clear()
             try:
                 self._submit_scheduled()
                 with self._lock:
                     self._poll()
             except FencedError as e:
-                _LOG.warning("job %r: requests are not served any more: %s", self._name, e)
+                _LOG.warning("job %r: requests are no longer served here: %s", self._name, e)
                 return
             except Exception as e:  # noqa: BLE001 - a dead thread would serve nobody any more
                 _LOG.warning("job %r: requests are not served, trying again: %s", self._name, e)
 
     def _poll(self) -> None:
-        if not self._tenure.is_taken:
+        if self._tenure.attempt is None:
             return
-        if self._serving is not None and not self._serving[1].is_alive():
+        if self._serving is not None and not self._serving.is_alive():
             self._serving = None
         for request in self._requests.open():
             if request.kind is RequestKind.CANCEL and not request.savepoint:
@@ -224,11 +212,10 @@ class RequestService:
                 self._job.cancel()  # answered when that is done
             elif self._serving is None and self._is_next(request):
                 self._tenure.check()
-                thread = threading.Thread(
+                self._serving = threading.Thread(
                     target=self._serve, args=(request,), name="turnback-savepoint", daemon=True
                 )
-                self._serving = (request, thread)
-                thread.start()
+                self._serving.start()
         if self._answers >= _PRUNE_AFTER:
             self._answers = 0
             self._requests.prune(_KEPT_REQUESTS)
@@ -269,40 +256,37 @@ class RequestService:
             _LOG.warning("job %r: %s request left alone: %s", self._name, request.kind.value, e)
             if ends:
                 self._shutdown.resume()
-        except Exception as e:  # noqa: BLE001 - whatever it is, the user has to hear of it
+        except Exception as e:  # noqa: BLE001 - whatever it is, it is the answer to the request
             lost = self._engine.lost() if self._supervised else None
+            kind = request.kind.value
             if lost is not None:  # this driver ends, and the next one answers
-                kind = request.kind.value
                 _LOG.warning("job %r: %s request is left open: %s", self._name, kind, lost)
-            # Unless that is durable, the job still ends where it was decided, and does not go on.
-            elif self._fail(request, describe_error(e)) or self._shutdown.request is None:
-                self._shutdown.resume()
-        self._poked.set()  # the next one may be waiting
+            else:
+                why = describe_error(e)
+                _LOG.warning("job %r: %s request failed: %s", self._name, kind, why)
+                # Unless that is durable, the job still ends where it was decided.
+                answered = self._answer(request, RequestOutcome.failed(why))
+                if answered or self._shutdown.request is None:
+                    self._shutdown.resume()
+        self._wake.set()  # the next one may be waiting
 
     def _save(self, request: Request) -> None:
-        while True:
-            try:
+        pinned = None
+        while pinned is None:
+            with suppress(AttemptOverError):
                 pinned = self._checkpoint(self._attempt())
-                break
-            except AttemptOverError:
-                continue
         with pinned:
             entry = self._savepoints.take(request, pinned.manifest, self._job.origin)
-        done = RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint)
-        self._answer(request, done)
+        self._answer(request, RequestOutcome(RequestState.COMPLETED, entry.path, entry.checkpoint))
 
     def _end_with(self, request: Request) -> None:
         """End the job with a checkpoint that is decided first; `close` answers."""
-        manifest, pinned = self._shutdown.decided_checkpoint(request), None
-        if manifest is None:
-            pinned = self._decide(request)
-            manifest = pinned.manifest
-        try:
+        with ExitStack() as stack:
+            manifest = self._shutdown.decided_checkpoint(request)
+            if manifest is None:
+                manifest = stack.enter_context(self._decide(request)).manifest
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
-        finally:
-            if pinned is not None:
-                pinned.release()
         if self._requests.result(request.id) is not None:
             self._shutdown.resume()  # a driver before this one had failed it already
         else:
@@ -337,16 +321,10 @@ class RequestService:
     def _checkpoint(self, attempt: Attempt) -> PinnedCheckpoint:
         try:
             return attempt.hold("savepoint").result()
-        except FencedError:
-            raise
         except TurnbackError as e:
-            if _can_checkpoint(attempt):
+            if isinstance(e, FencedError) or _can_checkpoint(attempt):
                 raise
             raise AttemptOverError from e
-
-    def _fail(self, request: Request, why: str) -> bool:
-        _LOG.warning("job %r: %s request failed: %s", self._name, request.kind.value, why)
-        return self._answer(request, RequestOutcome.failed(why))
 
     def _answer(self, request: Request, outcome: RequestOutcome) -> bool:
         """Write a result; returns whether there is one now, or it is for others to write it."""

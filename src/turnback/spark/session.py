@@ -1,27 +1,41 @@
-"""Java, and the Spark session that runs on it."""
+"""The Spark session that jobs run on: Java, a session, and whether it behaves as jobs need it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from weakref import WeakSet
 
 from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
-from turnback.spark.internals import describe_exit
-from turnback.spark.selftest import refuse_remote
-
-MINIMUM = 17
-_HINT = (
-    f"Install Java {MINIMUM} or newer (for example Debian's openjdk-17-jre-headless, or Temurin "
-    f"{MINIMUM}) and put it on PATH or name it in JAVA_HOME."
+from turnback.spark.internals import (
+    NEWEST,
+    OLDEST,
+    SEEDED_BATCHES,
+    CheckpointLogs,
+    describe_exit,
+    lost_jvm,
+    own_session,
+    streaming_query,
 )
+
+_OLDEST_JAVA = 17
+_HINT = (
+    f"Install Java {_OLDEST_JAVA} or newer (for example Debian's openjdk-17-jre-headless, or "
+    f"Temurin {_OLDEST_JAVA}) and put it on PATH or name it in JAVA_HOME."
+)
+_JVM_ENDED = "JAVA_GATEWAY_EXITED"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def check_java() -> int:
@@ -37,22 +51,19 @@ def check_java() -> int:
         where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is none on PATH"
         raise ConfigurationError(f"Spark needs Java, and {where}. {_HINT}")
     done = subprocess.run([program, "-version"], capture_output=True, text=True, check=False)
+    output = done.stderr + done.stdout
     if done.returncode:
         raise SparkUnavailableError(
             f"Spark needs Java, and {program} -version {describe_exit(done.returncode)}: "
-            f"{(done.stderr + done.stdout).strip() or 'it printed nothing'}"
+            f"{output.strip() or 'it printed nothing'}"
         )
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    if found is None:
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
+    if version is None:
         raise ConfigurationError(f"{program} -version does not answer as Java does. {_HINT}")
-    major = int(found[1])
-    if major < MINIMUM:
+    major = int(version[1])
+    if major < _OLDEST_JAVA:
         raise ConfigurationError(f"{program} is Java {major}, too old for Spark. {_HINT}")
     return major
-
-
-_JVM_ENDED = "JAVA_GATEWAY_EXITED"
-_LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_session(master: str | None = None, **options: str) -> SparkSession:
@@ -67,7 +78,12 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
         ConfigurationError: There is no Java that Spark could run on, or SPARK_REMOTE is set.
         SparkUnavailableError: Spark's JVM ended while it was started.
     """
-    refuse_remote()
+    remote = os.environ.get("SPARK_REMOTE")
+    if remote:
+        raise ConfigurationError(
+            f"SPARK_REMOTE is {remote!r}, and Turnback cannot run on Spark Connect: a job needs a "
+            "Spark driver in its own process. Unset SPARK_REMOTE"
+        )
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -76,7 +92,7 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("turnback")
-    settings = _dotted(options)
+    settings = {key.replace("__", "."): value for key, value in options.items()}
     master = master or settings.pop("spark.master", None) or _default_master()
     for key, value in (_defaults(master) | settings).items():
         builder = builder.config(key, value)
@@ -113,5 +129,97 @@ def _defaults(master: str | None) -> dict[str, str]:
     return settings
 
 
-def _dotted(options: dict[str, str]) -> dict[str, str]:
-    return {key.replace("__", "."): value for key, value in options.items()}
+# -- whether jobs can run on a session
+
+_SUPPORTED = f"Apache Spark {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+_TESTED = frozenset({"4.1.4", "4.2.0", "4.3.0"})
+"""Releases that `make test` and `make compat` have run on, which need no self-test."""
+_WAIT_S = 60
+
+_checked: WeakSet[SparkContext] = WeakSet()
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Refuse a session that jobs cannot run on, before anything is written.
+
+    Other builds and patch releases than those that Turnback is tested on have to show with a small
+    query that they behave alike, once for each Spark context. It costs a cold JVM seconds.
+
+    Raises:
+        ConfigurationError: It is a Spark Connect session, of an unknown version, or Spark does
+            not behave as `turnback.spark.internals` expects.
+        SparkUnavailableError: Spark's JVM is gone.
+    """
+    refuse_connect(spark)
+    if spark.sparkContext in _checked:
+        return
+    _check_version(spark.version)
+    cause = None
+    try:
+        problem = None if spark.version in _TESTED else _try_restore(spark)
+    except Exception as error:
+        fate = lost_jvm(spark)
+        if fate is not None:
+            raise SparkUnavailableError(f"Spark was lost: {fate}") from error
+        problem, cause = str(error), error
+    if problem is not None:
+        raise ConfigurationError(
+            f"this Spark {spark.version} does not behave as Turnback needs: {problem}. Turnback "
+            f"runs on {_SUPPORTED} as Apache has released them"
+        ) from cause
+    _checked.add(spark.sparkContext)
+
+
+def refuse_connect(session_or_frame: object) -> None:
+    """Refuse what belongs to Spark Connect, which has no driver of its own to run a job in.
+
+    Raises:
+        ConfigurationError: It does.
+    """
+    if type(session_or_frame).__module__.startswith("pyspark.sql.connect."):
+        raise ConfigurationError(
+            "Turnback cannot run on Spark Connect: a job needs a Spark driver in its own process. "
+            "Unset SPARK_REMOTE, create the session with SparkSession.builder.master(...) instead "
+            "of remote(...), or start the program with spark-submit"
+        )
+
+
+def _check_version(version: str) -> None:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or not OLDEST <= (int(numbers[1]), int(numbers[2])) <= NEWEST:
+        raise ConfigurationError(
+            f"this is Spark {version}, and Turnback runs on {_SUPPORTED}: install one of these, "
+            f'for example with pip install "pyspark=={NEWEST[0]}.{NEWEST[1]}.*"'
+        )
+
+
+def _try_restore(spark: SparkSession) -> str | None:
+    """Make a small query go on from a position; returns what is not as expected, if anything."""
+    with tempfile.TemporaryDirectory(prefix="turnback-selftest-") as name:
+        files = Path(name, "files")
+        files.mkdir()
+        seen, new = files / "seen", files / "new"
+        for path in (seen, new):
+            path.write_text(path.name)
+        logs = CheckpointLogs(Path(name, "checkpoint"), {"files": "0"})
+        modified_ms = int(seen.stat().st_mtime * 1000)
+        entry = {"path": seen.as_uri(), "timestamp": modified_ms, "batchId": 0}
+        logs.seed({"files": '{"logOffset":0}'}, {"files": [json.dumps(entry)]})
+        batches: list[int] = []
+        frame = own_session(spark).readStream.text(str(files))
+        with streaming_query(
+            frame, lambda _, batch: batches.append(batch), logs.path, bounded=True, interval_ms=0
+        ) as query:
+            if not query.awaitTermination(_WAIT_S):
+                return f"a query over two files has not ended within {_WAIT_S} s"
+        expected = len(SEEDED_BATCHES)
+        if batches != [expected]:
+            return f"a query that goes on has run the batches {batches}, not batch {expected}"
+        offset = logs.offsets(expected)["files"]
+        entries = logs.log_entries("files", 0, 1) or []
+        names = [Path(json.loads(e)["path"]).name for e in entries]
+        if offset != '{"logOffset":1}' or names != ["new"]:
+            return f"a query that goes on has read {entries} up to {offset}"
+        if any(logs.path.rglob("*.crc")):
+            return "checksums are written beside the files of its checkpoint"
+    return None

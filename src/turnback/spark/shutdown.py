@@ -5,39 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.errors import (
-    CorruptFileError,
-    FormatVersionError,
-)
+from turnback.core.errors import CorruptFileError, FormatVersionError
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JobDirectory
-from turnback.job.request import (
-    Request,
-    RequestKind,
-    RequestOutcome,
-    StopPoint,
-    recorded_savepoint,
-)
+from turnback.job.request import Request, RequestKind, RequestOutcome, StopPoint, recorded_savepoint
 from turnback.job.requests import Requests
+from turnback.spark.attempt import Attempt
+from turnback.spark.driver import Tenure
 
 _LOG = logging.getLogger(__name__)
-
-
-class PausableAttempt(Protocol):
-    """An attempt that can be paused and ended."""
-
-    def pause(self) -> None:
-        """Wait for the end of the running epoch, and start no other until `resume`."""
-
-    def resume(self) -> None:
-        """Go on after `pause`."""
-
-    def finish(self) -> None:
-        """End the attempt as if its input had ended."""
 
 
 class AttemptOverError(Exception):
@@ -56,42 +35,40 @@ class Shutdown:
         self,
         directory: JobDirectory,
         requests: Requests,
+        tenure: Tenure,
         cancel: Callable[[], None],
-        check_tenure: Callable[[], int],
     ) -> None:
         self._log = CheckpointLog(directory.storage)
         self._catalog = SavepointCatalog(directory.storage)
         self._requests = requests
         self._cancel = cancel
-        self._check_tenure = check_tenure
+        self._tenure = tenure
         self._lock = threading.Lock()
-        self._attempt: PausableAttempt | None = None
-        self._paused: list[PausableAttempt] = []
+        self._attempt: Attempt | None = None
+        self._paused: list[Attempt] = []
         self._decision: StopPoint | None = None
         self.request: Request | None = None
         """What ends the job at a checkpoint that is decided already."""
         self.is_due = False
         """Whether everything is done but to end the job."""
 
-    def find_decided(self) -> None:
-        """Look for what an earlier driver has decided; to be called when the fence is taken."""
+    def restore(self) -> None:
+        """Take up what an earlier driver has decided; to be called when the fence is taken."""
         with self._lock:
-            if self.request is None:
-                self._find_decided()
+            self._restore()
 
-    def attempt_begins(self, attempt: PausableAttempt) -> None:
+    def attempt_begins(self, attempt: Attempt) -> None:
         """Let an attempt run no epoch if the job ends with the newest checkpoint."""
         with self._lock:
             self._attempt = attempt
-            if self.request is None:
-                self._find_decided()
+            self._restore()
             if self.is_due:
                 self._end(attempt)
             elif self.request is not None:
                 attempt.pause()
                 self._paused.append(attempt)
 
-    def pause(self, attempt: PausableAttempt) -> None:
+    def pause(self, attempt: Attempt) -> None:
         attempt.pause()
         with self._lock:
             self._paused.append(attempt)
@@ -102,7 +79,7 @@ class Shutdown:
             self.request = self._decision = None
             self._resume()
 
-    def decide(self, request: Request, attempt: PausableAttempt, checkpoint: Manifest) -> None:
+    def decide(self, request: Request, attempt: Attempt, checkpoint: Manifest) -> None:
         """Write down that the job ends with a checkpoint of a paused attempt.
 
         Raises:
@@ -116,12 +93,12 @@ class Shutdown:
                 id=request.id,
                 checkpoint=checkpoint.number,
                 epoch=checkpoint.epoch,
-                attempt=self._check_tenure(),
+                attempt=self._tenure.check(),
             )
             self._requests.record_stop_point(self._decision)
             self.request = request
-        # In this order: whoever takes over after this look finds the decision.
-        self._check_tenure()
+        # In this order: whoever takes over after this check finds the decision.
+        self._tenure.check()
 
     def decided_checkpoint(self, request: Request) -> Manifest | None:
         """Return the checkpoint with which a request ends the job, if that is decided."""
@@ -141,7 +118,9 @@ class Shutdown:
                 self._end(self._attempt)
             self._resume()
 
-    def _find_decided(self) -> None:
+    def _restore(self) -> None:
+        if self.request is not None:
+            return
         for request in self._requests.open():
             if request.kind is RequestKind.SAVEPOINT:
                 continue
@@ -164,15 +143,14 @@ class Shutdown:
         elif request.takes_savepoint and recorded_savepoint(request, self._catalog) is not None:
             self.is_due = True
         else:
-            self._decision = (
-                None
-                if newest is None
-                else self._requests.stop_point(request.id, newest.number, newest.epoch)
-            )
+            self._decision = None
+            if newest is not None:
+                point = self._requests.stop_point(request.id, newest.number, newest.epoch)
+                self._decision = point
             self.is_due = self._decision is not None and not request.takes_savepoint
         return self.is_due or self._decision is not None
 
-    def _end(self, attempt: PausableAttempt) -> None:
+    def _end(self, attempt: Attempt) -> None:
         assert self.request is not None
         if self.request.kind is RequestKind.CANCEL:
             self._cancel()

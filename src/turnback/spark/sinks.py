@@ -29,17 +29,10 @@ def _sink_operators(plan: Plan) -> list[Operator]:
 def claim_targets(
     plan: Plan, directory: JobDirectory, job_id: str, attempt: int = 0, *, take_over: bool = False
 ) -> dict[str, CommitterContext]:
-    """Make the targets of all sinks this job's.
+    """Make the targets of all sinks this job's; return the context of each committer, by uid.
 
-    Args:
-        plan: The program.
-        directory: The job directory.
-        job_id: The job's identity; empty if it is yet to be created.
-        attempt: The attempt; 0 before there is one.
-        take_over: Whether targets that belong to other jobs become this job's.
-
-    Returns:
-        The context of each sink's committer, by uid.
+    A job that is yet to be created has no id, one that is yet to start no attempt. With `take_over`
+    targets that belong to other jobs become this job's.
 
     Raises:
         ConfigurationError: A target belongs to another job.
@@ -82,7 +75,6 @@ class JobSinks:
         }
 
     def record(self) -> None:
-        """Record what the sinks are; see `record_sinks`."""
         record_sinks(self._directory, self._attempt, self._sinks)
 
     def roll_back(self, prepared: Mapping[str, tuple[bytes, ...]]) -> None:
@@ -95,17 +87,12 @@ class JobSinks:
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A sink as the newest attempt that has recovered its sinks has recorded it.
-
-    Attributes:
-        uid: Of the operator.
-        attempt: The attempt.
-        description: See `Sink.describe`.
-    """
+    """A sink as the newest attempt that has recovered its sinks has recorded it."""
 
     uid: str
     attempt: int
     description: dict[str, str]
+    """See `Sink.describe`."""
 
 
 def record_sinks(directory: JobDirectory, attempt: int, sinks: Mapping[str, Sink]) -> None:

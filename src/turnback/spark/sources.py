@@ -1,21 +1,135 @@
-"""All sources as one streaming DataFrame, so that one offset log holds every position."""
+"""Sources: files, lists and any streaming DataFrame, united in one query.
+
+One query reads all sources of a job, so that one offset log holds every position.
+"""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Iterator, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from turnback.core.errors import PlanError
+from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.internals import source_directories, streaming_nodes
-from turnback.types.columns import stream_columns
+from turnback.types.columns import Batch, stream_columns
+from turnback.types.hints import as_type
+from turnback.types.row import Row
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.program import CHANNEL, CONTROL, TO, RowLayout, source_layout
 
+FORMATS = ("csv", "json", "orc", "parquet", "text")
+_COLLECTION = "turnback-collection"
+_MAX_COLLECTION_BYTES = 64 * 1024 * 1024
 
-def united(plan: Plan) -> DataFrame:
+
+def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
+    """Refuse files that cannot be read; return the type of their records."""
+    if format not in FORMATS:
+        raise PlanError(f"from_files: unknown format {format!r}; there are {', '.join(FORMATS)}")
+    if not isinstance(type, RowTypeInfo):
+        raise PlanError(f"from_files: the schema must name columns, got {type}")
+    if "://" not in path and not Path(path).is_dir():
+        what = "is a file, not a directory" if Path(path).is_file() else "does not exist"
+        raise PlanError(f"from_files: {path} {what}; name the directory the files arrive in")
+    return type
+
+
+def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
+    """The elements of a list as `CollectionReader` takes them, and their type.
+
+    The data travels inside the query; the position is the number of elements read. A list that has
+    grown since the last run goes on where it was.
+    """
+    type = _type_of(elements) if type_info is None else as_type(type_info)
+    try:
+        return _encoded(Batch(type, list(elements)).arrow), type
+    except ElementTypeError as e:
+        raise ElementTypeError(f"from_collection: {e}") from None
+
+
+def _type_of(elements: Sequence[Any]) -> TypeInfo:
+    if not elements:
+        raise PlanError("from_collection: the list is empty, so its type must be given")
+    first = elements[0]
+    if isinstance(first, dict):
+        names, values = list(first), list(first.values())
+    elif isinstance(first, Row) and Row.get_field_names(first):
+        names, values = list(Row.get_field_names(first)), list(first)
+    elif type(first) is tuple or isinstance(first, Row):
+        names, values = [f"f{i}" for i in range(len(first))], list(first)
+    else:
+        return as_type(type(first))
+    return RowTypeInfo(tuple(names), tuple(as_type(type(v)) for v in values))
+
+
+def _encoded(batch: pa.RecordBatch) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data = sink.getvalue()
+    if data.size > _MAX_COLLECTION_BYTES:
+        raise PlanError(
+            f"from_collection: {data.size} bytes are too many to travel inside the query; "
+            f"write them to files and use from_files"
+        )
+    return base64.b64encode(data).decode()
+
+
+class CollectionSource(DataSource):
+    """A list as a Spark streaming source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return _COLLECTION
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return CollectionReader(self.options["data"])
+
+
+class CollectionReader(DataSourceStreamReader):
+    """Reads a list; the offset is the number of elements read."""
+
+    def __init__(self, data: str) -> None:
+        self._data = data
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"index": 0}
+
+    def latestOffset(self, *_: Any) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"index": self._table().num_rows}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        if end["index"] < start["index"]:
+            raise PlanError(
+                f"from_collection: {start['index']} elements were read before, and now the list is "
+                f"shorter: it has {end['index']}. Only add to its end, or start the job afresh"
+            )
+        return [InputPartition((start["index"], end["index"]))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        start, end = partition.value
+        yield from self._table().slice(start, end - start).to_batches()
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing to give back."""
+
+    def _table(self) -> pa.Table:
+        with pa.ipc.open_stream(base64.b64decode(self._data)) as reader:
+            return reader.read_all()
+
+
+# -- all sources as one DataFrame
+
+
+def union_sources(plan: Plan) -> DataFrame:
     """The union of all sources, in the plan's order, with the columns of `source_layout`."""
     layout = source_layout(plan)
     channel_of = {w.producer: w.id for w in layout.channels}
@@ -61,18 +175,18 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
 def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
     columns, span = nulls(layout), layout.spans[channel]
     for i, (name, _) in enumerate(stream_columns(source.type)):
-        quoted = f"`{name.replace('`', '``')}`"
-        columns[span.start + i] = F.col(quoted).alias(layout.fields[span.start + i][0])
+        column = F.col(quote_name(name))
+        columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
     return frame.select(*control(None, channel, None), *columns)
 
 
-def _streams(source: SourcePlan) -> tuple[Any, ...]:
-    found = streaming_nodes(source.dataframe)
-    if found.stateful:
+def _streams(source: SourcePlan) -> list[Any]:
+    streams, stateful = streaming_nodes(source.dataframe)
+    if stateful:
         raise PlanError(
             f"source {source.uid!r}: its DataFrame holds state of Spark's own "
-            f"({', '.join(found.stateful)}), which cannot be part of a checkpoint; do that step "
+            f"({', '.join(stateful)}), which cannot be part of a checkpoint; do that step "
             "with key_by and process"
         )
-    return found.leaves
+    return streams

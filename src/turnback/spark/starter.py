@@ -8,15 +8,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, LogFile, Manifest, SourcePosition
-from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
+from turnback.core.errors import FINAL, ConfigurationError, IncompatibleStateError
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import Match, known_names, known_states, match_program, program_of
 from turnback.snapshot.preflight import refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, source_uid
 from turnback.snapshot.writer import copy_source_log
 from turnback.spark.driver import JobContext
-from turnback.spark.failures import FINAL
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
 from turnback.spark.sinks import claim_targets
@@ -29,22 +28,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Matched:
-    """A snapshot that fits the program.
-
-    Attributes:
-        snapshot: The snapshot.
-        own: It as a checkpoint of the job's own, if it is one.
-        claims: Who gets what of it, if it has to be taken in.
-        upgrade: Whether another program has taken it.
-        sinks: For each sink of the snapshot with promised output, the uid of the sink in the
-            program that commits it.
-    """
+    """A snapshot that fits the program."""
 
     snapshot: Snapshot
     own: Manifest | None
+    """It as a checkpoint of the job's own, if it is one."""
     claims: Match | None = None
+    """Who gets what of it, if it has to be taken in."""
     upgrade: bool = False
+    """Whether another program has taken it."""
     sinks: Mapping[str, str] = field(default_factory=dict)
+    """By each sink of the snapshot with promised output, the sink of the program to commit it."""
 
     def promised(self, uid: str) -> tuple[bytes, ...]:
         """The promised output that a sink of the program has to commit."""
@@ -87,23 +81,15 @@ class Starter:
         except FINAL:
             raise
         except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
-            _LOG.warning("job %r: the start could not be checked: %s", self._spec.name, e)
+            _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
 
     def find(
-        self,
-        log: CheckpointLog,
-        job_id: str,
-        own_attempts: Collection[int] = (),
-        *,
-        first: bool,
+        self, log: CheckpointLog, job_id: str, own_attempts: Collection[int] = (), *, first: bool
     ) -> Matched | None:
         """Match what an attempt starts from with the program; `None` to start empty.
 
-        Args:
-            log: The job's checkpoints.
-            job_id: Identity of the job that starts.
-            own_attempts: Attempts of this driver, which has this program.
-            first: Whether no attempt has begun yet, so that it starts from what the user chose.
+        The first attempt starts from what the user chose. `own_attempts` are those of this driver,
+        which has this program.
         """
         snapshot = self._snapshot(log, first=first)
         if snapshot is None:
@@ -130,10 +116,7 @@ class Starter:
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
         """Check that a snapshot fits the program; nothing is written.
 
-        Args:
-            snapshot: What to start from.
-            job_id: Identity of the job that starts.
-            known: The snapshot is a checkpoint that this very program has taken.
+        It does if it is `known`: a checkpoint that this very program has taken.
 
         Raises:
             ConfigurationError: It is another job's, or `renames` and the like make no sense.
@@ -172,10 +155,8 @@ class Starter:
         if chosen and snapshot.job != self._spec.name and not self._spec.fork:
             raise ConfigurationError(
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, "
-                "pass fork=True"
+                f"{self._spec.name!r}: to start another job from it, pass fork=True"
             )
-
         if self._spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
             raise ConfigurationError(
                 f"{snapshot.name} is a checkpoint: only savepoints can be claimed, checkpoints "
@@ -193,7 +174,7 @@ class Starter:
     def _check_pickles(self, snapshot: Snapshot, claims: Match) -> None:
         """Pickles run code when they are read; whoever wrote the snapshot chose which."""
         names = sorted(
-            f"state {s.schema.name!r} of operator {s.schema.uid!r}"
+            s.schema.title
             for s in claims.states.values()
             if "pickled" in repr((s.schema.value, s.schema.sub))
         )
@@ -207,7 +188,10 @@ class Starter:
     def _match(
         self, snapshot: Snapshot, *, resumed: bool
     ) -> tuple[Match, dict[tuple[str, str], str]]:
-        """Who gets what, known for certain because operators were opened where that is needed."""
+        """Who gets what, and which states are migrated and how.
+
+        Operators are opened where only that tells which states they ask for.
+        """
         spec = self._spec
         renames, allow = spec.renames, spec.allow_non_restored_state
         if resumed:  # what an earlier start has renamed or dropped is not there any more
@@ -215,33 +199,31 @@ class Starter:
             allow = allow if isinstance(allow, bool) else tuple(known_names(snapshot, allow))
         program = program_of(self._plan, stream_counts(self._plan))
         claims = match_program(snapshot, program, renames, allow)
-        asked = self._ask(claims, program.open)
+        requested = self._requested_states(claims, program.open)
         states: dict[str, frozenset[str]] = {uid: frozenset() for uid in program.states}
-        for each in asked:
-            states[each.id[0]] |= {each.id[1]}
+        for state in requested:
+            states[state.id[0]] |= {state.id[1]}
         program = replace(program, states=states, open=frozenset())
         claims = match_program(snapshot, program, renames, allow)
         refuse_data_loss(snapshot, claims)
-        problems = [each.problem for each in asked if each.problem]
+        problems = [state.problem for state in requested if state.problem]
         if problems:
             raise IncompatibleStateError("; ".join(problems))
-        return claims, {each.id: each.migration for each in asked if each.migration}
+        return claims, {state.id: state.migration for state in requested if state.migration}
 
-    def _ask(self, claims: Match, open: Collection[str]) -> list[RequestedState]:
+    def _requested_states(self, claims: Match, open: Collection[str]) -> list[RequestedState]:
         """Which states operators ask for; those that do so in `open` have to be opened for it."""
         stored = {id: state.schema for id, state in claims.states.items()}
-        found: list[RequestedState] = []
+        requested: list[RequestedState] = []
         tasks: list[ProbeTask] = []
         for program, blob in zip(self._programs, self._blobs, strict=True):
             if any(op.uid in open for op in program.level.keyed):
                 tasks.append(ProbeTask(blob, stored))
             else:
                 for op in program.level.keyed:
-                    found += [requested_state(op, d, stored) for d in known_states(op).values()]
-        what = f"{self._spec.name}: ask operators for their state"
-        for answers in self._engine.run_tasks(what, tasks):
-            found += answers
-        return found
+                    requested += [requested_state(op, d, stored) for d in known_states(op).values()]
+        description = f"{self._spec.name}: ask operators for their state"
+        return [*requested, *chain.from_iterable(self._engine.run_tasks(description, tasks))]
 
     def _take_in(
         self, snapshot: Snapshot, claims: Match, fence: Fence, own: Manifest | None
@@ -249,21 +231,14 @@ class Starter:
         stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
         tasks = [
             IntakeTask(
-                blob,
-                partition,
-                stored,
-                self._storage,
-                fence.attempt,
-                fence.line,
-                snapshot.epoch,
+                blob, partition, stored, self._storage, fence.attempt, fence.line, snapshot.epoch
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)
             if program.level.keyed
             for partition in range(program.level.parallelism or 0)
         ]
-        what = f"{self._spec.name}: take in {snapshot.name}"
-        results = self._engine.run_tasks(what, tasks)
-        schemas = {schema.id: schema for _, found in results for schema in found}
+        results = self._engine.run_tasks(f"{self._spec.name}: take in {snapshot.name}", tasks)
+        schemas = {schema.id: schema for _, some in results for schema in some}
         return Manifest(
             job=fence.job,
             job_id=fence.job_id,
@@ -286,26 +261,29 @@ class Starter:
         self, snapshot: Snapshot, claims: Match, fence: Fence, *, copied: bool
     ) -> dict[str, SourcePosition]:
         """The positions under the names sources have now; their logs in the job's own directory."""
-        uids = {op.uid for op in snapshot.operators}
-
-        def path_of(file: LogFile) -> str:
-            return f"offsets/{fence.attempt}/{file.name}"
-
+        old_uids = {op.uid for op in snapshot.operators}
+        new_uids = {source.uid for source in self._plan.sources}
         positions: dict[str, SourcePosition] = {}
         for leaf in leaf_names(self._plan):
-            now = source_uid(leaf, {source.uid for source in self._plan.sources})
+            now = source_uid(leaf, new_uids)
             before = claims.sources.get(now)
             if before is None or now in claims.rewound_sources:
                 continue
             for old, position in snapshot.sources.items():
                 same_input = old.removeprefix(before) == leaf.removeprefix(now)
-                if source_uid(old, uids) == before and same_input:
+                if source_uid(old, old_uids) == before and same_input:
                     positions[leaf] = position
-                    if copied:
-                        positions[leaf] = copy_source_log(
-                            position, snapshot.storage, self._storage, path_of
-                        )
-        return positions
+        if not copied:
+            return positions
+        return {
+            leaf: copy_source_log(
+                position,
+                snapshot.storage,
+                self._storage,
+                lambda log: f"offsets/{fence.attempt}/{log.name}",
+            )
+            for leaf, position in positions.items()
+        }
 
 
 def _fits_as_it_is(own: Manifest, claims: Match) -> bool:

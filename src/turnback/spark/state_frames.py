@@ -1,92 +1,56 @@
-"""State of snapshots as DataFrames, and DataFrames as state."""
+"""State of snapshots as DataFrames, and DataFrames as the state of new savepoints."""
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import reduce
 
-import pyarrow as pa
+import msgspec
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
+from turnback.checkpoint.manifest import SourcePosition
+from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, EntryReader, StatePair
-from turnback.snapshot.snapshot import Batches, StateReader, StoredRows, reading_spans
+from turnback.snapshot.metadata import SOURCES, SavedState, StatePart, file_name
+from turnback.snapshot.snapshot import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
+from turnback.snapshot.writer import (
+    PartCopier,
+    RowEncoder,
+    SpanCopier,
+    StateWriter,
+    copy_source_log,
+)
+from turnback.spark.worker import Task, map_batches, run_tasks, spark_job
+from turnback.state.files import StorageRef
 from turnback.state.schema import StateSchema
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, quote_name
-from turnback.worker.message import marked, unmarked
 
 _AS_TEXT = (Types.BIG_INT(), Types.SQL_TIME())
 
 
-class BatchTask(Protocol):
-    """Turns batches into others in a task; picklable."""
+def state_frame(
+    spark: SparkSession,
+    stored: StoredRows,
+    max_parallelism: int,
+    reader: type[StateReader | EntryReader] = StateReader,
+) -> DataFrame:
+    """A state as a table; read when the DataFrame is used, by tasks only.
 
-    @property
-    def schema(self) -> pa.Schema:
-        """What it gives."""
-
-    def __call__(self, batches: Batches) -> Batches:
-        """Do it."""
-
-
-@dataclass(frozen=True)
-class _Marked:
-    task: BatchTask
-
-    def __call__(self, batches: Batches) -> Batches:
-        try:
-            yield from self.task(batches)
-        except TurnbackError as e:
-            raise marked(e) from e
-
-
-def through(frame: DataFrame, task: BatchTask) -> DataFrame:
-    """A DataFrame whose partitions go through a task."""
-    row = as_type(task.schema)
-    assert isinstance(row, RowTypeInfo)
-    columns = zip(row.names, row.types, strict=True)
-    ddl = ", ".join(f"{quote_name(name)} {type_.ddl()}" for name, type_ in columns)
-    return frame.mapInArrow(_Marked(task).__call__, ddl)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Raises what a task raised, without Spark's stack trace around it."""
-    try:
-        yield
-    except Exception as e:
-        cause = unmarked(e)
-        if cause is e:
-            raise
-        raise cause from None
-
-
-@contextmanager
-def described(spark: SparkSession, what: str) -> Iterator[None]:
-    """Lets Spark's UI show what its jobs are for."""
-    spark.sparkContext.setJobDescription(what)
-    try:
-        yield
-    finally:
-        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # removes it
-
-
-def state_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
-    """A state with typed columns; read when the DataFrame is used, by tasks only."""
+    It has typed columns, or with `EntryReader` the bytes of key, sub and value, which can be
+    compared between snapshots.
+    """
     spans = tuple(reading_spans(stored, max_parallelism))
-    return through(_numbers(spark, len(spans)), StateReader(stored, spans))
-
-
-def entries_frame(spark: SparkSession, stored: StoredRows, max_parallelism: int) -> DataFrame:
-    """A state as the bytes of key, sub and value, comparable between snapshots."""
-    spans = tuple(reading_spans(stored, max_parallelism))
-    return through(_numbers(spark, len(spans)), EntryReader(stored, spans))
+    # Not `spark.range`, whose known small size Spark would take for that of what is read: it would
+    # collect whole states in the driver to broadcast them.
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(len(spans))], len(spans))
+    frame = spark.createDataFrame(numbers, "number int", verifySchema=False)
+    return map_batches(frame, reader(stored, spans))
 
 
 def view_session(
@@ -104,25 +68,12 @@ def view_session(
     return session
 
 
-def _numbers(spark: SparkSession, size: int) -> DataFrame:
-    """One number per partition.
-
-    Not `spark.range`, whose known small size Spark would take for that of what is read: it would
-    collect whole states in the driver to broadcast them.
-    """
-    numbers = spark.sparkContext.parallelize([(i,) for i in range(size)], size)
-    return spark.createDataFrame(numbers, "number int", verifySchema=False)
-
-
 def check_columns(
     frame: DataFrame, schema: StateSchema, key_columns: tuple[str, ...] | None = None
 ) -> DataFrame:
     """The columns of a state, without key groups, out of a user's DataFrame.
 
-    Args:
-        frame: What the user brings; columns that are not needed are left out.
-        schema: The state it is to become.
-        key_columns: The columns that make up the key; by default there is one, ``key``.
+    The key is one column, ``key``, unless `key_columns` make it up. Other columns are left out.
 
     Raises:
         StateError: A column is missing or of another type.
@@ -134,17 +85,17 @@ def check_columns(
         del wanted["key"]
         selected.append(_key_column(frame, schema, key_columns))
     for name, type_ in wanted.items():
-        found = column_type(frame, name, schema)
-        if found != type_:
+        actual = column_type(frame, name, schema.title)
+        if actual != type_:
             raise StateError(
-                f"{_title(schema)}: column {name!r} is {found}, expected {type_}; cast it, or "
+                f"{schema.title}: column {name!r} is {actual}, expected {type_}; cast it, or "
                 f"declare the state with the type it has"
             )
-        selected.append(_column(name))
+        selected.append(F.col(quote_name(name)))
     return frame.select(*selected)
 
 
-def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
+def column_type(frame: DataFrame, name: str, state: str) -> TypeInfo:
     """The type of a user's column.
 
     Raises:
@@ -152,29 +103,32 @@ def column_type(frame: DataFrame, name: str, schema: StateSchema) -> TypeInfo:
     """
     if name not in frame.columns:
         raise StateError(
-            f"{_title(schema)}: there is no column {name!r}, only "
+            f"{state}: there is no column {name!r}, only "
             f"{', '.join(map(repr, frame.columns)) or 'none'}; rename or add it"
         )
     try:
         return as_type(frame.schema[name].dataType)
     except UnsupportedTypeError as e:
-        raise StateError(f"{_title(schema)}: column {name!r} cannot be state: {e}") from e
+        raise StateError(f"{state}: column {name!r} cannot be state: {e}") from e
 
 
 def _key_column(frame: DataFrame, schema: StateSchema, columns: tuple[str, ...]) -> Column:
     types = schema.key.type_infos()
     for name, type_ in zip(columns, types, strict=True):
-        if column_type(frame, name, schema) != type_ or not _is_native(type_):
+        if column_type(frame, name, schema.title) != type_ or not _is_native(type_):
             raise StateError(
-                f"{_title(schema)}: {name!r} cannot be a key column, because a savepoint holds "
+                f"{schema.title}: {name!r} cannot be a key column, because a savepoint holds "
                 f"{type_} as text; key the stream by another column"
             )
     if len(columns) == 1:
-        return _column(columns[0]).alias("key")
-    return F.struct(*[_column(c).alias(f"f{i}") for i, c in enumerate(columns)]).alias("key")
+        return F.col(quote_name(columns[0])).alias("key")
+    parts = [F.col(quote_name(name)).alias(f"f{i}") for i, name in enumerate(columns)]
+    return F.struct(*parts).alias("key")
 
 
-def grouped(frame: DataFrame, schema: StateSchema, max_parallelism: int) -> tuple[DataFrame, bool]:
+def with_key_groups(
+    frame: DataFrame, schema: StateSchema, max_parallelism: int
+) -> tuple[DataFrame, bool]:
     """Put the key group before the columns of a state, if Spark can compute it.
 
     Returns:
@@ -195,23 +149,15 @@ def _is_native(type_: TypeInfo) -> bool:
     return type_ not in _AS_TEXT
 
 
-def _column(name: str) -> Column:
-    return F.col(f"`{name.replace('`', '``')}`")
-
-
-def _title(schema: StateSchema) -> str:
-    return f"state {schema.name!r} of operator {schema.uid!r}"
-
-
 def changes_frame(spark: SparkSession, pair: StatePair) -> DataFrame:
     """What changed in a state: key, position or map_key, change, old and new."""
     joined = _joined(spark, pair).where(F.col("change") != Change.UNCHANGED.value)
-    return through(joined, ChangeDecoder(pair.schema))
+    return map_batches(joined, ChangeDecoder(pair.schema))
 
 
 def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
-    old = entries_frame(spark, pair.old, pair.old_groups).alias("a")
-    new = entries_frame(spark, pair.new, pair.new_groups).alias("b")
+    old = state_frame(spark, pair.old, pair.old_groups, EntryReader).alias("a")
+    new = state_frame(spark, pair.new, pair.new_groups, EntryReader).alias("b")
     same = F.col("a.key") == F.col("b.key")
     if pair.schema.kind in ("list", "map"):
         same = same & (F.col("a.sub") == F.col("b.sub"))
@@ -232,9 +178,90 @@ def count_changes(spark: SparkSession, pairs: Sequence[StatePair]) -> list[dict[
         _joined(spark, pair).groupBy("change").count().withColumn("pair", F.lit(i))
         for i, pair in enumerate(pairs)
     ]
-    whole = frames[0]
-    for frame in frames[1:]:
-        whole = whole.unionByName(frame)
-    with plain_errors(), described(spark, "diff of savepoints"):
-        found = Counter({(r["pair"], Change(r["change"])): r["count"] for r in whole.collect()})
-    return [{change: found[i, change] for change in Change} for i in range(len(pairs))]
+    union = reduce(DataFrame.unionByName, frames)
+    with spark_job(spark, "diff of savepoints"):
+        counts = Counter({(r["pair"], Change(r["change"])): r["count"] for r in union.collect()})
+    return [{change: counts[i, change] for change in Change} for i in range(len(pairs))]
+
+
+# -- savepoints that no job takes: state that users bring, or take over from other snapshots
+
+
+@dataclass(frozen=True)
+class CopiedState:
+    """State of another snapshot, unchanged, and the number of key groups there."""
+
+    stored: StoredRows
+    max_parallelism: int
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        return state_frame(spark, self.stored, self.max_parallelism).drop("key_group")
+
+
+StateContent = CopiedState | DataFrame
+"""Copied, or what the user gives: the columns of the state without key groups, checked."""
+
+
+@dataclass(frozen=True)
+class SavepointPosition:
+    """Where a source goes on, and where the list of files it has seen is, if it keeps one."""
+
+    position: SourcePosition
+    storage: StorageRef | None = None
+
+
+@dataclass(frozen=True)
+class SavepointFiles:
+    """Writes the state and the positions of a savepoint that no job has taken."""
+
+    spark: SparkSession
+    target: StorageRef
+    max_parallelism: int
+    epoch: int
+    writer: str
+
+    def write_state(self, schema: StateSchema, content: StateContent) -> SavedState:
+        """Write a state; its files are durable when this returns."""
+        if not isinstance(content, CopiedState):
+            parts = self._write(schema, content, self.epoch)
+        elif content.max_parallelism != self.max_parallelism:
+            parts = self._write(schema, content.frame(self.spark), None)
+        else:
+            parts = self._copy(schema, content)
+        return SavedState(schema, sum(part.rows for part in parts), parts)
+
+    def copy_source(self, source: SavepointPosition) -> SourcePosition:
+        """Copy what belongs to the position of a source."""
+        if source.storage is None:  # an offset alone
+            return source.position
+        return copy_source_log(
+            source.position,
+            source.storage,
+            self.target,
+            lambda _: f"{SOURCES}/{file_name(self.writer, uuid.uuid4().hex)}",
+        )
+
+    def _copy(self, schema: StateSchema, copied: CopiedState) -> tuple[StatePart, ...]:
+        stored, target, writer = copied.stored, self.target, self.writer
+        tasks: list[Task[tuple[StatePart, ...]]] = [
+            PartCopier(schema, part, stored.storage, target, writer) for part in stored.parts
+        ]
+        for span in reading_spans(stored, copied.max_parallelism) if stored.files else ():
+            tasks.append(SpanCopier(schema, stored, span, target, writer))
+        results = run_tasks(self.spark, f"savepoint: copy {schema.title}", tasks)
+        return tuple(part for parts in results for part in parts)
+
+    def _write(
+        self, schema: StateSchema, frame: DataFrame, epoch: int | None
+    ) -> tuple[StatePart, ...]:
+        """Encode, bring the rows of a key group together, sort, write."""
+        groups = self.max_parallelism
+        frame, by_spark = with_key_groups(frame, schema, groups)
+        rows = map_batches(frame, RowEncoder(schema, groups, by_spark, epoch))
+        setting = self.spark.conf.get("spark.sql.shuffle.partitions", "200")
+        size = min(groups, int(setting or "200"))
+        partition = F.expr(f"CAST(`group` * {size} DIV {groups} AS INT)")
+        rows = rows.repartitionById(size, partition).sortWithinPartitions("group", "key", "sub")
+        with spark_job(self.spark, f"savepoint: write {schema.title}"):
+            records = map_batches(rows, StateWriter(schema, self.target, self.writer)).collect()
+        return tuple(msgspec.json.decode(row["part"], type=StatePart) for row in records)

@@ -1,3 +1,5 @@
+"""What Spark runs in its Python workers: tasks beside the epochs, and the levels of an epoch."""
+
 from __future__ import annotations
 
 import atexit
@@ -5,21 +7,26 @@ import logging
 import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import TurnbackError
+from turnback.types.columns import stream_ddl
+from turnback.types.hints import as_type
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import Order, TaskName, marked, unmarked
 from turnback.worker.program import load_program
 
 T_co = TypeVar("T_co", covariant=True)
+Batches = Iterator[pa.RecordBatch]
 
-_RESULTS = pa.schema([("number", pa.int64()), ("result", pa.binary())])
+_LOG = logging.getLogger(__name__)
+_MAX_INSTANCES = 64
 
 
 class Task(Protocol[T_co]):
@@ -29,55 +36,79 @@ class Task(Protocol[T_co]):
         """Do it."""
 
 
-def run_tasks(spark: SparkSession, what: str, tasks: Sequence[Task[T_co]]) -> list[T_co]:
-    """Run tasks as one Spark job, each as a task of its own.
+class BatchTask(Protocol):
+    """Turns batches into others in a task; picklable."""
 
-    They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
-    would have to be started, and load everything, besides those that are there.
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches that it returns."""
 
-    Returns:
-        The results, in the order of the tasks.
+    def __call__(self, batches: Batches) -> Batches:
+        """Do it."""
 
-    Raises:
-        TurnbackError: What a task raised, without Spark's stack trace around it.
-    """
-    if not tasks:
-        return []
-    spark.sparkContext.setJobDescription(what)
+
+@contextmanager
+def spark_job(spark: SparkSession, description: str) -> Iterator[None]:
+    """Describe a job in Spark's UI; what its tasks raise is raised without Spark's stack trace."""
+    spark.sparkContext.setJobDescription(description)
     try:
-        numbers = spark.range(0, len(tasks), 1, len(tasks))
-        worker = _Worker(tuple(tasks))
-        rows = numbers.mapInArrow(worker.__call__, "number bigint, result binary").collect()
+        yield
     except Exception as e:
         cause = unmarked(e)
         if cause is e:
             raise
         raise cause from None
     finally:
-        spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
-    found = {row["number"]: pickle.loads(row["result"]) for row in rows}
-    return [found[number] for number in range(len(tasks))]
+        spark.sparkContext.setJobDescription(None)  # type: ignore[arg-type] # removes it
+
+
+def map_batches(frame: DataFrame, task: BatchTask) -> DataFrame:
+    """A DataFrame whose partitions go through a task."""
+    return frame.mapInArrow(_Marked(task).__call__, stream_ddl(as_type(task.schema)))
 
 
 @dataclass(frozen=True)
-class _Worker:
+class _Marked:
+    task: BatchTask
+
+    def __call__(self, batches: Batches) -> Batches:
+        try:
+            yield from self.task(batches)
+        except TurnbackError as e:
+            raise marked(e) from e
+
+
+def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]) -> list[T_co]:
+    """Run tasks as one Spark job; return their results, in the order of the tasks.
+
+    They go through a DataFrame, as epochs do: Spark gives functions of RDDs other workers, which
+    would have to be started, and load everything, besides those that are there.
+
+    Raises:
+        TurnbackError: What a task raised, without Spark's stack trace around it.
+    """
+    if not tasks:
+        return []
+    numbers = spark.range(0, len(tasks), 1, len(tasks))
+    with spark_job(spark, description):
+        rows = map_batches(numbers, _TaskRunner(tuple(tasks))).collect()
+    results = {row["number"]: pickle.loads(row["result"]) for row in rows}
+    return [results[number] for number in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class _TaskRunner:
     tasks: tuple[Task[Any], ...]
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([("number", pa.int64()), ("result", pa.binary())])
+
+    def __call__(self, batches: Batches) -> Batches:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                try:
-                    result = pickle.dumps(self.tasks[number].run())
-                except TurnbackError as e:
-                    raise marked(e) from e
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int64()), pa.array([result], pa.binary())],
-                    schema=_RESULTS,
-                )
-
-
-_LOG = logging.getLogger(__name__)
-_KEPT = 64
+                result = pickle.dumps(self.tasks[number].run())
+                yield pa.RecordBatch.from_arrays([[number], [result]], schema=self.schema)
 
 
 class InstanceKey(NamedTuple):
@@ -98,21 +129,16 @@ _instances: OrderedDict[InstanceKey, LevelInstance] = OrderedDict()
 
 @dataclass(frozen=True)
 class LevelTask:
-    """What Spark calls in each task of a level.
-
-    Attributes:
-        blob: The pickled `LevelProgram`, the same bytes in every epoch.
-        level: Index of the level.
-        shared: Whether one instance serves all partitions (a level without state).
-        order: What to do in this epoch.
-    """
+    """What Spark calls in each task of a level."""
 
     blob: bytes
+    """The pickled `LevelProgram`, the same bytes in every epoch."""
     level: int
     shared: bool
+    """Whether one instance serves all partitions (a level without state)."""
     order: Order
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Batches) -> Batches:
         context = TaskContext.get()
         assert context is not None
         name = TaskName(
@@ -125,7 +151,7 @@ class LevelTask:
         order = self.order
         key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
         try:
-            yield from self._instance(key, name.partition).run(self.order, name, batches)
+            yield from self._instance(key, name.partition).run(order, name, batches)
         except TurnbackError as e:
             _discard(key)
             raise marked(e) from e
@@ -157,7 +183,7 @@ def _evict(newest: InstanceKey) -> None:
         same_job = key.directory == newest.directory
         if same_job and key.line != newest.line and key.attempt <= newest.attempt:
             _instances.pop(key).close()
-    while len(_instances) > _KEPT:
+    while len(_instances) > _MAX_INSTANCES:
         _instances.popitem(last=False)[1].close()
 
 

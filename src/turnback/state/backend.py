@@ -80,15 +80,7 @@ class KeyedStateBackend(KeyContext):
             handle.drain(builder)
 
     def _schema(self, descriptor: StateDescriptor) -> StateSchema:
-        sub = descriptor.key_type
-        return StateSchema(
-            uid=self.uid,
-            name=descriptor.name,
-            kind=descriptor.kind,
-            key=KeySchema.of(self._codec),
-            value=descriptor.type.describe(),
-            sub=None if sub is None else sub.describe(),
-        )
+        return StateSchema.of(self.uid, descriptor, KeySchema.of(self._codec))
 
     def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
         descriptor.check()

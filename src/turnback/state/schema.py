@@ -18,6 +18,7 @@ import xxhash
 from turnback.types.typeinfo import Descriptor, TypeInfo, type_from_descriptor
 
 if TYPE_CHECKING:
+    from turnback.program.descriptors import StateDescriptor
     from turnback.types.keys import KeyCodec
 
 KINDS = ("value", "list", "map", "reducing", "aggregating")
@@ -63,9 +64,26 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     value: Descriptor
     sub: Descriptor = None
 
+    @classmethod
+    def of(cls, uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
+        sub = descriptor.key_type
+        return cls(
+            uid=uid,
+            name=descriptor.name,
+            kind=descriptor.kind,
+            key=key,
+            value=descriptor.type.describe(),
+            sub=None if sub is None else sub.describe(),
+        )
+
     @property
     def id(self) -> tuple[str, str]:
         return (self.uid, self.name)
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"state {self.name!r} of operator {self.uid!r}"
 
     def differences(self, other: StateSchema) -> list[tuple[str, Any, Any]]:
         """What keeps values of one from being read as the other: (what, self's, other's)."""

@@ -27,11 +27,11 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.program.plan import Plan
-from turnback.sources.frames import encode_collection
 from turnback.spark.engine import EpochInput, Sources
 from turnback.spark.internals import pickle_by_value
 from turnback.spark.job import JobSpec
 from turnback.spark.scratch import Positions
+from turnback.spark.sources import encode_collection
 from turnback.spark.worker import Task
 from turnback.storage.base import Storage
 from turnback.testing.levels import Levels

@@ -23,7 +23,7 @@ from turnback.job.directory import JobDirectory
 from turnback.program.graph import StreamGraph
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
-from turnback.sources.frames import CollectionReader
+from turnback.spark.sources import CollectionReader
 from turnback.state.backend import sub_codec
 from turnback.state.files import StorageRef
 from turnback.types.columns import Batch, stream_columns, stream_schema

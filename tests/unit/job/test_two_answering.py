@@ -39,7 +39,7 @@ def drive(storage: InterleavedStorage, name: str) -> None:
     tenure = Tenure(directory)
     requests = Requests(storage, own_attempt=tenure.check)
     try:
-        tenure.take(take_fence(CheckpointLog(storage), nonce=name).attempt)
+        tenure.attempt = take_fence(CheckpointLog(storage), nonce=name).attempt
         for _ in range(POLLS):
             for request in requests.open():
                 requests.finish(request.id, RequestOutcome(RequestState.COMPLETED, path=name))

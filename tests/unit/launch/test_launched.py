@@ -8,22 +8,14 @@ from typing import Any
 
 import pytest
 
-from turnback import ClaimMode
-from turnback.api.launched import Launched, Start
+from turnback import ClaimMode, RestartStrategies
+from turnback.api.launched import Launched
+from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import ConfigurationError
 from turnback.job.run import Launch, RunDirectory
+from turnback.spark.job import JobSpec
 
-START = Start(
-    name="job",
-    start_from=None,
-    fresh=False,
-    allow_non_restored_state=False,
-    renames={},
-    fork=False,
-    allow_pickled_state=False,
-    take_over_sinks=False,
-    claim_mode=ClaimMode.NO_CLAIM,
-)
+SPEC = JobSpec("job", "root", CheckpointSettings(), RestartStrategies.no_restart())
 
 
 def launched(tmp_path: Path, **said: Any) -> Launched:
@@ -31,12 +23,13 @@ def launched(tmp_path: Path, **said: Any) -> Launched:
 
 
 def test_what_the_command_line_does_not_say_stays(tmp_path: Path) -> None:
-    start = replace(START, start_from="chk-7", renames={"a": "b"}, claim_mode=ClaimMode.CLAIM)
-    assert launched(tmp_path).override(start) == start
+    spec = replace(SPEC, start_from="chk-7", renames={"a": "b"}, claim_mode=ClaimMode.CLAIM)
+    one = launched(tmp_path, arguments=("-v",))
+    assert one.override(spec) == replace(spec, run=one.run, script=("job.py", "-v"))
 
 
 def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
-    found = launched(
+    one = launched(
         tmp_path,
         name="other",
         start_from="/sp",
@@ -46,8 +39,10 @@ def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
         allow_pickled_state=True,
         take_over_sinks=True,
         claim_mode="claim",
-    ).override(replace(START, fresh=True, renames={"a": "b", "d": "e"}))
-    assert found == Start(
+    )
+    spec = one.override(replace(SPEC, fresh=True, renames={"a": "b", "d": "e"}))
+    assert spec == replace(
+        SPEC,
         name="other",
         start_from="/sp",
         fresh=False,
@@ -57,11 +52,13 @@ def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
         allow_pickled_state=True,
         take_over_sinks=True,
         claim_mode=ClaimMode.CLAIM,
+        run=one.run,
+        script=("job.py",),
     )
 
 
 def test_fresh_wins_over_a_snapshot_in_the_code(tmp_path: Path) -> None:
-    found = launched(tmp_path, fresh=True).override(replace(START, start_from="chk-7"))
+    found = launched(tmp_path, fresh=True).override(replace(SPEC, start_from="chk-7"))
     assert (found.start_from, found.fresh) == (None, True)
 
 
@@ -72,32 +69,32 @@ def test_a_driver_that_is_started_again_goes_on(
 ) -> None:
     again = launched(tmp_path, **said)
     again.run.set_running(1)
-    found = again.override(replace(START, **coded))
+    found = again.override(replace(SPEC, **coded))
     assert (found.start_from, found.fresh) == (None, False)
-    assert again.resumed
+    assert found.resumed
 
 
 @pytest.mark.parametrize("said", [True, False])
 def test_what_was_taken_over_is_not_taken_back_by_a_restart(tmp_path: Path, said: bool) -> None:
     """Two jobs whose supervisors both took over would take from each other for ever."""
-    start = replace(START, take_over_sinks=not said)
+    spec = replace(SPEC, take_over_sinks=not said)
     one = launched(tmp_path, take_over_sinks=said)
-    assert one.override(start).take_over_sinks
-    assert not one.override(start).take_over_sinks
+    assert one.override(spec).take_over_sinks
+    assert not one.override(spec).take_over_sinks
     again = launched(tmp_path, take_over_sinks=said)
     again.run.set_running(1)
-    assert not again.override(start).take_over_sinks
+    assert not again.override(spec).take_over_sinks
 
 
 def test_a_program_that_runs_its_job_again_goes_on_with_it(tmp_path: Path) -> None:
     one = launched(tmp_path, name="other", start_from="/sp")
-    assert one.override(START).start_from == "/sp"
-    again = one.override(START)
+    assert one.override(SPEC).start_from == "/sp"
+    again = one.override(SPEC)
     assert (again.name, again.start_from) == ("other", None)
 
 
 def test_a_program_with_two_jobs_is_refused(tmp_path: Path) -> None:
     one = launched(tmp_path)
-    one.override(START)
+    one.override(SPEC)
     with pytest.raises(ConfigurationError, match="'job' and 'second'"):
-        one.override(replace(START, name="second"))
+        one.override(replace(SPEC, name="second"))

@@ -19,7 +19,7 @@ from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.errors import CheckpointError, FencedError
 from turnback.job.directory import JobDirectory
-from turnback.job.request import RequestKind, RequestSpec, RequestState
+from turnback.job.request import Progress, Request, RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
 from turnback.job.status import JobState, StatusUpdate
 from turnback.snapshot.directory import SavepointDirectory
@@ -121,15 +121,18 @@ class Driver:
         self.error: BaseException | None = None
         self.cancelled, self.killed = threading.Event(), threading.Event()
         self.stopped, self.go_on = threading.Event(), threading.Event()
-        self._resumed, self._restarts = resumed, restarts
+        self._restarts = restarts
         self._stop_at, self._kill_at = stop_at, kill_at
         self.on_attempt: Callable[[FakeAttempt], None] = lambda attempt: None
+        supervised: Any = object()
         spec = JobSpec(
             "job",
             "memory://",
             CheckpointSettings(),
             RestartStrategies.no_restart(),
             savepoints=SavepointSettings(directory=world.saved),
+            run=supervised,
+            resumed=resumed,
         )
         engine: Any = SimpleNamespace(lost=lambda: None)
         plan: Any = None
@@ -178,7 +181,7 @@ class Driver:
 
     def _run(self) -> None:
         info = self.directory.open()
-        self.service.start(0, resumed=self._resumed, supervised=True)
+        self.service.start(0)
         give_up = False
         try:
             while True:
@@ -330,15 +333,21 @@ class FakeExporter:
         pass
 
     def export(
-        self, manifest: Manifest, order: Any, created_ms: int, on_progress: Any
+        self,
+        request: Request,
+        manifest: Manifest,
+        origin: Any,
+        directory: Any,
+        created_ms: int,
+        on_progress: Any,
     ) -> SavepointMetadata:
         self.before()
         if self.error is not None:
             raise self.error
         self.exported.append(manifest.number)
-        on_progress(1, 1, 0)
+        on_progress(Progress(1, 1, 0, created_ms))
         return SavepointMetadata(
-            id=order.id,
+            id=request.id,
             turnback_version="0",
             type=SavepointFormat.CANONICAL,
             job="job",
@@ -347,8 +356,8 @@ class FakeExporter:
             checkpoint=manifest.number,
             epoch=manifest.epoch,
             created_ms=created_ms,
-            trigger=order.trigger,
-            label=order.label,
+            trigger="test",
+            label=request.label,
             max_parallelism=128,
             sources={},
             operators=(),

@@ -67,22 +67,20 @@ def test_streams_come_in_the_order_of_the_plan() -> None:
     a, b, c = (Node("StreamingRelation") for _ in range(3))
     static = Node("LogicalRelation", streaming=False)
     plan = Node("Union", [Node("Project", [a]), Node("Join", [b, static]), c])
-    found = nodes_of(plan)
-    assert found.leaves == (a, b, c)
-    assert found.stateful == ()
+    assert nodes_of(plan) == ([a, b, c], [])
 
 
 @pytest.mark.parametrize("name", ["Aggregate", "Deduplicate", "Distinct", "GlobalLimit"])
 def test_state_of_sparks_own_is_found(name: str) -> None:
     stream = Node("StreamingRelation")
-    assert nodes_of(Node("Project", [Node(name, [stream])])).stateful == (name,)
+    assert nodes_of(Node("Project", [Node(name, [stream])]))[1] == [name]
     static = Node(name, [Node("LogicalRelation", streaming=False)], streaming=False)
-    assert nodes_of(Node("Join", [stream, static])).stateful == ()
+    assert nodes_of(Node("Join", [stream, static]))[1] == []
 
 
 def test_only_a_join_of_two_streams_keeps_state() -> None:
     plan = Node("Join", [Node("StreamingRelation"), Node("StreamingRelation")])
-    assert nodes_of(plan).stateful == ("Join",)
+    assert nodes_of(plan)[1] == ["Join"]
 
 
 def test_streams_without_a_name_are_numbered() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from turnback import StreamExecutionEnvironment
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
-from turnback.spark import selftest
-from turnback.spark.selftest import check_spark
-from turnback.spark.session import spark_session
+from turnback.spark import session as session_module
+from turnback.spark.session import check_spark, spark_session
 
 
 class Context:
@@ -29,7 +28,7 @@ def session(version: str) -> Any:
 def tried(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions on which a query was tried."""
     tried: list[Any] = []
-    monkeypatch.setattr(selftest, "_try_restore", lambda spark: tried.append(spark))
+    monkeypatch.setattr(session_module, "_try_restore", lambda spark: tried.append(spark))
     return tried
 
 
@@ -56,7 +55,7 @@ def test_releases_that_were_tested_are_taken_as_they_are(version: str, tried: li
 
 def test_a_spark_that_behaves_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = session("4.3.9")
-    monkeypatch.setattr(selftest, "_try_restore", lambda _: "it has read too much")
+    monkeypatch.setattr(session_module, "_try_restore", lambda _: "it has read too much")
     for _ in range(2):
         with pytest.raises(
             ConfigurationError, match=r"this Spark 4\.3\.9 .*: it has read too much"
@@ -68,7 +67,7 @@ def test_a_spark_without_the_insides_is_refused(monkeypatch: pytest.MonkeyPatch)
     def fail(_: Any) -> None:
         raise TypeError("no such method: cloneSession")
 
-    monkeypatch.setattr(selftest, "_try_restore", fail)
+    monkeypatch.setattr(session_module, "_try_restore", fail)
     with pytest.raises(ConfigurationError, match="no such method: cloneSession"):
         check_spark(session("4.3.9"))
     lost = session("4.3.9")

@@ -341,7 +341,7 @@ def test_requests_that_ended_long_ago_are_forgotten_while_the_job_runs(
     for _ in range(20):
         last = world.ask(RequestKind.SAVEPOINT)
         world.result(last)
-    driver.service._poked.set()
+    driver.service._wake.set()
     eventually(lambda: len(world.requests.ids()) <= 5 + 3)
     assert last in world.requests.ids()
     assert world.state() is JobState.RUNNING

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from turnback.program.graph import NodeKind
-from turnback.spark.engine import TaskReruns
+from turnback.spark.engine import has_rerun
 from turnback.worker.message import TaskAck, TaskName
 
 PLAN = SimpleNamespace(
@@ -22,8 +22,7 @@ def spark(speculation="false", **stages):
     found = {int(name.removeprefix("stage_")): state for name, state in stages.items()}
     tracker = SimpleNamespace(getStageInfo=found.get)
     conf = SimpleNamespace(get=lambda key, default: speculation)
-    context = SimpleNamespace(statusTracker=lambda: tracker, getConf=lambda: conf)
-    return SimpleNamespace(sparkContext=context)
+    return SimpleNamespace(statusTracker=lambda: tracker, getConf=lambda: conf)
 
 
 def stage(attempt=0, failed=0):
@@ -35,7 +34,7 @@ def acks(*names: tuple[int, TaskName]) -> list[TaskAck]:
 
 
 @pytest.mark.parametrize(
-    ("tries", "session", "expected"),
+    ("tries", "context", "expected"),
     [
         (0, spark(stage_8=stage()), False),
         (0, spark(), False),  # Spark has forgotten the stage
@@ -46,14 +45,14 @@ def acks(*names: tuple[int, TaskName]) -> list[TaskAck]:
     ],
     ids=["once", "forgotten", "task again", "stage again", "one failed", "speculation"],
 )
-def test_a_task_that_writes_to_a_sink(tries, session, expected):
+def test_a_task_that_writes_to_a_sink(tries, context, expected):
     found = acks((0, TaskName(0, 11, 7)), (1, TaskName(0, 12, 8, tries)))
-    assert TaskReruns(session, PLAN).happened(found) is expected
+    assert has_rerun(context, PLAN, found) is expected
 
 
 def test_tasks_without_sinks_do_not_matter():
-    session = spark(stage_7=stage(1, 1), stage_8=stage())
+    context = spark(stage_7=stage(1, 1), stage_8=stage())
     found = acks((0, TaskName(0, 11, 7, 3)), (1, TaskName(0, 12, 8)))
-    assert not TaskReruns(session, PLAN).happened(found)
+    assert not has_rerun(context, PLAN, found)
     without = SimpleNamespace(levels=PLAN.levels[:1])
-    assert not TaskReruns(spark("true"), without).happened(found)
+    assert not has_rerun(spark("true"), without, found)

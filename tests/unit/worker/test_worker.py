@@ -94,7 +94,7 @@ class TestInstances:
         assert Pass.closed == ["closed"]
 
     def test_only_so_many_are_kept(self, monkeypatch):
-        monkeypatch.setattr(worker, "_KEPT", 3)
+        monkeypatch.setattr(worker, "_MAX_INSTANCES", 3)
         first = self.instance()
         for partition in (1, 2):
             self.instance(partition=partition)

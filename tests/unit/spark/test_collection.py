@@ -10,7 +10,7 @@ import pytest
 
 from turnback import Row, Types
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.sources.frames import CollectionReader, _encoded, _type_of, collection_frame
+from turnback.spark.sources import CollectionReader, _encoded, _type_of, encode_collection
 from turnback.types.columns import Batch
 
 
@@ -81,11 +81,11 @@ def test_a_list_that_became_shorter():
 
 def test_lists_that_cannot_be_read():
     with pytest.raises(PlanError, match="the list is empty, so its type must be given"):
-        collection_frame(None, [], None)
+        encode_collection([], None)
     with pytest.raises(ElementTypeError, match=r"from_collection: field 'n': 'two'"):
-        collection_frame(None, [("a", 1), ("b", "two")], "k string, n bigint")
+        encode_collection([("a", 1), ("b", "two")], "k string, n bigint")
     with pytest.raises(PlanError, match=r"too many to travel.*use from_files"):
-        collection_frame(None, [b"x" * (1 << 24)] * 5, None)
+        encode_collection([b"x" * (1 << 24)] * 5, None)
 
 
 def test_the_data_is_text_as_options_must_be():
