@@ -64,7 +64,7 @@ class Levels:
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
         """The input of the first level: a task per batch, and the coordinator's barriers."""
         layout = source_layout(self._plan)
-        channels = {channel.producer: channel for channel in layout.channels}
+        channels = {channel.producer: channel.id for channel in layout.channels}
         tasks: Partitions = {}
         for source in self._plan.sources:
             for batch in inputs.get(source.uid, ()):
