@@ -58,8 +58,8 @@ class StateDescriptor:
     instance, by the state's handle. Immutable; equal descriptors describe the same stored state.
 
     When a job starts from state that was stored with another type, fields are matched by name: new
-    ones get the default of their class or None, others are dropped, numbers may become wider. What
-    else has to happen is said by options, which are no part of the stored state:
+    ones get the default of their class or None, others are dropped, numbers may become wider. All
+    else is controlled by options, which are not part of the stored state:
 
     - ``aliases``: old names of renamed fields, ``{"clicks": "click_count"}``. A field inside of
       another is written as a path, ``{"user.clicks": "click_count"}``, where lists and maps on the
