@@ -227,7 +227,8 @@ def test_what_cannot_be_a_harness(tmp_path: Path) -> None:
 
 def test_the_methods_of_turnback_are_left_as_they_were(tmp_path: Path) -> None:
     def wrapped() -> list[str]:
-        methods = {m for points in POINTS.values() for point in points for m in point.methods}
+        points = [point for points in POINTS.values() for point in points]
+        methods = {m for point in points for m in (point.method, point.during) if m}
         found = []
         for method in methods:
             module, _, name = method.partition(":")

@@ -7,7 +7,8 @@ import pytest
 from faults import POINTS
 from faults.turnback_faults import install
 
-METHODS = sorted({m for points in POINTS.values() for point in points for m in point.methods})
+ALL = [point for points in POINTS.values() for point in points]
+METHODS = sorted({m for point in ALL for m in (point.method, point.during) if m})
 
 
 @pytest.mark.parametrize(

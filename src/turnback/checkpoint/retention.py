@@ -25,8 +25,7 @@ class PinnedFiles:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._paths: dict[int, frozenset[str]] = {}
-        self._next = 0
+        self._pinned: dict[PinnedCheckpoint, frozenset[str]] = {}
         self._on_unpin: Callable[[], None] = lambda: None
 
     def on_unpin(self, callback: Callable[[], None]) -> None:
@@ -34,24 +33,21 @@ class PinnedFiles:
         with self._lock:
             self._on_unpin = callback
 
-    def pin(self, paths: Collection[str]) -> int:
-        """Keep files; return the token that unpins them."""
+    def pin(self, checkpoint: PinnedCheckpoint) -> None:
         with self._lock:
-            self._next += 1
-            self._paths[self._next] = frozenset(paths)
-            return self._next
+            self._pinned[checkpoint] = frozenset(checkpoint.manifest.files())
 
-    def unpin(self, token: int) -> None:
-        """Let go of files; a second time changes nothing."""
+    def unpin(self, checkpoint: PinnedCheckpoint) -> None:
+        """Let go of its files; a second time changes nothing."""
         with self._lock:
-            known = self._paths.pop(token, None) is not None
+            known = self._pinned.pop(checkpoint, None) is not None
             on_unpin = self._on_unpin
         if known:
             on_unpin()
 
     def paths(self) -> frozenset[str]:
         with self._lock:
-            return frozenset[str]().union(*self._paths.values())
+            return frozenset[str]().union(*self._pinned.values())
 
 
 class PinnedCheckpoint:
@@ -63,11 +59,11 @@ class PinnedCheckpoint:
     def __init__(self, manifest: Manifest, pins: PinnedFiles) -> None:
         self.manifest = manifest
         self._pins = pins
-        self._token = pins.pin(manifest.files())
+        pins.pin(self)
 
     def release(self) -> None:
         """Let go of the files; those that nobody needs are deleted. May be called twice."""
-        self._pins.unpin(self._token)
+        self._pins.unpin(self)
 
     def __enter__(self) -> PinnedCheckpoint:
         return self

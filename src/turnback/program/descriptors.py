@@ -58,8 +58,8 @@ class StateDescriptor:
     instance, by the state's handle. Immutable; equal descriptors describe the same stored state.
 
     When a job starts from state that was stored with another type, fields are matched by name: new
-    ones get the default of their class or None, others are dropped, numbers may become wider. What
-    else has to happen is said by options, which are no part of the stored state:
+    ones get the default of their class or None, others are dropped, numbers may become wider. All
+    else is controlled by options, which are not part of the stored state:
 
     - ``aliases``: old names of renamed fields, ``{"clicks": "click_count"}``. A field inside of
       another is written as a path, ``{"user.clicks": "click_count"}``, where lists and maps on the
@@ -90,15 +90,15 @@ class StateDescriptor:
         self._declare(options, name, type)
 
     def _declare(self, options: EvolutionOptions, name: str, type: Any, *key_type: Any) -> None:
-        check_state_name(name)
-        (own, key), problem = _resolve(f"state {name!r}", type, *key_type)
+        state = f"state {check_state_name(name)!r}"
+        (own, key), problem = _resolve(state, type, *key_type)
         migrate_from, old = options.get("migrate_from"), None
         if migrate_from is not None:
-            (old, _), unreadable = _resolve(f"state {name!r}: migrate_from", migrate_from)
+            (old, _), unreadable = _resolve(f"{state}: migrate_from", migrate_from)
             problem = problem or unreadable
-        aliases = _checked_aliases(name, options.get("aliases"), own)
+        aliases = _checked_aliases(state, options.get("aliases"), own)
         rules = EvolutionRules(aliases, options.get("migrate"), old)
-        _check_migrate(name, rules, migrate_from is not None, own)
+        _check_migrate(state, rules, migrate_from is not None, own)
         fields = {"_type": own, "_key_type": key, "_problem": problem, "_rules": rules}
         vars(self).update(fields, name=name, attribute=None)
 
@@ -280,46 +280,44 @@ def _resolve(
 
 
 def _checked_aliases(
-    name: str, aliases: Mapping[str, str] | None, type_: TypeInfo | None
+    state: str, aliases: Mapping[str, str] | None, type_: TypeInfo | None
 ) -> tuple[tuple[str, str], ...]:
     """The aliases, if each gives one field of the type one name that no other field has."""
     if not isinstance(aliases, Mapping | None):
-        raise StateError(
-            f"state {name!r}: aliases maps new field names to old ones, got {aliases!r}"
-        )
+        raise StateError(f"{state}: aliases maps new field names to old ones, got {aliases!r}")
     # Without a type there is nothing to check against; check() raises why there is none.
     pairs = tuple((aliases or {}).items())
     rows = {} if type_ is None else _rows_by_path(type_)
     taken: set[tuple[str, str]] = set()
     for path, old in pairs if type_ is not None else ():
-        prefix, row = _row_of(name, path, rows)
+        prefix, row = _row_of(state, path, rows)
         if not isinstance(old, str) or not old:
-            raise StateError(f"state {name!r}: the old name of {path!r} must be text, got {old!r}")
+            raise StateError(f"{state}: the old name of {path!r} must be text, got {old!r}")
         if old in row.names:
             raise StateError(
-                f"state {name!r}: {path!r} cannot be read from {old!r}, which is itself a field "
+                f"{state}: {path!r} cannot be read from {old!r}, which is itself a field "
                 f"beside it; take the alias out, or use migrate="
             )
         if (prefix, old) in taken:
-            raise StateError(f"state {name!r}: two fields have the alias {old!r}; keep one of them")
+            raise StateError(f"{state}: two fields have the alias {old!r}; keep one of them")
         taken.add((prefix, old))
     return pairs
 
 
-def _row_of(name: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
+def _row_of(state: str, path: Any, rows: _Rows) -> tuple[str, RowTypeInfo]:
     """The row a field is in, and the path to that row."""
     matches = rows.get(path, [])
     if len(matches) == 1:
         return matches[0]
     if matches:
         raise StateError(
-            f"state {name!r}: the alias path {path!r} can be read in two ways, because a field has "
+            f"{state}: the alias path {path!r} can be read in two ways, because a field has "
             f"a dot in its name; use migrate="
         )
     near = get_close_matches(str(path), rows, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"its fields: {', '.join(rows) or 'none'}"
     raise StateError(
-        f"state {name!r}: aliases={{new name: old name}} names {path!r}, which is no field of its "
+        f"{state}: aliases={{new name: old name}} names {path!r}, which is no field of its "
         f"type; {hint}"
     )
 
@@ -340,25 +338,23 @@ def _rows_by_path(type_: TypeInfo, prefix: str = "") -> _Rows:
 
 
 def _check_migrate(
-    name: str, rules: EvolutionRules, has_old_type: bool, type_: TypeInfo | None
+    state: str, rules: EvolutionRules, has_old_type: bool, type_: TypeInfo | None
 ) -> None:
     """Refuse a migration that could not be carried out."""
     migrate = rules.migrate
     if migrate is None:
         if has_old_type:
-            raise StateError(f"state {name!r}: migrate_from= says what migrate= takes; give both")
+            raise StateError(f"{state}: migrate_from= says what migrate= takes; give both")
         return
     if not callable(migrate) or not _takes_one(migrate):
-        raise StateError(
-            f"state {name!r}: migrate must be a callable of one value, got {migrate!r}"
-        )
+        raise StateError(f"{state}: migrate must be a callable of one value, got {migrate!r}")
     if rules.aliases:
         raise StateError(
-            f"state {name!r}: migrate= replaces all other rules, aliases= too; drop one of them"
+            f"{state}: migrate= replaces all other rules, aliases= too; drop one of them"
         )
     if rules.migrate_from is not None and rules.migrate_from == type_:
         raise StateError(
-            f"state {name!r}: migrate_from is the very type it has now, so that old values cannot "
+            f"{state}: migrate_from is the very type it has now, so that old values cannot "
             f"be told from new ones; give the state a new name if the meaning of its values "
             f"changes, or leave migrate_from out if it was only another kind of state"
         )

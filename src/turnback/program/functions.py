@@ -150,14 +150,11 @@ class KeyedProcessFunction(Function, ABC):
     Declared state is known to the planner, and so checked, before anything runs.
     """
 
-    class Context(Protocol):
+    class Context(ProcessFunction.Context, Protocol):
         """What is known about the element at hand."""
 
         def get_current_key(self) -> Any:
             """The key of the element."""
-
-        def timestamp(self) -> int | None:
-            """The element's event time in milliseconds, if it has one."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:

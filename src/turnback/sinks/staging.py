@@ -163,7 +163,7 @@ class PublishRecord:
         self._own: dict[PurePosixPath, Epochs] = {}
 
     def covers(self, file: StagedFile) -> bool:
-        """Whether a file may have been published; raises `StorageError` if no record can tell."""
+        """Whether a file may have been published; raises `StorageError` if a record is bad."""
         if file.attempt is None:
             return False
         return self._read(file.home).get(file.attempt, -1) >= file.epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -25,6 +25,7 @@ from turnback.types.columns import Batch
 _KIND, _VERSION = "two-phase", 1
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class TwoPhaseCommitSink(Sink, Generic[T]):
@@ -149,24 +150,30 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         return _TwoPhaseCommitter(self, ctx)
 
 
-@contextmanager
-def _step(name: str, sink: object, step: str) -> Iterator[None]:
-    """Call a method of the user's sink, with an error that names both."""
-    try:
-        yield
-    except TurnbackError:
-        raise
-    except Exception as error:
-        raise SinkError(
-            f"{name}: {type(sink).__name__}.{step} failed: {type(error).__name__}: {error}"
-        ) from error
+class _Caller(Generic[T]):
+    """Calls the methods of a user's sink, with errors that name both."""
 
-
-class _TwoPhaseWriter(SinkWriter, Generic[T]):
-    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
-        self._sink, self._ctx = sink, ctx
+    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext | CommitterContext) -> None:
+        self._sink = sink
         self._name = name_sink(ctx.job, ctx.uid)
         self._decoder = _decoder(sink)
+
+    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
+        try:
+            return method(*args)
+        except TurnbackError:
+            raise
+        except Exception as error:
+            raise SinkError(
+                f"{self._name}: {type(self._sink).__name__}.{step} failed: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class _TwoPhaseWriter(_Caller[T], SinkWriter):
+    def __init__(self, sink: TwoPhaseCommitSink[T], ctx: WriterContext) -> None:
+        super().__init__(sink, ctx)
+        self._ctx = ctx
         self._txn: list[T] = []  # at most one; T may be anything, None included
         self._done = False
 
@@ -176,27 +183,22 @@ class _TwoPhaseWriter(SinkWriter, Generic[T]):
             return
         with self._abort_on_failure():
             if not self._txn:
-                with _step(self._name, self._sink, "begin"):
-                    self._txn.append(self._sink.begin(self._ctx))
-            with _step(self._name, self._sink, "write"):
-                self._sink.write_batch(self._txn[0], batch)
+                self._txn.append(self._call("begin", self._sink.begin, self._ctx))
+            self._call("write", self._sink.write_batch, self._txn[0], batch)
 
     def prepare(self) -> bytes | None:
         self._check_open()
         self._done = True
         if not self._txn:
             return None
-        with self._abort_on_failure(), _step(self._name, self._sink, "pre_commit"):
-            self._txn[0] = self._sink.pre_commit(self._txn[0])
         with self._abort_on_failure():
+            self._txn[0] = self._call("pre_commit", self._sink.pre_commit, self._txn[0])
             return _encode(self._txn[0], self._decoder, self._name)
 
     def abort(self) -> None:
         self._done = True
         if self._txn:
-            txn = self._txn.pop()
-            with _step(self._name, self._sink, "abort"):
-                self._sink.abort(txn)
+            self._call("abort", self._sink.abort, self._txn.pop())
 
     def _check_open(self) -> None:
         if self._done:
@@ -216,49 +218,43 @@ class _TwoPhaseWriter(SinkWriter, Generic[T]):
             raise
 
 
-class _TwoPhaseCommitter(Generic[T]):
+class _TwoPhaseCommitter(_Caller[T]):
     def __init__(self, sink: TwoPhaseCommitSink[T], ctx: CommitterContext) -> None:
-        self._sink, self._ctx = sink, ctx
-        self._name = name_sink(ctx.job, ctx.uid)
-        self._decoder = _decoder(sink)
+        super().__init__(sink, ctx)
+        self._ctx = ctx
         self._last_commit: Sequence[bytes] = ()
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         self._last_commit = transactions
         for txn in self._decode(transactions):
-            with _step(self._name, self._sink, "commit"):
-                self._sink.commit(txn)
+            self._call("commit", self._sink.commit, txn)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for txn in self._decode(transactions):
-            with _step(self._name, self._sink, "abort"):
-                self._sink.abort(txn)
+            self._call("abort", self._sink.abort, txn)
 
     def recover(self, pending: Sequence[bytes]) -> None:
         self._last_commit = pending
         committed = self._decode(pending)
         for txn in committed:
-            with _step(self._name, self._sink, "recover_and_commit"):
-                self._sink.recover_and_commit(txn)
+            self._call("recover_and_commit", self._sink.recover_and_commit, txn)
         for txn in self._dangling():
             if txn not in committed:
-                with _step(self._name, self._sink, "recover_and_abort"):
-                    self._sink.recover_and_abort(txn)
+                self._call("recover_and_abort", self._sink.recover_and_abort, txn)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
         listed = {_encode(t, self._decoder, self._name): t for t in self._dangling()}
         if not listed.keys() >= set(known):
             # It lists only what older attempts left, or not as pre_commit returned it: what waits
-            # for its commit could not be told from what does not.
+            # for its commit could not be distinguished from what does not.
             return
         # A system may go on listing for a while what was just committed.
         for txn in listed.keys() - set(known) - set(self._last_commit):
-            with _step(self._name, self._sink, "recover_and_abort"):
-                self._sink.recover_and_abort(listed[txn])
+            self._call("recover_and_abort", self._sink.recover_and_abort, listed[txn])
 
     def _dangling(self) -> list[T]:
-        with _step(self._name, self._sink, "dangling"):
-            return list(self._sink.dangling(self._ctx))
+        # It may be a generator, so it is called and read at once.
+        return self._call("dangling", lambda: list(self._sink.dangling(self._ctx)))
 
     def _decode(self, transactions: Sequence[bytes]) -> list[T]:
         decoded = []

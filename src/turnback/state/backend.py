@@ -33,7 +33,7 @@ class KeyedStateBackend(KeyContext):
     epoch. Nothing is written to the store: changes stay in memory until `drain`.
     """
 
-    __slots__ = ("_descriptors", "_handles", "_running")
+    __slots__ = ("_descriptors", "_handles")
 
     def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
         if not 1 <= max_parallelism <= MAX_GROUPS:
@@ -41,18 +41,12 @@ class KeyedStateBackend(KeyContext):
         super().__init__(uid, codec, max_parallelism)
         self._handles: dict[str, Handle] = {}
         self._descriptors: dict[str, StateDescriptor] = {}
-        self._running = False
 
     def register(self, descriptor: StateDescriptor) -> Any:
         """The handle of a state; the same one for the same name."""
         schema = self._schema(descriptor)
         handle = self._handles.get(descriptor.name)
         if handle is None:
-            if self._running:
-                raise StateError(
-                    f"state {descriptor.name!r} of operator {self.uid!r} was asked for after "
-                    f"processing had begun; ask for it in open(), or declare it in the class"
-                )
             handle = self._handles[descriptor.name] = self._handle(descriptor, schema)
             self._descriptors[descriptor.name] = descriptor
         elif handle.schema != schema:
@@ -71,7 +65,6 @@ class KeyedStateBackend(KeyContext):
     def begin(self, store: LocalStore, epoch: int) -> None:
         """Start an epoch over a store that holds the one before."""
         self.use(store, epoch)
-        self._running = True
         for handle in self._handles.values():
             handle.begin()
 

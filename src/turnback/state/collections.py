@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, Generic, TypeVar
 
@@ -127,6 +128,7 @@ _ABSENT: Any = object()
 """Stands for an entry that is not there."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entries:
     """What is known of one key's map in this epoch, by encoded map key.
 
@@ -139,13 +141,10 @@ class _Entries:
         cleared: Everything stored is gone.
     """
 
-    __slots__ = ("cleared", "dirty", "known", "whole")
-
-    def __init__(self) -> None:
-        self.known: dict[bytes, Any] = {}
-        self.dirty: dict[bytes, None] = {}
-        self.whole = False
-        self.cleared = False
+    known: dict[bytes, Any] = field(default_factory=dict)
+    dirty: dict[bytes, None] = field(default_factory=dict)
+    whole: bool = False
+    cleared: bool = False
 
 
 class MapState(KeyedState, Generic[K, V]):

@@ -168,7 +168,7 @@ class _Source:
                 return
         self._exhausted = True
 
-    def safe(self) -> int | None:
+    def last_complete(self) -> int | None:
         """The last group of which every row is held; None when nothing bounds it."""
         return None if self._exhausted else int(self._held[-1]["group"][-1].as_py()) - 1
 
@@ -211,7 +211,7 @@ class _Source:
 def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
     """All rows of the sources, in ascending key groups."""
     while True:
-        bounds = [bound for s in sources if (bound := s.safe()) is not None]
+        bounds = [bound for s in sources if (bound := s.last_complete()) is not None]
         last = min(bounds, default=None)
         taken = [table for source in sources for table in source.take(last)]
         yield from _cut(taken)
@@ -221,7 +221,7 @@ def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
             yield _Piece([part for s in sources for part in s.skip(last + 1)], True)
             continue
         for source in sources:
-            if source.safe() == last:
+            if source.last_complete() == last:
                 source.load()
 
 

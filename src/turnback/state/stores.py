@@ -214,7 +214,7 @@ class RocksStore(LocalStore):
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounded = ReadOptions()
-        end = after(prefix)
+        end = prefix_end(prefix)
         if end is not None:
             bounded.set_iterate_upper_bound(end)
         try:
@@ -251,7 +251,7 @@ class RocksStore(LocalStore):
         return int(self._db.property_value("rocksdb.num-files-at-level0") or 0)
 
 
-def after(prefix: bytes) -> bytes | None:
+def prefix_end(prefix: bytes) -> bytes | None:
     """The smallest key above all keys with this prefix; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
     if not stripped:

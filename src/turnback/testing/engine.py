@@ -19,13 +19,7 @@ import pyarrow as pa
 
 from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
-from turnback.core.errors import (
-    CheckpointError,
-    ConfigurationError,
-    PlanError,
-    StorageError,
-    TurnbackError,
-)
+from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.program.plan import Plan
 from turnback.spark.engine import EpochInput, Sources
 from turnback.spark.internals import pickle_by_value
@@ -310,14 +304,10 @@ class LocalDriver:
         attempt = self.client._runner.attempt
         return attempt is not None and attempt.is_running and attempt.coordinator.failure is None
 
-    def hold(self) -> Future[PinnedCheckpoint]:
-        """Take a checkpoint of the newest epoch of the attempt that runs."""
+    def hold(self) -> Future[PinnedCheckpoint] | None:
+        """Take a checkpoint of the newest epoch; None while the job restarts."""
         attempt = self.client._runner.attempt
-        if attempt is None:
-            failed: Future[PinnedCheckpoint] = Future()
-            failed.set_exception(CheckpointError("the job restarts"))
-            return failed
-        return attempt.hold("harness")
+        return None if attempt is None else attempt.hold("harness")
 
     def _wrap(self, module: str, change: Any) -> None:
         self._wrapped.callback(change(import_module(module)))

@@ -175,13 +175,15 @@ class JobHarness:
             JobFailedError: The job has failed for good.
             DriverCrash: The driver was killed, as `crash_at` requested.
         """
-        self._running()
+        driver = self._running()
         if uid not in self._pushes.sources:
             raise unknown("source", uid, self._pushes.sources)
         if elements:
             self._pushes.sources[uid].push(elements)
             self._pushes.arrived.set()
-        self._until_processed()
+        pushed = {uid: len(source.batches) for uid, source in self._pushes.sources.items()}
+        engine = driver.engine
+        self._until(lambda: all(engine.pushes_read(uid) >= n for uid, n in pushed.items()))
         if checkpoint:
             self.checkpoint()
 
@@ -216,6 +218,8 @@ class JobHarness:
         while True:
             self._until_running()
             future = driver.hold()
+            if future is None:
+                continue
             self._until(future.done)
             try:
                 with future.result() as held:
@@ -301,11 +305,6 @@ class JobHarness:
         if self._driver is None:
             raise ConfigurationError(f"job {self._name!r} does not run; start it first")
         return self._driver
-
-    def _until_processed(self) -> None:
-        wanted = {uid: len(s.batches) for uid, s in self._pushes.sources.items()}
-        engine = self._running().engine
-        self._until(lambda: all(engine.pushes_read(uid) >= n for uid, n in wanted.items()))
 
     def _until_running(self) -> None:
         self._until(self._running().is_running)

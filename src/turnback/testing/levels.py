@@ -9,7 +9,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
@@ -62,7 +64,7 @@ class Levels:
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
         """The input of the first level: a task per batch, and the coordinator's barriers."""
         layout = source_layout(self._plan)
-        channels = {channel.producer: channel for channel in layout.channels}
+        channels = {channel.producer: channel.id for channel in layout.channels}
         tasks: Partitions = {}
         for source in self._plan.sources:
             for batch in inputs.get(source.uid, ()):
@@ -121,20 +123,14 @@ class Levels:
     def _targets(self, program: LevelProgram, batch: pa.RecordBatch) -> list[int]:
         """The partition of each row: given, or computed from its key columns."""
         targets: list[int] = batch.column(0).to_pylist()
-        channel_ids: list[int | None] = batch.column(1).to_pylist()
         for channel in program.input.channels:
-            if channel.routing(program.level.index) is not Routing.KEY_COLUMNS:
-                continue
-            rows = [
-                i
-                for i, (target, id) in enumerate(zip(targets, channel_ids, strict=True))
-                if target is None and id == channel.id
-            ]
-            if rows:
-                ((_, data),) = program.input.unpack(batch.take(pa.array(rows)))[0]
-                partitions = _key_partitions(channel, data, program.max_parallelism)
-                for row, partition in zip(rows, partitions, strict=True):
-                    targets[row] = partition
+            if channel.routing(program.level.index) is Routing.KEY_COLUMNS:
+                rows = np.flatnonzero(pc.equal(batch.column(1), channel.id).fill_null(False))
+                if len(rows):
+                    ((_, data),) = program.input.unpack(batch.take(pa.array(rows)))[0]
+                    partitions = _key_partitions(channel, data, program.max_parallelism)
+                    for row, partition in zip(rows, partitions, strict=True):
+                        targets[row] = partition
         return targets
 
 

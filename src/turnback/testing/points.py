@@ -37,10 +37,6 @@ class Point:
     during: str | None = None
     only: Callable[[Arguments], bool] = lambda arguments: True
 
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return (self.method, self.during) if self.during else (self.method,)
-
 
 def _is_state_file(arguments: Arguments) -> bool:
     return bool(arguments[0].startswith("state/"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,15 +69,12 @@ class ProbeTask:
 
     def run(self) -> list[RequestedState]:
         program = load_program(self.blob)
-        instance = LevelInstance(program, 0)
-        try:
+        with closing(LevelInstance(program, 0)) as instance:
             return [
                 requested_state(operator, descriptor, self.stored)
                 for operator, backend in _keyed(program, instance)
                 for descriptor in backend.descriptors()
             ]
-        finally:
-            instance.close()
 
 
 @dataclass(frozen=True)
@@ -102,18 +100,15 @@ class IntakeTask:
     def run(self) -> tuple[list[StateFile], list[StateSchema]]:
         """Write; the files are durable when this returns."""
         program = load_program(self.blob)
-        instance = LevelInstance(program, self.partition)
         ranges = program.group_ranges(self.partition)
         files: list[StateFile] = []
         schemas: list[StateSchema] = []
-        try:
+        with closing(LevelInstance(program, self.partition)) as instance:
             for operator, backend in _keyed(program, instance):
                 schemas += backend.schemas()
                 if operator.uid in ranges:
                     for descriptor in backend.descriptors():
                         files += self._restore(operator, backend, descriptor, ranges[operator.uid])
-        finally:
-            instance.close()
         return files, schemas
 
     def _restore(

@@ -190,8 +190,6 @@ class _Epoch:
         self.barriers: list[Barrier] = []
         self.injected = False
         self.emitted: list[tuple[int, Batch]] = []
-        self.incoming = {w.id: w for w in instance.program.input.channels}
-        self.outgoing = {w.id: w for w in instance.program.output.channels}
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
         self.sinks = SinkWriters(instance.program.level, order, name)
@@ -227,17 +225,16 @@ class _Epoch:
         else:
             self.barriers += map(decode_barrier, controls)
         here = self.program.level.index
-        for channel_id, data in parts:
-            channel = self.incoming[channel_id]
+        for channel, data in parts:
             elements = Batch(channel.type, data)
             if channel.last_level > here:
-                self.emitted.append((channel_id, elements))
+                self.emitted.append((channel.id, elements))
             else:
                 self._emit(elements, channel.consumers)
         out = []
         for channel_id, elements in self.emitted:
             targets = self.instance.routers[channel_id].targets(elements)
-            out.append(self.program.output.pack(self.outgoing[channel_id], elements.arrow, targets))
+            out.append(self.program.output.pack(channel_id, elements.arrow, targets))
         self.emitted.clear()
         return out
 

@@ -200,65 +200,63 @@ def _stores_in(parent: Path) -> list[LocalStores]:
         return []  # there are none, or they cannot be seen
 
 
+@dataclass
 class LocalState:
     """The keyed state of one task in one epoch: opened at the last confirmed one, then drained."""
 
-    def __init__(
-        self, program: LevelProgram, order: Order, name: TaskName, backends: list[KeyedStateBackend]
-    ) -> None:
-        self._program = program
-        self._order = order
-        self._name = name
-        self._backends = backends
-        self._replica: Replica | None = None
+    program: LevelProgram
+    order: Order
+    name: TaskName
+    backends: list[KeyedStateBackend]
+    replica: Replica | None = None
 
     @property
     def opened(self) -> str:
         """How the local store was opened, see `Replica.opening`; empty without state."""
-        return self._replica.opening if self._replica else ""
+        return self.replica.opening if self.replica else ""
 
     def schemas(self) -> tuple[StateSchema, ...]:
-        return tuple(schema for backend in self._backends for schema in backend.schemas())
+        return tuple(schema for backend in self.backends for schema in backend.schemas())
 
     def open(self) -> None:
         """Bring the local store to the last confirmed epoch."""
         schemas = self.schemas()
         if not schemas:
             return
-        order, partition = self._order, self._name.partition
+        order, partition = self.order, self.name.partition
         owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
         stores = LocalStores.of(owner, order.backend, order.local_dir)
-        self._replica = open_replica(
+        self.replica = open_replica(
             order.backend,
-            stores.store(self._program.level.index, partition),
+            stores.store(self.program.level.index, partition),
             order.files.get(partition, ()),
             lambda file: read_state(order.storage, file),
             schemas,
-            self._program.groups(partition),
-            layout=self._program.layout(),
+            self.program.groups(partition),
+            layout=self.program.layout(),
         )
         try:
             stores.mark_used(owner)
         except OSError as error:
             _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
         sweep_unused(stores)
-        for backend in self._backends:
-            backend.begin(self._replica.store, order.epoch)
+        for backend in self.backends:
+            backend.begin(self.replica.store, order.epoch)
 
     def snapshot(self) -> StateFile | None:
         """Write what changed; durable when this returns."""
-        if self._replica is None:
+        if self.replica is None:
             return None
-        order = self._order
+        order = self.order
         builder = DeltaBuilder()
-        for backend in self._backends:
+        for backend in self.backends:
             backend.drain(builder)
         delta = builder.build()
         if delta is None:
             return None
-        name = self._name
+        name = self.name
         path = (
-            f"state/{order.attempt}/{self._program.level.index}-{name.partition}"
+            f"state/{order.attempt}/{self.program.level.index}-{name.partition}"
             f"-{order.epoch}-{name.attempt}-{uuid.uuid4().hex[:12]}.arrow"
         )
         if not order.storage.inline:
@@ -272,5 +270,5 @@ class LocalState:
         return delta.file(path, order.epoch, order.line, inline=order.storage.inline)
 
     def close(self) -> None:
-        if self._replica is not None:
-            self._replica.close()
+        if self.replica is not None:
+            self.replica.close()

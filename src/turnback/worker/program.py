@@ -20,6 +20,7 @@ from turnback.types.keys import group_range
 from turnback.types.typeinfo import TypeInfo
 
 TO, CHANNEL, CONTROL = "_to", "_channel", "_ctl"
+Parts = list[tuple[Channel, pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ class RowLayout:
         columns += [f"{name} {type.ddl()}" for name, type in self.fields]
         return ", ".join(columns)
 
-    def pack(self, channel: Channel, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
+    def pack(self, channel_id: int, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
         n = data.num_rows
         arrays: list[pa.Array] = [
             pa.nulls(n, pa.int32()) if to is None else to,
-            pa.repeat(pa.scalar(channel.id, pa.int32()), n),
+            pa.repeat(pa.scalar(channel_id, pa.int32()), n),
             pa.nulls(n, pa.binary()),
         ]
-        span = self.spans[channel.id]
+        span = self.spans[channel_id]
         for i, (_, type) in enumerate(self.fields):
             mine = span.start <= i < span.stop
             arrays.append(data.column(i - span.start) if mine else pa.nulls(n, type.arrow()))
@@ -85,7 +86,7 @@ class RowLayout:
         arrays += [pa.nulls(n, type.arrow()) for _, type in self.fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def unpack(self, batch: pa.RecordBatch) -> tuple[list[tuple[int, pa.RecordBatch]], list[bytes]]:
+    def unpack(self, batch: pa.RecordBatch) -> tuple[Parts, list[bytes]]:
         """Split what arrived into the rows of each channel and the barriers among them."""
         channel, control = batch.column(1), batch.column(2)
         barriers: list[bytes] = []
@@ -96,13 +97,12 @@ class RowLayout:
         if not batch.num_rows:
             return [], barriers
         if len(self.channels) == 1:
-            return [(self.channels[0].id, self._project(batch, self.channels[0]))], barriers
+            return [(self.channels[0], self._project(batch, self.channels[0]))], barriers
         parts = []
         for each in self.channels:
-            mask = pc.equal(channel, each.id)
-            part = batch.filter(mask)
+            part = batch.filter(pc.equal(channel, each.id))
             if part.num_rows:
-                parts.append((each.id, self._project(part, each)))
+                parts.append((each, self._project(part, each)))
         return parts, barriers
 
     def _project(self, batch: pa.RecordBatch, channel: Channel) -> pa.RecordBatch:

@@ -101,7 +101,7 @@ class FunctionOutput(Batch):
             try:
                 self._declared = self._as_declared()
             except ElementTypeError as e:
-                raise self._misfit(e) from None
+                raise self._mismatch(e) from None
         return self._declared
 
     @property
@@ -109,7 +109,7 @@ class FunctionOutput(Batch):
         try:
             return super().arrow
         except ElementTypeError as e:
-            raise self._misfit(e) from None
+            raise self._mismatch(e) from None
 
     def _as_declared(self) -> list[Any]:
         kind, rows = self.type, self._rows or []
@@ -123,7 +123,7 @@ class FunctionOutput(Batch):
             return rows
         return build_rows(kind, transpose(rows, kind))
 
-    def _misfit(self, error: ElementTypeError) -> ElementTypeError:
+    def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
         return ElementTypeError(
             f"{self._operator} gave an element that does not fit its output type: {error}"
         )
@@ -321,16 +321,16 @@ class MapBatchesRunner(Runner):
         table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
         if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
             got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
-            raise self._misfit(f"got {got}, expected the columns {schema.names}")
+            raise self._mismatch(f"got {got}, expected the columns {schema.names}")
         try:
             table = table.select(schema.names).cast(schema)
         except (pa.ArrowException, ValueError) as e:
-            raise self._misfit(str(e)) from None
+            raise self._mismatch(str(e)) from None
         # Its memory may be a NumPy array that the function fills again; the empty part makes
         # Arrow copy it.
         return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
 
-    def _misfit(self, problem: str) -> ElementTypeError:
+    def _mismatch(self, problem: str) -> ElementTypeError:
         op = self.operator
         return ElementTypeError(
             f"operator {op.uid!r} ({op.name}): map_batches must give Arrow batches or tables of "

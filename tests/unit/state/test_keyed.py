@@ -43,14 +43,6 @@ def test_schemas_say_how_the_stream_is_keyed(backend):
     assert schema.key == KeySchema(("string", "long"), True)
 
 
-def test_state_cannot_be_added_once_processing_has_begun(backend):
-    handle = backend.register(ValueStateDescriptor("s", int))
-    backend.begin(EmptyStore(), 1)
-    assert backend.register(ValueStateDescriptor("s", int)) is handle
-    with pytest.raises(StateError, match=r"'late' of operator 'op'.*in open\(\)"):
-        backend.register(ValueStateDescriptor("late", int))
-
-
 def test_values_cannot_be_read_before_processing_has_begun(backend):
     handle = backend.register(ValueStateDescriptor("s", int))
     backend.key = ("a", 1)

@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.state.stores import Changes, HashMapStore, RocksStore, after
+from turnback.state.stores import Changes, HashMapStore, RocksStore, prefix_end
 
 
 @pytest.fixture(params=[HashMapStore, RocksStore])
@@ -97,7 +97,7 @@ def test_a_store_of_rubbish_refuses_to_open(make, tmp_path):
 
 @pytest.mark.parametrize("prefix, end", [(b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None)])
 def test_after_is_the_first_key_behind_a_prefix(prefix, end):
-    assert after(prefix) == end
+    assert prefix_end(prefix) == end
 
 
 @pytest.mark.slow

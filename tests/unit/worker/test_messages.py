@@ -108,20 +108,17 @@ class TestRowsOfAShuffle:
         values = Batch(SCALAR.type, ["a", None]).arrow
         packed = pa.Table.from_batches(
             [
-                self.layout.pack(SCALAR, values, pa.array([0, 1], pa.int32())),
+                self.layout.pack(SCALAR.id, values, pa.array([0, 1], pa.int32())),
                 self.layout.barriers([0, 1], [b"zero", b"one"]),
-                self.layout.pack(CHANNEL, rows, None),
+                self.layout.pack(CHANNEL.id, rows, None),
             ]
         )
         (whole,) = packed.combine_chunks().to_batches()
         parts, barriers = self.layout.unpack(whole)
         assert barriers == [b"zero", b"one"]
-        found = {channel: Batch(self.type(channel), data).rows for channel, data in parts}
+        found = {channel.id: Batch(channel.type, data).rows for channel, data in parts}
         assert found == {3: [(1, "x", None), (2, None, None)], 4: ["a", None]}
         assert whole.column(0).to_pylist() == [0, 1, 0, 1, None, None]
-
-    def type(self, channel):
-        return ROW if channel == 3 else SCALAR.type
 
     def test_only_barriers(self):
         assert self.layout.unpack(self.layout.barriers([0], [b"x"])) == ([], [b"x"])
