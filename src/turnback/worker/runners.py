@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from itertools import compress, repeat
-from operator import attrgetter, length_hint
+from collections.abc import Callable
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
@@ -183,46 +183,67 @@ class SourceRunner(Runner):
 
 
 class FunctionRunner(Runner):
-    """Runs a function that is called for one element after the other.
+    """Base of the operators that call a function for one element after the other.
 
-    Elements are frozen as they come out, since the function may go on changing them. The loop
-    remembers a class whose elements cannot change: a call for each would cost too much.
+    Elements are frozen as they come out, since the function may go on changing them. The loops
+    below remember a class whose elements cannot change: a call for each would cost too much.
     """
 
     def __init__(self, operator: Operator) -> None:
         super().__init__(operator)
         self.freezer = Freezer(operator.type)
 
-    def results(self, batch: Batch, rows: Iterator[Any]) -> Iterable[Iterable[Any] | None]:
-        """The new elements, as they are iterated over: each call takes one of `rows`."""
-        function = self.operator.function
-        match self.operator.kind:
-            case NodeKind.MAP:
-                return (map(function.map, rows),)
-            case NodeKind.FLAT_MAP:
-                return map(function.flat_map, rows)
-            case _:
-                return map(function.process_element, rows, repeat(PlainContext()))
+    def output(self, rows: list[Any]) -> Batch | None:
+        op = self.operator
+        if not rows or op.type is None:
+            return None
+        return FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})")
+
+
+class MapRunner(FunctionRunner):
+    """One element in, one out."""
 
     def process(self, batch: Batch) -> Batch | None:
-        rows, op = batch.rows, self.operator
-        remaining = iter(rows)
-        results = self.results(batch, remaining)
+        function, rows, row = self.operator.function.map, batch.rows, None
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
         try:
-            for result in results:
+            for row in rows:
+                element = function(row)
+                if type(element) is not usual:
+                    element, usual = admit(element)
+                append(element)
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
+
+
+class FlatMapRunner(FunctionRunner):
+    """One element in, any number out; with or without a context."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        function, rows, row = self._function(), batch.rows, None
+        admit, usual = self.freezer.admit, None
+        out: list[Any] = []
+        append = out.append
+        try:
+            for row in rows:
+                result = function(row)
                 if result is not None:
                     for element in result:
                         if type(element) is not usual:
                             element, usual = admit(element)
                         append(element)
         except Exception as e:
-            raise self.failed(e, rows[-1 - length_hint(remaining)]) from e
-        if not out or op.type is None:
-            return None
-        return FunctionOutput(op.type, out, f"operator {op.uid!r} ({op.name})")
+            raise self.failed(e, row) from e
+        return self.output(out)
+
+    def _function(self) -> Callable[[Any], Any]:
+        if self.operator.kind is NodeKind.FLAT_MAP:
+            return self.operator.function.flat_map  # type: ignore[no-any-return]
+        process_element, context = self.operator.function.process_element, PlainContext()
+        return lambda row: process_element(row, context)
 
 
 class KeyedRunner(FunctionRunner):
@@ -235,13 +256,6 @@ class KeyedRunner(FunctionRunner):
         self.backend = backend
         self.keys = key_reader(operator.key, operator.input_type, operator.uid)
 
-    def results(self, batch: Batch, rows: Iterator[Any]) -> Iterable[Iterable[Any] | None]:
-        return self.keyed_results(zip(self.keys(batch), rows, strict=True))
-
-    @abstractmethod
-    def keyed_results(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Iterable[Any] | None]:
-        """What comes of pairs of keys and elements."""
-
     def failed(self, error: Exception, element: Any) -> Exception:
         op = self.operator
         return user_error(error, op.uid, op.name, key=self.backend.key, element=element)
@@ -250,11 +264,24 @@ class KeyedRunner(FunctionRunner):
 class KeyedProcessRunner(KeyedRunner):
     """A `KeyedProcessFunction`."""
 
-    def keyed_results(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Iterable[Any] | None]:
-        backend, function = self.backend, self.operator.function.process_element
-        ctx = KeyedContext(backend)
-        for backend.key, row in pairs:
-            yield function(row, ctx)
+    def process(self, batch: Batch) -> Batch | None:
+        backend, rows, row = self.backend, batch.rows, None
+        function, context = self.operator.function.process_element, KeyedContext(backend)
+        admit, usual = self.freezer.admit, None
+        out: list[Any] = []
+        append = out.append
+        keys = self.keys(batch)
+        try:
+            for backend.key, row in zip(keys, rows, strict=True):
+                result = function(row, context)
+                if result is not None:
+                    for element in result:
+                        if type(element) is not usual:
+                            element, usual = admit(element)
+                        append(element)
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
 
 
 class ReduceRunner(KeyedRunner):
@@ -266,26 +293,34 @@ class ReduceRunner(KeyedRunner):
         self.state = backend.register(ValueStateDescriptor(REDUCED, operator.type))
         self.form = row_converter(operator.type)
 
-    def keyed_results(self, pairs: Iterable[tuple[Any, Any]]) -> Iterator[Iterable[Any] | None]:
+    def process(self, batch: Batch) -> Batch | None:
         backend, state, form = self.backend, self.state, self.form
-        function = self.operator.function.reduce
-        for backend.key, row in pairs:
-            before = state.value()
-            after = row if before is None else form(function(before, row))
-            state.update(after)
-            yield (after,)
+        rows, row = batch.rows, None
+        function, freeze = self.operator.function.reduce, self.freezer.freeze
+        out: list[Any] = []
+        keys = self.keys(batch)
+        try:
+            for backend.key, row in zip(keys, rows, strict=True):
+                before = state.value()
+                after = row if before is None else form(function(before, row))
+                state.update(after)
+                out.append(freeze(after))
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out)
 
 
 class FilterRunner(Runner):
     """Keeps some elements, as they came: what the function may do to them is not passed on."""
 
     def process(self, batch: Batch) -> Batch | None:
-        rows = batch.rows
-        remaining = iter(rows)
+        function, rows, row = self.operator.function.filter, batch.rows, None
+        mask: list[bool] = []
         try:
-            mask = [bool(passes) for passes in map(self.operator.function.filter, remaining)]
+            for row in rows:
+                mask.append(bool(function(row)))
         except Exception as e:
-            raise self.failed(e, rows[-1 - length_hint(remaining)]) from e
+            raise self.failed(e, row) from e
         if is_mutable(self.operator.type):
             passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
         else:
@@ -349,9 +384,9 @@ def make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner
 
 _PLAIN: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.SOURCE: SourceRunner,
-    NodeKind.MAP: FunctionRunner,
-    NodeKind.FLAT_MAP: FunctionRunner,
+    NodeKind.MAP: MapRunner,
+    NodeKind.FLAT_MAP: FlatMapRunner,
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
-    NodeKind.PROCESS: FunctionRunner,
+    NodeKind.PROCESS: FlatMapRunner,
 }

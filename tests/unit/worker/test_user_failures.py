@@ -130,6 +130,36 @@ def test_a_function_that_raises(tmp_path, where):
     assert len(text.splitlines()) < 15
 
 
+def exhausted(row):
+    return next(iter([]))
+
+
+class Exhausted(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        return exhausted(value)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        pytest.param(lambda s: s.map(exhausted, SCHEMA), id="map"),
+        pytest.param(lambda s: s.flat_map(exhausted, SCHEMA), id="flat_map"),
+        pytest.param(lambda s: s.filter(exhausted), id="filter"),
+        pytest.param(lambda s: s.key_by("k").process(Exhausted(), SCHEMA), id="keyed process"),
+        pytest.param(
+            lambda s: s.union(s).key_by("k").reduce(lambda a, b: exhausted(a)), id="reduce"
+        ),
+        pytest.param(
+            lambda s: s.key_by(exhausted, key_type=int).process(Invert(), SCHEMA), id="key"
+        ),
+    ],
+)
+def test_a_function_that_exhausts_an_iterator_does_not_end_the_batch(tmp_path, build):
+    error = failure(tmp_path, build)
+    assert type(error) is UserFunctionError
+    assert "StopIteration" in str(error)
+
+
 def test_a_batch_function_that_raises(tmp_path):
     def bad(batch):
         yield batch
