@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
@@ -73,14 +73,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class RequestError(HTTPException):
-    """A request that is refused.
-
-    Args:
-        status: The HTTP status.
-        message: Why, and what to do.
-        kind: A word for programs; one that fits the status if left out.
-        headers: Further headers of the answer.
-    """
+    """A request that is refused; `kind` is a word for programs, by default that of the status."""
 
     def __init__(
         self,
@@ -106,11 +99,7 @@ class Parameter:
     default: int | None = None
 
     def parse(self, text: str | None) -> str | int | None:
-        """Return the value in a request.
-
-        Raises:
-            RequestError: It is missing or invalid.
-        """
+        """Return the value in a request; `RequestError` if it is missing or invalid."""
         if text is None or (text == "" and self.required):
             if self.required:
                 raise RequestError(400, f"the parameter {self.name!r} is missing: {self.doc}")
@@ -132,14 +121,9 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Call:
-    """One call of an endpoint.
+    """One call of an endpoint: decoded path segments, checked parameters and body.
 
-    Attributes:
-        site: What is served.
-        path: Names in the path, decoded.
-        query: Parameters, checked.
-        body: What was posted, checked.
-        authorized: Whether the request carries the token or its cookie.
+    It is `authorized` if the request carries the token or its cookie.
     """
 
     site: Site
@@ -163,12 +147,9 @@ class Endpoint:
     """An entry of the API.
 
     Attributes:
-        method: GET or POST.
         path: Below the API's prefix; names in braces.
-        doc: What it does, in a sentence.
         answer: The type of its answer.
         handle: Returns the answer; runs in a thread.
-        query: Its parameters.
         body: The type of what is posted.
         status: Of a success.
     """
@@ -187,11 +168,7 @@ class Endpoint:
         return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
 
     def parse_query(self, query: QueryParams) -> dict[str, str | int | None]:
-        """Return the parameters of a request.
-
-        Raises:
-            RequestError: One is unknown, missing, repeated or invalid.
-        """
+        """Return the parameters; `RequestError` if one is unknown, missing, repeated or invalid."""
         known = {parameter.name for parameter in self.query}
         for name, _ in query.multi_items():
             if name not in known:
@@ -202,20 +179,8 @@ class Endpoint:
         return {p.name: p.parse(query.get(p.name)) for p in self.query}
 
 
-def api_routes(site: Site, endpoints: Sequence[Endpoint]) -> list[Route]:
-    """Return the routes of the API."""
-    return [
-        Route(PREFIX + endpoint.path, _handler(site, endpoint), methods=[endpoint.method])
-        for endpoint in endpoints
-    ]
-
-
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run what reads storage beside the event loop, not too many at a time.
-
-    Raises:
-        RequestError: It took too long.
-    """
+    """Run what reads storage beside the event loop, not too many at a time nor too long."""
     try:
         limiter = _LIMITER.get()
     except LookupError:
@@ -238,10 +203,7 @@ def json_response(
 def error_response(error: Exception, method: str, path: str) -> Response:
     """Return the answer for an error; an unexpected one is logged, its text never shown.
 
-    Args:
-        error: The error.
-        method: Of the request.
-        path: Of the request, without its query: that may hold a token.
+    The path comes without its query, which may hold a token.
     """
     headers: Mapping[str, str] | None = None
     if isinstance(error, HTTPException):
@@ -268,7 +230,9 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     return error_response(error, request.method, request.url.path)
 
 
-def _handler(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def api_route(site: Site, endpoint: Endpoint) -> Route:
+    """Return the route of an endpoint."""
+
     async def handle(request: Request) -> Response:
         try:
             call = Call(
@@ -283,7 +247,7 @@ def _handler(site: Site, endpoint: Endpoint) -> Callable[[Request], Awaitable[Re
         except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
             return error_response(error, request.method, request.scope["path"])
 
-    return handle
+    return Route(PREFIX + endpoint.path, handle, methods=[endpoint.method])
 
 
 async def _read_body(request: Request, endpoint: Endpoint) -> object:

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from turnback.web.api import (
     PREFIX,
     RequestError,
-    api_routes,
+    api_route,
     error_response,
     in_thread,
     json_response,
@@ -56,7 +56,7 @@ def create_app(site: Site) -> Starlette:
 
     app = Starlette(
         routes=[
-            *api_routes(site, ENDPOINTS),
+            *(api_route(site, endpoint) for endpoint in ENDPOINTS),
             Route(f"{PREFIX}/openapi.json", describe),
             Route("/metrics", metrics),
             Route("/static/{name:path}", assets.file),
@@ -80,12 +80,7 @@ class Asset:
 
 
 class Assets:
-    """The page's files: read once, served by exact name, so that no request can name another file.
-
-    Args:
-        root_path: The path below which a reverse proxy shows the page.
-        directory: Where the files are.
-    """
+    """The page's files: read once, served by exact name, so that no request can name another."""
 
     def __init__(self, root_path: str = "", directory: Path = STATIC) -> None:
         self._files = {

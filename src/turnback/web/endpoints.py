@@ -130,7 +130,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     _get(
         "/snapshots",
-        "The snapshots of a job that can be looked into, newest first.",
+        "The snapshots of a job that can be read, newest first.",
         views.snapshots,
     ),
     _get(

@@ -26,15 +26,10 @@ def serve(
     on_ready: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
 ) -> None:
-    """Serve the dashboard until SIGINT or SIGTERM.
+    """Serve the dashboard until SIGINT or SIGTERM, or until `stop` is set.
 
-    Args:
-        site: What to serve, and where; with port 0, on any free port.
-        on_ready: Called with the address, without the token, once it answers.
-        stop: Ends it as well, when it is set.
-
-    Raises:
-        ConfigurationError: The address or the port cannot be used.
+    With port 0 it takes any free port. `on_ready` is called with the address, without the token,
+    once it answers.
     """
     with contextlib.closing(listen(site.host, site.port)) as listener:
         site = replace(site, port=listener.getsockname()[1])
@@ -53,11 +48,7 @@ def serve(
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        ConfigurationError: The address or the port cannot be used.
-    """
+    """Return a socket that listens; `ConfigurationError` if the address cannot be used."""
     if not isinstance(port, int) or not 0 <= port <= 65535:
         raise ConfigurationError(f"a port is a number from 0 to 65535, not {port!r}")
     try:

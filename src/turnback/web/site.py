@@ -22,22 +22,16 @@ _HTTP_PORT = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """What is served, and to whom.
+    """What is served, and to whom; `ConfigurationError` if that cannot be.
 
     Attributes:
-        jobs: The jobs.
         token: Whoever knows it may change things.
-        host: The address to listen on.
         port: The port to listen on; `serve` takes 0 for any free one.
         read_only: Whether nobody may change anything.
         root_path: The path below which a reverse proxy shows it, such as "/turnback".
         allowed_hosts: Further names, with or without a port, by which browsers may call it.
         runs_dir: Log files are shown if they are below this directory.
         savepoints_dir: The configured directory for savepoints, to be shown.
-        clock: Where time comes from.
-
-    Raises:
-        ConfigurationError: One of them cannot be used.
     """
 
     jobs: Jobs
@@ -78,9 +72,6 @@ class Hosts:
 
     A web page elsewhere can point a name of its own at this machine and then talk to it as if it
     were the same site (DNS rebinding). The Host header gives that away.
-
-    Raises:
-        ConfigurationError: One of those is not a valid name.
     """
 
     def __init__(self, host: str, port: int, allowed: Iterable[str] = ()) -> None:

@@ -25,7 +25,7 @@ from turnback.launch.runs import last_lines
 from turnback.storage.envelope import is_id
 from turnback.web.api import Call, RequestError
 
-if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is looked at
+if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is read
     from turnback.snapshot.snapshot import Snapshot
 
 _CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
@@ -36,11 +36,9 @@ class About(View, frozen=True):
     """The dashboard itself.
 
     Attributes:
-        version: Of Turnback.
         read_only: Whether nobody may change anything here.
         authorized: Whether this request carried the token or its cookie.
-        needs_token: Whether looking needs the token too, not only changing.
-        root: The directory of the jobs.
+        needs_token: Whether reading needs the token too, not only changing.
         savepoints_dir: Where savepoints go by default, if that is configured.
         now_ms: The server's clock.
     """
@@ -55,15 +53,12 @@ class About(View, frozen=True):
 
 
 class SnapshotRow(View, frozen=True):
-    """A snapshot that can be looked into.
+    """A snapshot that can be read.
 
     Attributes:
         id: "chk-7", or the savepoint's id.
         kind: "checkpoint" or "savepoint".
-        created_ms: When it was taken.
-        label: The savepoint's short name.
         checkpoint: Number of the checkpoint; of a savepoint, the one it was written from.
-        epoch: The last epoch in it.
     """
 
     id: str
@@ -104,10 +99,8 @@ def about(call: Call) -> About:
 def configuration(call: Call) -> list[ConfigRow]:
     """Return the configuration of a job, with what each key does."""
     docs = {option.key: option.doc for option in OPTIONS}
-    return [
-        row if row.doc else msgspec.structs.replace(row, doc=docs.get(row.key, ""))
-        for row in call.job.configuration()
-    ]
+    rows = call.job.configuration()
+    return [msgspec.structs.replace(row, doc=docs.get(row.key, "")) for row in rows]
 
 
 def timeline(call: Call) -> Timeline:
@@ -121,7 +114,7 @@ def request(call: Call) -> RequestRow:
 
 
 def snapshots(call: Call) -> list[SnapshotRow]:
-    """Return the snapshots of a job that can be looked into, newest first."""
+    """Return the snapshots of a job that can be read, newest first."""
     rows = [
         SnapshotRow(m.name, "checkpoint", m.created_ms, None, m.number, m.epoch)
         for m in call.job.retained()
