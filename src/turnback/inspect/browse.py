@@ -38,11 +38,7 @@ class RowPosition(NamedTuple):
 
     @classmethod
     def of(cls, cursor: str | None) -> RowPosition:
-        """Read what `cursor` gave; the first row for None.
-
-        Raises:
-            ConfigurationError: It is something else.
-        """
+        """Return the position that `cursor` stands for; the first row for None."""
         if cursor is None:
             return cls(0, 0)
         match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
@@ -54,16 +50,7 @@ class RowPosition(NamedTuple):
 
 
 class StateRows:
-    """The rows of one state.
-
-    Attributes:
-        key_types: Types of the key's columns.
-        columns: Names of the columns that are shown.
-
-    Raises:
-        StateError: There is no such state; the message suggests the nearest name.
-        IncompatibleStateError: This version of Turnback cannot read it.
-    """
+    """The rows of one state; `columns` are the names of those that are displayed."""
 
     def __init__(self, snapshot: Snapshot, uid: str, name: str) -> None:
         from turnback.snapshot.table import StateTable
@@ -77,11 +64,7 @@ class StateRows:
         self.columns = tuple(self.codec.arrow_schema.names[1:])
 
     def formatted(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
-        """Rows with typed columns in a form that JSON can hold, without the key group.
-
-        Raises:
-            StateError: A value is none of its type.
-        """
+        """Return rows with typed columns in a form that JSON can hold, without the key group."""
         formats = self._formatters(full)
         try:
             lists = [
@@ -102,7 +85,7 @@ class StateRows:
         return [*formats, formatter(value, longest=None) if full else formatter(value)]
 
     def tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
-        """Typed rows from a position on, and the position of the first of each table.
+        """Yield typed rows from a position on, and the position of the first of each table.
 
         A block is a file of a savepoint, or a key group of a checkpoint. In memory at once are
         the files of one block and some of their rows.
@@ -115,7 +98,7 @@ class StateRows:
             yield position, table
 
     def after(self, position: RowPosition, table: pa.Table, rows: int) -> RowPosition:
-        """The position after so many rows of a table that begins at a position."""
+        """Return the position after so many rows of a table that begins at a position."""
         if self.stored.parts:
             return RowPosition(position.block, position.row + rows)
         groups = table["key_group"].to_numpy()
@@ -179,7 +162,7 @@ MOST = 1_000
 """Rows of the largest page."""
 SCAN_ROWS = 200_000
 SCAN_S = 2.0
-"""After so much a page ends, however few rows it has found."""
+"""After so much a page ends, however few rows it has."""
 
 
 def page(
@@ -194,8 +177,8 @@ def page(
 ) -> StatePage:
     """Read some rows of a state.
 
-    A page may have fewer rows than asked for, even none, and still not be the last one: only
-    `next` tells.
+    A page may have fewer rows than `limit`, even none, and still not be the last one: only `next`
+    tells.
 
     Args:
         snapshot: The checkpoint or savepoint.
@@ -204,34 +187,26 @@ def page(
         key: Only rows of this key, see `parse_key`; ``abc*`` for all text keys that begin so.
         after: What the page before gave as `next`.
         limit: Number of rows, at most `MOST`.
-        full: Show long values as a whole.
-
-    Raises:
-        StateError: There is no such state, or its rows cannot be read.
-        ConfigurationError: An argument cannot be used, such as a key of another type.
-        CorruptFileError: A file is damaged; none of its rows are given out.
-        CheckpointNotFoundError: The checkpoint was dropped meanwhile.
-        NotFoundError: A file is missing.
+        full: Return long values as a whole.
     """
     check_limit(limit)
     start = RowPosition.of(after)
     rows = StateRows(snapshot, uid, name)
-    found = _Found(limit)
+    page = _Page(limit)
     with reading(snapshot):
-        if key is None:
-            following = _scan(rows, start, found, None)
-        elif (prefix := _prefix(key, rows)) is not None:
-            following = _scan(rows, start, found, prefix)
+        prefix = _prefix(key, rows)
+        if key is None or prefix is not None:
+            following = _scan(rows, start, page, prefix)
         else:
-            following = _look_up(rows, key, start, found)
-    formatted = [row for table in found.tables for row in rows.formatted(table, full=full)]
+            following = _look_up(rows, key, start, page)
+    formatted = [row for table in page.tables for row in rows.formatted(table, full=full)]
     return StatePage(
         uid=uid,
         name=name,
         columns=rows.columns,
         rows=tuple(formatted),
         next=following.cursor() if following is not None else None,
-        scanned=found.scanned,
+        scanned=page.scanned,
     )
 
 
@@ -242,8 +217,8 @@ def check_limit(limit: int) -> None:
 
 
 @dataclass
-class _Found:
-    """What a page has found so far."""
+class _Page:
+    """The rows of a page so far."""
 
     limit: int
     tables: list[pa.Table] = field(default_factory=list)
@@ -260,27 +235,25 @@ class _Found:
 
 
 def _scan(
-    rows: StateRows, start: RowPosition, found: _Found, prefix: str | None
+    rows: StateRows, start: RowPosition, page: _Page, prefix: str | None
 ) -> RowPosition | None:
     """Read on from a position; returns where the next page begins."""
     deadline = time.monotonic() + SCAN_S
     for position, table in rows.tables(start):
-        if found.scanned and (not found.missing or _is_enough(found, deadline)):
+        if page.scanned and (
+            not page.missing or page.scanned >= SCAN_ROWS or time.monotonic() >= deadline
+        ):
             return position
-        wanted, read = _first(table, prefix, found.missing)
-        found.add(wanted)
-        found.scanned += read
+        wanted, read = _first(table, prefix, page.missing)
+        page.add(wanted)
+        page.scanned += read
         if read < table.num_rows:
             return rows.after(position, table, read)
     return None
 
 
-def _is_enough(found: _Found, deadline: float) -> bool:
-    return found.scanned >= SCAN_ROWS or time.monotonic() >= deadline
-
-
 def _first(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, int]:
-    """The first rows that are wanted, and how many were read for them."""
+    """Return the first rows that are wanted, and how many were read for them."""
     import pyarrow.compute as pc
 
     if prefix is None:
@@ -292,20 +265,20 @@ def _first(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, i
     return table.take(chosen), int(chosen[-1].as_py()) + 1
 
 
-def _prefix(key: str, rows: StateRows) -> str | None:
+def _prefix(key: str | None, rows: StateRows) -> str | None:
     is_text = rows.key_types == (Types.STRING(),)
     return key[:-1] if is_text and isinstance(key, str) and key.endswith("*") else None
 
 
-def _look_up(rows: StateRows, text: str, start: RowPosition, found: _Found) -> RowPosition | None:
-    """All rows of one key: they are in one key group, which the key itself tells."""
+def _look_up(rows: StateRows, text: str, start: RowPosition, page: _Page) -> RowPosition | None:
+    """Read the rows of one key, all in one key group; returns where the next page begins."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     group, data = _encoded(rows, text)
     matching = []
     for table in rows.stored.rows(group, group):
-        found.scanned += table.num_rows
+        page.scanned += table.num_rows
         same = table.filter(pc.equal(table["key"], pa.scalar(data, table["key"].type)))
         if same.num_rows:
             matching.append(same)
@@ -314,13 +287,13 @@ def _look_up(rows: StateRows, text: str, start: RowPosition, found: _Found) -> R
     together = pa.concat_tables(matching)
     if rows.schema.kind in ("list", "map"):
         together = together.sort_by("sub")
-    found.add(rows.codec.to_typed(together.slice(start.row, found.limit)))
-    end = start.row + found.rows
+    page.add(rows.codec.to_typed(together.slice(start.row, page.limit)))
+    end = start.row + page.rows
     return RowPosition(group, end) if end < together.num_rows else None
 
 
 def _encoded(rows: StateRows, text: str) -> tuple[int, bytes]:
-    """Key group and bytes of a key, as the engine computes them."""
+    """Return the key group and the bytes of a key, as the engine computes them."""
     codec = rows.schema.key.codec()
     key: Any = parse_key(text, rows.key_types)
     try:

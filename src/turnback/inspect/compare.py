@@ -23,7 +23,7 @@ SPAN_BYTES = 32 << 20
 
 
 def states(before: Snapshot, after: Snapshot) -> list[StateDiffRow]:
-    """Which states there are to compare; `presence` is both, before or after."""
+    """Return which states there are to compare; `presence` is both, before or after."""
     old, new = set(before.state_ids), set(after.state_ids)
     rows = []
     for id in sorted(old | new):
@@ -45,15 +45,8 @@ def page(
     """Compare a state in two snapshots, key group by key group, as `snapshot.diff` does.
 
     The numbers of all pages add up to those of the whole state. A page may have fewer rows than
-    asked for and still not be the last one: only `next` tells.
-
-    Raises:
-        StateError: Neither has such a state, or its rows cannot be read.
-        IncompatibleStateError: Its types or key groups differ.
-        ConfigurationError: An argument cannot be used.
-        CorruptFileError: A file is damaged.
-        CheckpointNotFoundError: A checkpoint was dropped meanwhile.
-        NotFoundError: A file is missing.
+    `limit` and still not be the last one: only `next` tells. Raises `IncompatibleStateError` if
+    types or key groups differ.
     """
     from turnback.snapshot.diff import state_pair
 
@@ -100,11 +93,7 @@ def _check_comparable(pair: StatePair) -> None:
 def _compare(
     pair: StatePair, start: RowPosition, limit: int
 ) -> tuple[list[EntryChange], int, RowPosition | None]:
-    """Compare from a position on.
-
-    Returns:
-        What differs, how many rows do not, and where the next page begins.
-    """
+    """Return what differs from a position on, how many rows do not, and where to go on."""
     from turnback.snapshot.diff import changes
 
     deadline = time.monotonic() + SCAN_S
@@ -120,11 +109,11 @@ def _compare(
         is_first = span[0] == start.block
         if not is_first and (len(page) >= limit or time.monotonic() >= deadline):
             return page, unchanged, RowPosition(span[0], 0)
-        found, same = changes(pair, *span)
+        different, same = changes(pair, *span)
         skipped = start.row if is_first else 0
-        taken = found[skipped:][: limit - len(page)]
+        taken = different[skipped:][: limit - len(page)]
         page += taken
-        if skipped + len(taken) < len(found):
+        if skipped + len(taken) < len(different):
             return page, unchanged, RowPosition(span[0], skipped + len(taken))
         unchanged += same
     return page, unchanged, None

@@ -1,4 +1,4 @@
-"""What nothing needs any more, found first and removed after another look."""
+"""What nothing needs any more: found first, and removed after another check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from turnback.storage.open import open_storage
 
 
 class Findings(View, frozen=True, kw_only=True):
-    """What a look for garbage found, and what it left alone."""
+    """The garbage that a scan has found, and what it left alone."""
 
     garbage: tuple[Garbage, ...] = ()
     skipped: tuple[Skipped, ...] = ()
@@ -51,49 +51,45 @@ def scan(
     runs: Iterable[Path] | None = None,
     local_dirs: Iterable[str] | None = None,
 ) -> Findings:
-    """Look for what nothing needs. Nothing is changed, and no clock decides.
+    """Find what nothing needs. Nothing is changed, and no clock decides.
 
     Args:
-        jobs: The jobs; those that may be running are left alone.
+        jobs: The jobs; those that may be running, or cannot be read, are left alone.
         savepoints_dir: Where savepoints are written to, to find those that were given up.
         runs: Directories of launches of jobs below this root that are over.
         local_dirs: Where local stores are on this machine, besides its default places and those
-            the jobs name; None to look for none.
-
-    Raises:
-        StorageError: The root does not answer; a job or a savepoint directory that does not is
-            left alone.
+            the jobs name; None to search for none.
     """
     every = jobs.all()
-    found: list[Garbage] = []
+    garbage: list[Garbage] = []
     skipped: list[Skipped] = []
     try:
-        started_from = {normalized(place) for job in every for place in _origins(job)}
+        started_from = {normalized(location) for job in every for location in _origins(job)}
     except StorageError as error:
         started_from = None
         skipped.append(Skipped(path=jobs.root, reason=f"records of savepoints: {error}"))
     for job in every:
         try:
             if started_from is not None:
-                found += _stale_records(job, jobs.root, started_from, jobs.options)
+                garbage += _stale_records(job, jobs.root, started_from, jobs.options)
             in_use = why_in_use(job)
             if in_use is not None:
                 raise StillNeededError(in_use)
-            found += unused_files(job, jobs.root) + half_written(job, jobs.root)
+            garbage += unused_files(job, jobs.root) + half_written(job, jobs.root)
         except (StorageError, StillNeededError) as error:
             path = display_path(job.directory.storage.uri)
             skipped.append(Skipped(path=path, reason=str(error), job=job.name))
     if savepoints_dir is not None:
         try:
             partial, left = _partial_savepoints(savepoints_dir, every, jobs.root, jobs.options)
-            found, skipped = found + partial, skipped + left
+            garbage, skipped = garbage + partial, skipped + left
         except (StorageError, ConfigurationError) as error:
             skipped.append(Skipped(path=display_path(savepoints_dir), reason=str(error)))
     if local_dirs is not None:
         stores, left = unused_stores(every, jobs.root, local_dirs)
-        found, skipped = found + stores, skipped + left
-    found += _runs(runs or (), every, jobs.root)
-    return Findings(garbage=tuple(found), skipped=tuple(skipped))
+        garbage, skipped = garbage + stores, skipped + left
+    garbage += _runs(runs or (), every, jobs.root)
+    return Findings(garbage=tuple(garbage), skipped=tuple(skipped))
 
 
 def remove(
@@ -101,16 +97,10 @@ def remove(
     options: Mapping[str, str] | None = None,
     remove_run: Callable[[Path], None] | None = None,
 ) -> None:
-    """Remove something, after another look at whether it is needed.
+    """Remove what a scan has found, after another check whether it is needed.
 
-    Args:
-        unneeded: From `scan`.
-        options: Settings of the storage.
-        remove_run: Removes the directory of a launch that is over; needed for those only.
-
-    Raises:
-        StillNeededError: Something may need it by now; it was left alone.
-        StorageError: The storage refused; what was not deleted is found again.
+    `remove_run` removes the directory of a launch. Raises `StillNeededError` if something may need
+    it by now; what could not be deleted is found again by the next scan.
     """
     if unneeded.kind is GarbageKind.RUN:
         if remove_run is None:
@@ -120,17 +110,14 @@ def remove(
     jobs = Jobs(unneeded.root, options)
     if unneeded.kind is GarbageKind.SAVEPOINT:
         _remove_partial(unneeded, jobs.all(), jobs.options)
-        return
-    if unneeded.kind is GarbageKind.STORES:
+    elif unneeded.kind is GarbageKind.STORES:
         remove_unused_stores(unneeded, jobs.all())
-        return
-    job = _owner(jobs, unneeded)
-    if unneeded.kind is GarbageKind.FILES:
-        remove_unused_files(job, unneeded)
+    elif unneeded.kind is GarbageKind.FILES:
+        remove_unused_files(_owner(jobs, unneeded), unneeded)
     elif unneeded.kind is GarbageKind.HALF_WRITTEN:
-        remove_half_written(job)
+        remove_half_written(_owner(jobs, unneeded))
     else:
-        _remove_record(job, unneeded, jobs.options)
+        _remove_record(_owner(jobs, unneeded), unneeded, jobs.options)
 
 
 def _owner(jobs: Jobs, unneeded: Garbage) -> Job:
@@ -143,22 +130,22 @@ def _owner(jobs: Jobs, unneeded: Garbage) -> Job:
 def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> list[Garbage]:
     """Return the launches that are over, but for those that hold the last log of a job."""
     logs = [Path(log) for job in every if (log := job.summary().log) is not None]
-    found = []
+    garbage = []
     for run in runs:
         if any(log.is_relative_to(run) for log in logs):
             continue
         size = sum(_size(path) for path in run.rglob("*"))
         reason = "the launch is over, and no job has its log there"
-        found.append(Garbage(GarbageKind.RUN, str(run), size, reason, None, root))
-    return found
+        garbage.append(Garbage(GarbageKind.RUN, str(run), size, reason, None, root))
+    return garbage
 
 
 def _size(path: Path) -> int:
     try:
-        found = path.lstat()
+        status = path.lstat()
     except OSError:
         return 0  # gone a moment ago
-    return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _origins(job: Job) -> list[str]:
@@ -175,17 +162,14 @@ def _partial_savepoints(
 ) -> tuple[list[Garbage], list[Skipped]]:
     """Return the savepoints in a directory that nobody will complete.
 
-    Only those that a job here was asked for: the directory may be shared with jobs elsewhere,
+    Only those that were requested of a job here: the directory may be shared with jobs elsewhere,
     whose drivers cannot be seen.
-
-    Raises:
-        StorageError: The storage does not answer.
     """
     storage = open_storage(directory, options)
-    found: list[Garbage] = []
+    garbage: list[Garbage] = []
     skipped: list[Skipped] = []
     for folder in storage.folders():
-        place = display_path(storage.uri).rstrip("/") + f"/{folder}"
+        path = display_path(storage.uri).rstrip("/") + f"/{folder}"
         files = storage.sizes(folder)
         marks = _marks(folder, files)
         if not marks or f"{folder}/{METADATA}" in files:
@@ -193,20 +177,16 @@ def _partial_savepoints(
         try:
             owner = _beginner(_id(storage, marks[0]), jobs)
         except StillNeededError as error:
-            skipped.append(Skipped(path=place, reason=str(error)))
+            skipped.append(Skipped(path=path, reason=str(error)))
             continue
         reason = f"job {owner.name!r} began it and gave it up"
         size = sum(files.values())
-        found.append(Garbage(GarbageKind.SAVEPOINT, place, size, reason, owner.name, root))
-    return found, skipped
+        garbage.append(Garbage(GarbageKind.SAVEPOINT, path, size, reason, owner.name, root))
+    return garbage, skipped
 
 
 def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str, str]) -> None:
-    """Delete a partial savepoint, the marks that it is one last.
-
-    Raises:
-        StillNeededError: It is complete, or somebody may complete it.
-    """
+    """Delete a partial savepoint, the marks that it is one last."""
     parent, _, folder = partial.path.rpartition("/")
     storage = open_storage(parent, options)
     files = storage.list(folder)
@@ -229,34 +209,25 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
 def _stale_records(
     job: Job, root: str, started_from: Collection[str], options: Mapping[str, str] | None
 ) -> list[Garbage]:
-    """Return the records of savepoints of a job that are gone.
+    """Return a job's records of savepoints that are gone.
 
-    Args:
-        job: The job.
-        root: The directory of all jobs.
-        started_from: Where the snapshots are that jobs have started from; their records stay,
-            because they tell where those jobs come from.
-        options: Settings of the storage.
+    Those that jobs have started from stay, because they tell where those jobs come from.
     """
     storage = job.directory.storage
     sizes = storage.sizes("savepoints")
-    found = []
+    garbage = []
     for entry in SavepointCatalog(storage).list():
         if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
             continue
         path = f"savepoints/{entry.id}.json"
         size, reason = sizes.get(path, 0), f"the savepoint is gone from {display_path(entry.path)}"
         path = f"{display_path(storage.uri)}/{path}"
-        found.append(Garbage(GarbageKind.RECORD, path, size, reason, job.name, root))
-    return found
+        garbage.append(Garbage(GarbageKind.RECORD, path, size, reason, job.name, root))
+    return garbage
 
 
 def _remove_record(job: Job, stale: Garbage, options: Mapping[str, str]) -> None:
-    """Forget a savepoint that is gone.
-
-    Raises:
-        StillNeededError: It is there again.
-    """
+    """Forget a savepoint that is gone, unless it is there again."""
     catalog = SavepointCatalog(job.directory.storage)
     id_ = stale.path.rpartition("/")[2].removesuffix(".json")
     try:
@@ -271,9 +242,9 @@ def _remove_record(job: Job, stale: Garbage, options: Mapping[str, str]) -> None
 def _is_gone(path: str, options: Mapping[str, str] | None) -> bool:
     if exists(path, options) is not False:
         return False
-    place = display_path(path)
+    location = display_path(path)
     # A disk that is not mounted holds no savepoints either.
-    return not place.startswith("/") or Path(place).parent.is_dir()
+    return not location.startswith("/") or Path(location).parent.is_dir()
 
 
 def _marks(folder: str, files: Iterable[str]) -> list[str]:
@@ -305,4 +276,6 @@ def _beginner(id_: str, jobs: Sequence[Job]) -> Job:
         if request.state not in ENDED:
             raise StillNeededError(f"job {job.name!r} will write it anew when it is started again")
         return job
-    raise StillNeededError("no job here was asked for it, so nobody here can tell who writes it")
+    raise StillNeededError(
+        "no job here has a request for it, so nobody here can tell who writes it"
+    )

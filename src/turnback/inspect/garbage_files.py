@@ -37,16 +37,7 @@ class GarbageKind(StrEnum):
 
 
 class Garbage(View, frozen=True):
-    """Something that nothing needs any more.
-
-    Attributes:
-        kind: What it is.
-        path: Where it is.
-        bytes: Its size.
-        reason: Why nothing needs it.
-        job: The job it belongs to.
-        root: The directory of all jobs, to look again before it is removed.
-    """
+    """Something that nothing needs any more; `root` is the directory of the jobs it is of."""
 
     kind: GarbageKind
     path: str
@@ -57,13 +48,7 @@ class Garbage(View, frozen=True):
 
 
 class Skipped(View, frozen=True, kw_only=True):
-    """Something that was left alone.
-
-    Attributes:
-        path: Where it is.
-        reason: Why it may still be needed.
-        job: The job it belongs to.
-    """
+    """Something that was left alone, because it may still be needed."""
 
     path: str
     reason: str
@@ -94,25 +79,23 @@ def why_in_use(job: Job) -> str | None:
 def unused_files(job: Job, root: str) -> list[Garbage]:
     """Return what attempts of a job that does not run have left, by attempt.
 
-    Raises:
-        StillNeededError: A checkpoint cannot be read, so nothing is certain.
-        StorageError: The storage does not answer.
+    Raises `StillNeededError` if a checkpoint cannot be read, because it may need any file.
     """
     by_folder: dict[str, list[int]] = defaultdict(list)
     for path, size in _unreferenced(job).items():
         by_folder["/".join(path.split("/")[:2])].append(size)
     directory = display_path(job.directory.storage.uri)
-    found = []
+    garbage = []
     for folder, sizes in sorted(by_folder.items(), key=lambda item: _order(item[0])):
         attempt = folder.rpartition("/")[2]
         reason = f"no checkpoint needs these {len(sizes)} files of attempt {attempt}"
         path = f"{directory}/{folder}"
-        found.append(Garbage(GarbageKind.FILES, path, sum(sizes), reason, job.name, root))
-    return found
+        garbage.append(Garbage(GarbageKind.FILES, path, sum(sizes), reason, job.name, root))
+    return garbage
 
 
 def remove_unused_files(job: Job, unused: Garbage) -> None:
-    """Delete what no checkpoint needs, by a new look at the checkpoints."""
+    """Delete what no checkpoint needs, after reading the checkpoints again."""
     _require_idle(job)
     folder = unused.path.removeprefix(f"{display_path(job.directory.storage.uri)}/")
     if not _FOLDER.fullmatch(folder):
@@ -156,7 +139,7 @@ def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
     next attempt, and needs nothing else that no checkpoint references.
     """
     storage = job.directory.storage
-    # Listed before the log is read: what is written later is not looked at.
+    # Listed before the log is read: what is written later is not considered.
     listed: dict[str, int] = {}
     for directory in (folder,) if folder is not None else ("state", "offsets"):
         listed |= storage.sizes(directory)
@@ -190,16 +173,12 @@ def unused_stores(
 ) -> tuple[list[Garbage], list[Skipped]]:
     """Return the local stores whose job is below a root and does not use them.
 
+    They are searched for in `local_dirs`, the machine's default places and those the jobs name.
     Those of a job that may run are not mentioned: they are in use, as the job is.
-
-    Args:
-        jobs: All jobs below the root.
-        root: The directory of all jobs.
-        local_dirs: Where to look, besides the machine's default places and those the jobs name.
     """
     unused: list[Garbage] = []
     skipped: list[Skipped] = []
-    named = [place for job in jobs for place in _local_dirs_of(job)]
+    named = [directory for job in jobs for directory in _local_dirs_of(job)]
     for stores in all_stores([*local_dirs, *named]):
         owner = stores.owner()
         if owner is None or not is_below(owner.directory, root):
@@ -217,12 +196,7 @@ def unused_stores(
 
 
 def remove_unused_stores(unused: Garbage, jobs: Sequence[Job]) -> None:
-    """Remove local stores, by a new look at the job.
-
-    Raises:
-        StillNeededError: The job uses them again, or a process has them open.
-        StorageError: The file system refused.
-    """
+    """Remove local stores, unless the job uses them again or a process has them open."""
     stores = LocalStores(Path(unused.path))
     owner = stores.owner()
     if owner is None:
@@ -238,8 +212,8 @@ def remove_unused_stores(unused: Garbage, jobs: Sequence[Job]) -> None:
 
 def _why_unused(owner: StoreOwner, jobs: Sequence[Job]) -> str | None:
     """Return why nobody needs the stores of a job, None if somebody may."""
-    place = resolved(owner.directory)
-    job = next((job for job in jobs if resolved(job.directory.storage.uri) == place), None)
+    directory = resolved(owner.directory)
+    job = next((job for job in jobs if resolved(job.directory.storage.uri) == directory), None)
     if job is None:
         return f"there is no job in {display_path(owner.directory)} any more"
     try:

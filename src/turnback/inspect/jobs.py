@@ -38,13 +38,10 @@ _SHORTEST_ID = 4
 
 
 class Jobs:
-    """The jobs below a root, whether or not they run. What it shows is never cached.
+    """The jobs below a root, whether or not they run. Nothing is cached.
 
     Names of directories are not trusted: a job's name is what its `job.json` says, and has to be
     the name its directory is made from. Links in the root are not followed.
-
-    Raises:
-        ConfigurationError: The root cannot be used.
     """
 
     def __init__(
@@ -62,20 +59,15 @@ class Jobs:
         return sorted(job.name for job in self.all())
 
     def all(self) -> builtins.list[Job]:
-        found = (self._in(segment) for segment in self._storage.folders())
-        return sorted((job for job in found if job is not None), key=lambda job: job.name)
+        jobs = (self._in(segment) for segment in self._storage.folders())
+        return sorted((job for job in jobs if job is not None), key=lambda job: job.name)
 
     def list(self) -> builtins.list[JobSummary]:
         """Return how the jobs are, by name; one that cannot be read hides no other."""
         return [job.summary() for job in self.all()]
 
     def get(self, name: str) -> Job:
-        """Return the job of exactly this name.
-
-        Raises:
-            JobNotFoundError: There is none.
-            StorageError: The storage does not answer.
-        """
+        """Return the job of exactly this name; `JobNotFoundError` if there is none."""
         try:
             job = self._exact(check_job_name(name))
         except ConfigurationError as error:
@@ -92,11 +84,6 @@ class Jobs:
                 of its directory.
             whole: The beginning is not enough: for what changes or ends a job, where a guess
                 might hit the wrong one.
-
-        Raises:
-            JobNotFoundError: There is none.
-            AmbiguousJobError: Several fit.
-            StorageError: The storage does not answer.
         """
         if not isinstance(text, str) or not text.strip():
             raise JobNotFoundError(f"{text!r} names no job: give a name, an id, or a directory")
@@ -130,7 +117,7 @@ class Jobs:
             segment = path_segment(check_job_name(name))
         except ConfigurationError:
             return None
-        # Asked for first, because a link is no folder and what it leads to is not ours to read.
+        # A link is no folder, and what it leads to is not ours to read.
         return self._in(segment) if segment in self._storage.folders() else None
 
     def _beginning(self, text: str, whole: bool) -> Job:
@@ -234,12 +221,9 @@ def _id(job: Job) -> str | None:
 
 
 def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:
-    """Delete a savepoint for good; the job that took it forgets it.
+    """Delete a savepoint for good, unless a job needs it; the job that took it forgets it.
 
-    Raises:
-        ConfigurationError: It is a checkpoint, or a job needs it.
-        CheckpointNotFoundError: It is gone already; what the job remembers of it is, too.
-        StorageError: Not all of it could be deleted. What is left is no savepoint any more.
+    If not all of it can be deleted, what is left is no savepoint any more.
     """
     if snapshot.metadata is None:
         raise ConfigurationError(
@@ -276,7 +260,7 @@ def _refuse_if_needed(snapshot: Snapshot, job: Job) -> None:
 
 
 def _forget(snapshot: Snapshot, jobs: Sequence[Job]) -> None:
-    """Drop the record of a savepoint that is gone; a copy of it elsewhere is not meant by it."""
+    """Drop the record of a savepoint that is gone; one of a copy elsewhere stays."""
     assert snapshot.metadata is not None
     id, directory = snapshot.metadata.id, SavepointDirectory(storage_of(snapshot.storage))
     for job in jobs:

@@ -7,13 +7,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from typing import Any
 
 from turnback.core.errors import ConfigurationError
 from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
 LONGEST = 2_000
-"""Of longer values only the beginning is shown, unless all is asked for."""
+"""Of values with more characters only the beginning is returned, by default."""
 _EXACT = 1 << 53  # beyond this JavaScript changes the last digits
 
 Formatter = Callable[[Any], Any]
@@ -24,11 +25,7 @@ def formatter(type_: TypeInfo, *, longest: int | None = LONGEST) -> Formatter:
 
     Integers that JavaScript cannot hold, decimals, dates and times become text, bytes ``0x...``,
     rows objects. Maps become objects if their keys are plain, else lists of pairs. A pickle is
-    never opened: only its size is shown.
-
-    Args:
-        type_: The type of the values.
-        longest: Characters that are shown of a value, about; None for all of them.
+    never opened: only its size is given. Values longer than about `longest` characters are cut.
     """
     format = _nullable(type_)
     return lambda value: format(value, _Room(math.inf if longest is None else longest))
@@ -162,7 +159,7 @@ def _name(key: Any) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-_TRUE, _FALSE = ("true", "True"), ("false", "False")
+_BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 
 
 def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
@@ -213,14 +210,14 @@ def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
 
 
 def _parse_row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
-    found = _json(given) if isinstance(given, str) else given
-    if isinstance(found, Mapping) and set(found) == set(type_.names):
-        found = [found[name] for name in type_.names]
-    if not isinstance(found, list) or len(found) != len(type_.types):
+    fields = _json(given) if isinstance(given, str) else given
+    if isinstance(fields, Mapping) and set(fields) == set(type_.names):
+        fields = [fields[name] for name in type_.names]
+    if not isinstance(fields, list) or len(fields) != len(type_.types):
         raise ConfigurationError(
             f"{given!r} is no row of {', '.join(type_.names)}: write it as a JSON object or array"
         )
-    return tuple(_parse(one, t, typed=True) for one, t in zip(found, type_.types, strict=True))
+    return tuple(_parse(one, t, typed=True) for one, t in zip(fields, type_.types, strict=True))
 
 
 class _Literal:
@@ -235,32 +232,28 @@ class _Literal:
 
 def _json(text: str) -> Any:
     try:
-        found = json.loads(text, parse_int=_Literal, parse_float=_Literal)
+        value = json.loads(text, parse_int=_Literal, parse_float=_Literal)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"{text!r} is not valid JSON: {error}") from error
-    return _words(found)
+    return _with_literals(value)
 
 
-def _words(found: Any) -> Any:
-    if isinstance(found, bool):
-        return _Literal("true" if found else "false")
-    if isinstance(found, list):
-        return list(map(_words, found))
-    if isinstance(found, dict):
-        return {name: _words(value) for name, value in found.items()}
-    return found
+def _with_literals(value: Any) -> Any:
+    if isinstance(value, bool):
+        return _Literal("true" if value else "false")
+    if isinstance(value, list):
+        return list(map(_with_literals, value))
+    if isinstance(value, dict):
+        return {name: _with_literals(item) for name, item in value.items()}
+    return value
 
 
 def _parse_scalar(text: str, type_: TypeInfo) -> Any:
     if not isinstance(type_, BasicTypeInfo):
         return Decimal(text)
+    if type_.name == "boolean" and text not in _BOOLEANS:
+        raise ValueError(text)
     return _PARSERS[type_.name](text)
-
-
-def _boolean(text: str) -> bool:
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    raise ValueError(text)
 
 
 def _parse_bytes(text: str) -> bytes:
@@ -269,24 +262,17 @@ def _parse_bytes(text: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
-def _zoned(text: str) -> datetime:
+def _parse_time(text: str, zoned: bool) -> datetime:
     value = datetime.fromisoformat(text)
-    if value.tzinfo is None:
-        raise ValueError("a zone is missing")
-    return value
-
-
-def _zoneless(text: str) -> datetime:
-    value = datetime.fromisoformat(text)
-    if value.tzinfo is not None:
-        raise ValueError("there is a zone")
+    if (value.tzinfo is not None) != zoned:
+        raise ValueError(text)
     return value
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "string": str,
     "bytes": _parse_bytes,
-    "boolean": _boolean,
+    "boolean": _BOOLEANS.__getitem__,
     "byte": int,
     "short": int,
     "int": int,
@@ -294,8 +280,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "big_int": int,
     "date": date.fromisoformat,
     "time": time.fromisoformat,
-    "timestamp": _zoneless,
-    "instant": _zoned,
+    "timestamp": partial(_parse_time, zoned=False),
+    "instant": partial(_parse_time, zoned=True),
 }
 _EXAMPLES = {
     "bytes": "0x00ff",
