@@ -205,7 +205,7 @@ def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
         raise _misfit(given, type_)
     try:
         return _parse_scalar(text, type_)
-    except (ValueError, InvalidOperation) as error:
+    except (KeyError, ValueError, InvalidOperation) as error:
         raise _misfit(given, type_) from error
 
 
@@ -251,8 +251,6 @@ def _with_literals(value: Any) -> Any:
 def _parse_scalar(text: str, type_: TypeInfo) -> Any:
     if not isinstance(type_, BasicTypeInfo):
         return Decimal(text)
-    if type_.name == "boolean" and text not in _BOOLEANS:
-        raise ValueError(text)
     return _PARSERS[type_.name](text)
 
 

@@ -1,11 +1,12 @@
-"""The lives of jobs, as a picture shows them."""
+"""The attempts and savepoints of related jobs on one time axis."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from turnback.core.errors import StorageError
 from turnback.inspect.history import AttemptLife
@@ -70,25 +71,20 @@ _OWN = re.compile(r"chk-([0-9]+)")
 
 
 def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
-    """Return the timeline around a job.
-
-    Raises:
-        StorageError: The job itself cannot be read; others are left out, loudly.
-    """
+    """Return the timeline around a job; others that cannot be read are left out."""
     lives = {normalized(job.directory.storage.uri): _read(job)}
     for other in jobs:
-        place = normalized(other.directory.storage.uri)
-        if place in lives:
+        location = normalized(other.directory.storage.uri)
+        if location in lives:
             continue
         try:
-            lives[place] = _read(other)
+            lives[location] = _read(other)
         except StorageError as error:
             _LOG.warning("job %r is left out of the timeline: %s", other.name, error)
-    family = _Family(list(lives.values()))
+    lineage = _Lineage(lives)
+    related = lineage.of(next(iter(lives.values())))
     return Timeline(
-        job=job.name,
-        now_ms=now_ms,
-        jobs=tuple(family.drawn(life) for life in family.of(next(iter(lives.values())))),
+        job=job.name, now_ms=now_ms, jobs=tuple(lineage.timeline_job(life) for life in related)
     )
 
 
@@ -104,16 +100,17 @@ class _Life:
         return self.job.name
 
 
-class _Family:
-    """Who started from whose snapshots."""
+class _Lineage:
+    """Which job started from whose snapshots; jobs are by their location."""
 
-    def __init__(self, lives: Sequence[_Life]) -> None:
+    def __init__(self, lives: Mapping[str, _Life]) -> None:
         self._lives = lives
-        self._places = {normalized(life.job.directory.storage.uri): life for life in lives}
-        self._saved = {
-            normalized(row.path): (life, row) for life in lives for row in reversed(life.savepoints)
+        self._savepoints = {
+            normalized(row.path): (life, row)
+            for life in lives.values()
+            for row in reversed(life.savepoints)
         }
-        self._parents = {id(life): self._parents_of(life) for life in lives}
+        self._parents = {id(life): self._parents_of(life) for life in lives.values()}
 
     def of(self, life: _Life) -> list[_Life]:
         """Return the ancestors of a job, the job, and its descendants, in this order."""
@@ -121,18 +118,18 @@ class _Family:
         descendants = reversed(_reach(life, self._children_of))
         return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
 
-    def drawn(self, life: _Life) -> TimelineJob:
-        numbers = range(len(life.attempts))
+    def timeline_job(self, life: _Life) -> TimelineJob:
+        attempts = zip_longest(life.attempts, life.attempts[1:])
         return TimelineJob(
             name=life.name,
             state=life.alive.state,
-            attempts=tuple(self._drawn_attempt(life, number) for number in numbers),
+            attempts=tuple(self._timeline_attempt(life, *pair) for pair in attempts),
             savepoints=tuple(reversed(life.savepoints)),
         )
 
-    def _drawn_attempt(self, life: _Life, place: int) -> TimelineAttempt:
-        attempt = life.attempts[place]
-        following = life.attempts[place + 1] if place + 1 < len(life.attempts) else None
+    def _timeline_attempt(
+        self, life: _Life, attempt: AttemptLife, following: AttemptLife | None
+    ) -> TimelineAttempt:
         started = attempt.started_ms if attempt.started_ms is not None else attempt.last_ms
         ended = _ended_ms(attempt, following, life.alive)
         return TimelineAttempt(
@@ -145,15 +142,15 @@ class _Family:
         )
 
     def _parents_of(self, life: _Life) -> list[_Life]:
-        found = {}
+        parents = {}
         for attempt in life.attempts:
             parent, _ = self._started_from(life, attempt)
             if parent is not None and parent is not life:
-                found[id(parent)] = parent
-        return list(found.values())
+                parents[id(parent)] = parent
+        return list(parents.values())
 
     def _children_of(self, life: _Life) -> list[_Life]:
-        return [one for one in self._lives if life in self._parents[id(one)]]
+        return [one for one in self._lives.values() if life in self._parents[id(one)]]
 
     def _started_from(
         self, life: _Life, attempt: AttemptLife
@@ -165,9 +162,9 @@ class _Family:
             return None, None
         slot = split_slot_path(display_path(given))
         if slot is not None:
-            owner = self._places.get(normalized(slot[0]))
+            owner = self._lives.get(normalized(slot[0]))
             return owner, _checkpoint(normalized(slot[0]), owner.name if owner else None, slot[1])
-        owner, row = self._saved.get(normalized(given), (None, None))
+        owner, row = self._savepoints.get(normalized(given), (None, None))
         return owner, StartedFrom(
             kind="savepoint",
             job=owner.name if owner is not None else None,
@@ -198,7 +195,7 @@ def _read(job: Job) -> _Life:
 
 
 def _origin(attempt: AttemptLife) -> tuple[int | None, str | None]:
-    """Return the job's own checkpoint an attempt started from, or the place of a snapshot."""
+    """Return the job's own checkpoint an attempt started from, or where its snapshot is."""
     if attempt.info is not None:
         return attempt.info.checkpoint, attempt.info.snapshot
     named = _OWN.fullmatch(attempt.snapshot or "")

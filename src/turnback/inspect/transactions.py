@@ -50,15 +50,7 @@ class TransactionState(StrEnum):
 
 
 class TransactionRow(View, frozen=True, kw_only=True):
-    """A transaction of a sink.
-
-    Attributes:
-        kind: What sort of sink it is.
-        state: What becomes of it when the job is started again.
-        what: What it is, for people.
-        epoch: The epoch it belongs to, if that is known.
-        rows: Number of elements in it, if that is known.
-    """
+    """A transaction of a sink; `kind` is what sort of sink it is, `what` is for people."""
 
     sink: str
     kind: str
@@ -91,11 +83,6 @@ def list_transactions(job: Job) -> list[TransactionRow]:
 
     Of a running job these are the ones it works on. What a sink has left behind can only be seen
     of file sinks; others know by themselves what to roll back.
-
-    Raises:
-        JobNotFoundError: The job was never started.
-        CorruptFileError: A checkpoint or record is damaged.
-        SinkError: A directory of files cannot be read.
     """
     info, records = _info(job), recorded_sinks(job.directory)
     manifest = _promising(CheckpointLog(job.directory.storage), job.directory)
@@ -132,15 +119,11 @@ def settle(
 
     Raises:
         JobInUseError: A driver runs the job, or may do so.
-        JobNotFoundError: The job was never started.
         ConfigurationError: A sink is needed and was not given.
         FencedError: The job was started meanwhile; nothing was done.
         SinkError: Not all are settled; the message says what to do.
-        CorruptFileError: A checkpoint or record is damaged.
     """
-    if action not in list(Action):
-        raise ConfigurationError(f"{action!r} is none of {', '.join(Action)}")
-    action, clock = Action(action), clock or SystemClock()
+    clock = clock or SystemClock()
     info = _info(job)
     _require_dead(job.directory, force, clock)
     log = CheckpointLog(job.directory.storage)
@@ -173,14 +156,14 @@ def settle(
 
     if action is Action.COMMIT:
         _settle_each(job, committers, lambda uid, one: _commit(log, manifest, uid, one), _AGAIN)
-        _record(log, manifest)
-    else:
-        _record(log, manifest)
+    if manifest is not None:
+        log.record_commit(manifest.number)
+    if action is Action.ABORT:
         _settle_each(job, committers, lambda uid, one: _drop(one, pending.get(uid, ())), _DROPPED)
     return Settled(
         action=action,
         checkpoint=manifest.number if manifest else None,
-        transactions={uid: len(found) for uid, found in pending.items()},
+        transactions={uid: len(prepared) for uid, prepared in pending.items()},
     )
 
 
@@ -192,7 +175,7 @@ def _info(job: Job) -> JobInfo:
 
 
 def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
-    """The checkpoint that the job goes on from, with the transactions that are left to commit."""
+    """Return the checkpoint the job goes on from, with the transactions left to commit."""
     point = resume_point(log, directory)
     manifest = point.manifest if point is not None else None
     if manifest is None or manifest.number <= log.committed():
@@ -226,21 +209,21 @@ def _usable_sinks(
     records: Mapping[str, SinkRecord],
     given: dict[str, Sink],
 ) -> dict[str, Sink]:
-    """The sinks that take part; all that have promised something are among them."""
-    found = dict(given)
+    """Return the sinks that take part; all that have promised something are among them."""
+    usable = dict(given)
     for uid, record in records.items():
-        if uid in found:
+        if uid in usable:
             continue
         path = record.description.get("path")
         if path is not None and not Path(path).is_dir() and uid not in pending:
             continue  # it is somewhere else, or nothing was ever written
         sink = sink_from_description(record.description)
         if sink is not None:
-            found[uid] = sink
+            usable[uid] = sink
     missing = [
         uid
         for uid, transactions in pending.items()
-        if uid not in found and not all(handle_kind(t) in _IN_MEMORY for t in transactions)
+        if uid not in usable and not all(handle_kind(t) in _IN_MEMORY for t in transactions)
     ]
     if missing:
         raise ConfigurationError(
@@ -255,7 +238,7 @@ def _usable_sinks(
                 f"sink {uid!r} of job {job.name!r} writes to {path}, which is not on this machine. "
                 "Go where it is mounted; nothing was done"
             )
-    return found
+    return usable
 
 
 def _settle_each(
@@ -285,11 +268,6 @@ def _commit(log: CheckpointLog, manifest: Manifest | None, uid: str, committer: 
     committer.recover(promised)
     if manifest is not None and promised:
         log.record_commit(manifest.number, [uid])
-
-
-def _record(log: CheckpointLog, manifest: Manifest | None) -> None:
-    if manifest is not None:
-        log.record_commit(manifest.number)
 
 
 def _drop(committer: Committer, transactions: tuple[bytes, ...]) -> None:

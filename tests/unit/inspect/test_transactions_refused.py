@@ -76,12 +76,6 @@ def test_a_job_that_was_never_started(tmp_path):
             call(job)
 
 
-@pytest.mark.parametrize("action", ["drop", None, 1])
-def test_an_unknown_action(place, action):
-    with pytest.raises(ConfigurationError, match="is none of commit, abort"):
-        settle(place.job, action)
-
-
 # -- sinks of all kinds
 
 
