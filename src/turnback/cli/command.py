@@ -46,15 +46,10 @@ class Argument(click.Argument):
 
 
 class Command(click.Command):
-    """A command.
+    """A command, with command lines that work as examples.
 
     Its function takes a `Cli` before its own parameters and returns an exit code, or nothing if all
-    went well.
-
-    Attributes:
-        arguments: Its arguments.
-        options: Its options without those that every command has.
-        examples: Command lines that work.
+    went well. `options` are without those that every command has.
     """
 
     def __init__(self, *args: Any, examples: Sequence[str] = (), **attributes: Any) -> None:
@@ -132,11 +127,7 @@ def command(
 ) -> Callable[[Callable[..., ExitCode | None]], Command]:
     """Declare a command; the docstring of its function is its help.
 
-    Args:
-        name: What users type.
-        examples: Command lines that work.
-        cls: How its arguments are parsed, if not as usual.
-        script: Whether everything behind the first argument belongs to a script.
+    With `script`, everything behind the first argument belongs to a script.
     """
     settings = {"allow_interspersed_args": False} if script else {}
     return click.command(name, cls=cls, examples=examples, context_settings=settings)
@@ -147,12 +138,8 @@ def argument(
 ) -> Callable[[Any], Any]:
     """Declare an argument of a command.
 
-    Args:
-        name: The parameter of the function.
-        metavar: How the help writes it: ``JOB``, ``[JOB]`` if it may be left out, ``[WORDS]...``
-            if there may be any number.
-        help: What it is.
-        complete: Gives the values that a shell offers.
+    The help writes it as ``JOB``, ``[JOB]`` if it may be left out, ``[WORDS]...`` if there may be
+    any number. `complete` gives the values that a shell offers.
     """
     several = metavar.endswith("...")
     return click.argument(
@@ -176,12 +163,6 @@ def number_option(
     *names: str, least: int, most: int | None = None, default: int | None = None, help: str
 ) -> Callable[[Any], Any]:
     """Declare an option whose value is a number from `least` to `most`."""
-    return click.option(
-        *names, metavar="N", type=_whole_number(least, most), default=default, help=help
-    )
-
-
-def _whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
 
     def number(text: str) -> int:
@@ -193,7 +174,7 @@ def _whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
             raise click.BadParameter(f"{text!r} is not a whole number {allowed}.")
         return value
 
-    return number
+    return click.option(*names, metavar="N", type=number, default=default, help=help)
 
 
 def write_section(
@@ -222,10 +203,10 @@ def make_cli(ctx: click.Context) -> Cli:
     It works with a command line of which only the beginning has been typed, too.
     """
     given: list[dict[str, Any]] = []
-    at: click.Context | None = ctx
-    while at is not None:
-        given.append(at.params)
-        at = at.parent
+    context: click.Context | None = ctx
+    while context is not None:
+        given.append(context.params)
+        context = context.parent
     if any(params.get("no_color") for params in given):
         # rich looks at this too, and so does every program that is started from here.
         os.environ["NO_COLOR"] = "1"

@@ -27,24 +27,13 @@ if TYPE_CHECKING:
 _LITTLE_SPACE = 1 << 30
 _NO_SPACE = 100 << 20
 # Long enough for a slow store, short enough for a person who waits.
-_S3_OPTIONS = {
-    "timeout": "10 s",
-    "connect_timeout": "3 s",
-    "retry_timeout": "10 s",
-    "max_retries": "1",
-}
+_S3_TIMEOUTS = {"timeout": "10 s", "connect_timeout": "3 s", "retry_timeout": "10 s"}
+_S3_OPTIONS = _S3_TIMEOUTS | {"max_retries": "1"}
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Something that was checked.
-
-    Attributes:
-        name: What.
-        verdict: ok; warn if something will not work as well as it could; fail if jobs cannot run.
-        found: What was found.
-        advice: What to do about it.
-    """
+    """Something that was checked: warn if it could be better, fail if jobs cannot run."""
 
     name: str
     verdict: Literal["ok", "warn", "fail"]
@@ -123,10 +112,10 @@ def _check_packages() -> Iterator[CheckResult]:
     else:
         yield CheckResult("packages", "ok", f"all {len(problems)} there")
     missing = {name for name, needs in extras.items() if any(map(package_problem, needs))}
-    found = ", ".join(sorted(set(extras) - missing)) or "none"
+    installed = ", ".join(sorted(set(extras) - missing)) or "none"
     if missing:
-        found += f" (not installed: {', '.join(sorted(missing))})"
-    yield CheckResult("extras", "ok", found)
+        installed += f" (not installed: {', '.join(sorted(missing))})"
+    yield CheckResult("extras", "ok", installed)
 
 
 def _requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:
@@ -189,15 +178,29 @@ def _check_savepoints(configuration: Configuration, options: dict[str, str]) -> 
 
 
 def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:
-    """Check that a directory or object store can be written, read and deleted from."""
+    """Check that files can be written to, read and deleted from a directory or object store."""
+    from turnback.inspect.locations import display_path
+    from turnback.storage.local import LocalStorage
+    from turnback.storage.open import open_storage
+
+    is_s3 = uri.lower().startswith("s3")
+    path, data = f"_doctor-{uuid.uuid4().hex}", b"turnback doctor"
+    local = None
     try:
-        local = _local_path(uri)
-        if local is not None and not local.exists():
-            return _check_missing(name, local)
-        _probe(uri, options)
+        storage = open_storage(uri, {**options, **(_S3_OPTIONS if is_s3 else {})})
+        if isinstance(storage, LocalStorage):
+            local = Path(display_path(storage.uri))
+            if not local.exists():
+                return _check_missing(name, local)
+        storage.put_if_absent(path, data)
+        try:
+            if storage.get(path) != data:
+                raise StorageError(f"{path} holds other bytes than were written")
+        finally:
+            storage.delete(path)
     except (StorageError, ConfigurationError) as error:
         advice = "check the path, the permissions and the free space"
-        if uri.lower().startswith("s3"):
+        if is_s3:
             advice = "check address and credentials: turnback config s3"
         return CheckResult(name, "fail", f"{uri}: {error}", advice)
     if local is None:
@@ -242,10 +245,8 @@ def _check_port(address: str, port: int) -> CheckResult:
     """Check that the dashboard could be started."""
     where = f"{address}:{port}"
     try:
-        found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(found[0], found[1]) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(found[4])
+        family, _, _, _, bound = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(bound[:2], family=family).close()
     except OSError as error:
         advice = "if that is not the dashboard, choose another port: turnback ui --port"
         return CheckResult("dashboard", "warn", f"{where}: {error.strerror or error}", advice)
@@ -256,30 +257,3 @@ def _nearest_existing(path: Path) -> Path:
     """Return the path itself, or the nearest one above it that exists."""
     here = path.expanduser().absolute()
     return next((p for p in (here, *here.parents) if p.exists()), here)
-
-
-def _local_path(uri: str) -> Path | None:
-    from urllib.parse import unquote, urlsplit
-
-    from turnback.storage.local import LocalStorage
-    from turnback.storage.open import open_storage
-
-    storage = open_storage(uri) if uri.lower().startswith("file:") or "://" not in uri else None
-    if isinstance(storage, LocalStorage):
-        return Path(unquote(urlsplit(storage.uri).path))
-    return None
-
-
-def _probe(uri: str, options: Mapping[str, str]) -> None:
-    """Write, read and delete a file."""
-    from turnback.storage.open import open_storage
-
-    impatient = _S3_OPTIONS if uri.lower().startswith("s3") else {}
-    storage = open_storage(uri, {**options, **impatient})
-    path, data = f"_doctor-{uuid.uuid4().hex}", b"turnback doctor"
-    storage.put_if_absent(path, data)
-    try:
-        if storage.get(path) != data:
-            raise StorageError(f"{path} holds other bytes than were written")
-    finally:
-        storage.delete(path)

@@ -48,14 +48,7 @@ Value = Cell | str | int | None
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """A column of a table.
-
-    Attributes:
-        name: Its head.
-        value: What it shows of a record.
-        right: Whether its values stand on the right, as numbers do.
-        extra: Whether it is left out where a terminal is too narrow for all columns.
-    """
+    """A column of a table; one that is `extra` is left out where a terminal is too narrow."""
 
     name: str
     value: Callable[[T, Output], Value] = lambda record, out: None
@@ -66,9 +59,7 @@ class Column(Generic[T]):
 class Output:
     """Where a command prints: results to stdout, everything else to stderr.
 
-    Args:
-        json: Whether stdout gets one JSON document and nothing else.
-        color: Whether colours may be used where stdout is a terminal.
+    With `json` stdout gets one JSON document and nothing else.
     """
 
     def __init__(self, *, json: bool = False, color: bool = True) -> None:

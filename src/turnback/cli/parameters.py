@@ -65,13 +65,8 @@ yes_option = flag("--yes", "-y", help="Do not ask.")
 def find_state(text: str, ids: Collection[tuple[str, str]], where: str) -> tuple[str, str]:
     """Return uid and name of the state that is meant.
 
-    Args:
-        text: ``uid/name``, or the name alone if only one operator has such a state.
-        ids: The states that are there.
-        where: What they are the states of, for the error message.
-
-    Raises:
-        StateError: There is none, or there are several.
+    The text is ``uid/name``, or the name alone if only one operator has such a state; `where` is
+    what they are the states of, for the error message.
     """
     matching = [id for id in ids if "/".join(id) == text] or [id for id in ids if id[1] == text]
     if len(matching) == 1:

@@ -172,12 +172,9 @@ def _print_changes(cli: Cli, columns: list[str], changes: list[list[Any]]) -> No
 
 @contextmanager
 def spark_session(cli: Cli) -> Iterator[SparkSession]:
-    """A session that ends with the block. Print results after it.
+    """Start a session that ends with the block, with Spark's errors as ours.
 
-    Raises:
-        ConfigurationError: Spark does not understand what it is asked.
-        JobFailedError: Spark failed.
-        TurnbackError: What its tasks raised.
+    What is printed in the block is lost.
     """
     cli.out.hint("Starting Spark ...")
     with _silenced(cli.debug):
