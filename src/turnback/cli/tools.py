@@ -208,16 +208,16 @@ def _scan(cli: Cli, runs: Runs) -> Findings:
     from turnback.inspect.garbage_files import Skipped
 
     local_dir = cli.configuration.value("state.backend.local-dir")
-    over = runs.over(cli.jobs.root)
+    finished = runs.finished(cli.jobs.root)
     findings = scan(
         cli.jobs,
         cli.configuration.value("state.savepoints.dir"),
-        over.paths,
+        finished.paths,
         [local_dir] if local_dir is not None else [],
     )
-    if not over.unclear:
+    if not finished.unclear:
         return findings
-    names = ", ".join(path.name for path in over.unclear)
+    names = ", ".join(path.name for path in finished.unclear)
     reason = f"nothing tells which root these launches belong to, so remove them by hand: {names}"
     skipped = Skipped(path=str(runs.root), reason=reason)
     return Findings(garbage=findings.garbage, skipped=(*findings.skipped, skipped))

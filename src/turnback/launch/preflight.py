@@ -1,7 +1,6 @@
-"""Runs a program until it calls `execute`, and does something with what it has built.
+"""Runs a program until it calls `execute`, to check or settle something with what it has built.
 
-So one can find out what would become of a snapshot in a program, without running its job. The
-program runs in a process of its own, whose main module is this one.
+The program runs in a process of its own, whose main module is this one. Its job is not started.
 """
 
 from __future__ import annotations
@@ -52,20 +51,7 @@ def preflight(
     settings: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> CheckReport:
-    """Report what would happen if a job were started from a snapshot.
-
-    Args:
-        script: The program, which is run until it calls `execute`.
-        args: Its arguments.
-        start_from: The snapshot, as `turnback run -s` takes it.
-        allow: State that may be dropped: all of it, or what is named.
-        renames: Names in the snapshot to names in the program.
-        settings: Configuration keys and values.
-        name: Name of the job, instead of the one in the code.
-
-    Raises:
-        TurnbackError: The program is wrong, or the snapshot cannot be read.
-    """
+    """Report what would happen if a job were started from a snapshot; see `Launch`."""
     from turnback.snapshot.preflight import CheckReport
 
     launch = Launch(
@@ -83,11 +69,7 @@ def preflight(
 
 
 def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
-    """Run a program in a process of its own until it calls `execute`, and do something with it.
-
-    Raises:
-        TurnbackError: What the program or the task raised.
-    """
+    """Run a program until it calls `execute`, and do a task with it; raises what either raised."""
     directory = Path(tempfile.mkdtemp(prefix="turnback-plan-"))
     try:
         run = RunDirectory(directory)
@@ -102,10 +84,10 @@ def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
             stderr=subprocess.STDOUT,
             check=False,
         ).stdout.decode(errors="replace")
-        found = run.read(RESULT, result)
-        if found is None:
+        answer = run.read(RESULT, result)
+        if answer is None:
             raise _failure(run, launch, printed)
-        return found
+        return answer
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -123,27 +105,27 @@ def _failure(run: RunDirectory, launch: Launch, printed: str) -> TurnbackError:
 # -- in the process of the program; what only it needs is imported there
 
 
-def _check(found: ProgramFound) -> CheckReport:
+def _check(program: ProgramFound) -> CheckReport:
     from turnback.job.directory import JobDirectory
     from turnback.snapshot.find import locate
     from turnback.snapshot.preflight import check
     from turnback.spark.sources import stream_counts
     from turnback.state.files import StorageRef
 
-    spec = found.spec
+    spec = program.spec
     directory = JobDirectory.locate(spec.root, spec.name, spec.storage_options)
     job = StorageRef(directory.storage.uri, spec.storage_options, spec.inline)
     snapshot = locate("latest" if spec.start_from is None else spec.start_from, job)
-    allow, streams = spec.allow_non_restored_state, stream_counts(found.plan)
-    return check(found.plan, snapshot, spec.renames, allow, streams)
+    allow, streams = spec.allow_non_restored_state, stream_counts(program.plan)
+    return check(program.plan, snapshot, spec.renames, allow, streams)
 
 
-def _settle(found: ProgramFound, task: ProgramTask) -> Settled:
+def _settle(program: ProgramFound, task: ProgramTask) -> Settled:
     from turnback.inspect.jobs import Jobs
     from turnback.inspect.transactions import Action, settle
     from turnback.program.graph import NodeKind
 
-    spec, operators = found.spec, found.plan.operators()
+    spec, operators = program.spec, program.plan.operators()
     job = Jobs(spec.root, spec.storage_options).get(spec.name)
     sinks = {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
     return settle(job, Action(task.kind), sinks, force=task.force)
@@ -161,8 +143,8 @@ def main(path: str) -> int:
     try:
         try:
             runpy.run_path(launch.script, run_name="__main__")
-        except ProgramFound as found:
-            run.write(RESULT, _check(found) if task.kind == "check" else _settle(found, task))
+        except ProgramFound as program:
+            run.write(RESULT, _check(program) if task.kind == "check" else _settle(program, task))
             return 0
     except Exception as error:
         run.set_error(RunError(type(error).__name__, str(error)))

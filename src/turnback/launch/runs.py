@@ -43,12 +43,10 @@ _TAIL = 40
 _BLOCK = 64 << 10
 
 
-class Over(NamedTuple):
+class FinishedRuns(NamedTuple):
     """Directories of launches whose processes are all gone, oldest first.
 
-    Attributes:
-        paths: Those that belong to a root.
-        unclear: Those that may belong to any: they never came to a job, and name no root.
+    Those in `unclear` may belong to any root: they never came to a job, and name no root.
     """
 
     paths: list[Path]
@@ -62,11 +60,7 @@ class Runs:
         self.root = root
 
     def create(self, launch: Launch) -> RunDirectory:
-        """Make the directory of a new launch.
-
-        Raises:
-            ConfigurationError: It cannot be made.
-        """
+        """Make the directory of a new launch."""
         now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         path = self.root / f"{now}-{secrets.token_hex(4)}"
         try:
@@ -82,35 +76,27 @@ class Runs:
         run.write(LAUNCH, msgspec.structs.replace(launch, supervisor=SUPERVISOR))
         return run
 
-    def over(self, root: str) -> Over:
+    def finished(self, root: str) -> FinishedRuns:
         """Return the launches that are over and belong to a root.
 
         A launch belongs to the root of the job it ran; one that never came to a job, to the root
         that it was started with.
         """
-        found = Over([], [])
         entries = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        for path in entries:
-            if not self._is_over(path):
-                continue
-            belongs = _belongs(RunDirectory(path), root)
-            if belongs is None:
-                found.unclear.append(path)
-            elif belongs:
-                found.paths.append(path)
-        return found
+        finished = [path for path in entries if self._is_finished(path)]
+        belongs = {path: _belongs(RunDirectory(path), root) for path in finished}
+        return FinishedRuns(
+            paths=[path for path in finished if belongs[path]],
+            unclear=[path for path in finished if belongs[path] is None],
+        )
 
     def remove(self, path: Path) -> None:
-        """Remove the directory of a launch that is over.
-
-        Raises:
-            ConfigurationError: It is none, or it is not over.
-        """
-        if path.parent != self.root or not self._is_over(path):
+        """Remove the directory of a launch that is over; refuses any other."""
+        if path.parent != self.root or not self._is_finished(path):
             raise ConfigurationError(f"{path} is not the directory of a launch that is over")
         shutil.rmtree(path)
 
-    def _is_over(self, path: Path) -> bool:
+    def _is_finished(self, path: Path) -> bool:
         if path.is_symlink() or not (path / LAUNCH).is_file():
             return False
         run = RunDirectory(path)
@@ -158,13 +144,7 @@ def _boot(process: ProcessId) -> str:
 
 @dataclass(frozen=True)
 class Started:
-    """What became of a launch so far.
-
-    Attributes:
-        job: The job, if the program got as far as that.
-        error: Why it does not run.
-        tail: The last lines it printed, if it does not run.
-    """
+    """The job of a launch, if the program got that far; else why not, and what it printed last."""
 
     job: RunningJob | None
     error: RunError | None = None
@@ -233,16 +213,16 @@ def kill(run: RunDirectory) -> None:
 
 
 class _Watch:
-    """Finds out when a launch is over, also when no process of it is left to record that."""
+    """Detects that a launch is over, also when no process of it is left to record that."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
         self._alive = time.monotonic()
 
     def end(self) -> RunEnd | None:
-        found = self._run.end()
-        if found is not None:
-            return found
+        end = self._run.end()
+        if end is not None:
+            return end
         if _alive(self._run.supervisor()) or _alive(self._run.driver()):
             self._alive = time.monotonic()
         elif time.monotonic() - self._alive > _ORPHANED_S:

@@ -67,7 +67,7 @@ def test_only_launches_that_are_over_are_removed(launches: Launches, tmp_path: P
     alive.set_driver(ProcessId.current())
     (launches.runs.root / "something else").mkdir()
     (launches.runs.root / "link").symlink_to(alive.path)
-    assert launches.runs.over(str(launches.root)) == ([over.path], [])
+    assert launches.runs.finished(str(launches.root)) == ([over.path], [])
     for path in (alive.path, tmp_path, launches.runs.root / "link"):
         with pytest.raises(ConfigurationError, match="over"):
             launches.runs.remove(path)
@@ -77,14 +77,14 @@ def test_only_launches_that_are_over_are_removed(launches: Launches, tmp_path: P
 
 
 def test_no_launches_yet(tmp_path: Path) -> None:
-    assert Runs(tmp_path / "none").over(str(tmp_path)) == ([], [])
+    assert Runs(tmp_path / "none").finished(str(tmp_path)) == ([], [])
 
 
 def test_a_launch_that_is_just_being_started_is_not_over(launches: Launches) -> None:
     run = launches.prepare("a")
-    assert launches.runs.over(str(launches.root)).paths == []
+    assert launches.runs.finished(str(launches.root)).paths == []
     run.set_launcher(GONE)  # it died before it had started a supervisor
-    assert launches.runs.over(str(launches.root)).paths == [run.path]
+    assert launches.runs.finished(str(launches.root)).paths == [run.path]
 
 
 @pytest.mark.parametrize("kind", ["another host", "another container"])
@@ -100,15 +100,15 @@ def test_what_runs_where_it_cannot_be_seen_is_over_when_it_says_so(
     }[kind]
     run = launches.prepare("a")
     run.set_supervisor(there)
-    assert launches.runs.over(str(launches.root)).paths == []
+    assert launches.runs.finished(str(launches.root)).paths == []
     run.set_end(RunEnd(0, "it has ended"))
-    assert launches.runs.over(str(launches.root)).paths == [run.path]
+    assert launches.runs.finished(str(launches.root)).paths == [run.path]
 
 
 def test_after_a_reboot_nothing_of_before_runs(launches: Launches) -> None:
     run = launches.prepare("a")
     run.set_supervisor(replace(GONE, machine="another-boot pid:[1]"))
-    assert launches.runs.over(str(launches.root)).paths == [run.path]
+    assert launches.runs.finished(str(launches.root)).paths == [run.path]
 
 
 def ended(launches: Launches, directory: str | None = None, **launch: Any) -> Path:
@@ -133,9 +133,9 @@ def test_launches_of_jobs_in_another_root_are_not_touched(
     ended(launches, "s3://bucket/jobs/job")
     monkeypatch.chdir(tmp_path)
     for root in (str(tmp_path / "a b"), f"{tmp_path}/a b/", here, "a b", "./b/../a b", "link"):
-        assert set(launches.runs.over(root).paths) == {mine, through_a_link}, root
-    assert len(launches.runs.over("s3a://bucket/jobs/").paths) == 1
-    assert launches.runs.over(str(tmp_path)) == ([], [])
+        assert set(launches.runs.finished(root).paths) == {mine, through_a_link}, root
+    assert len(launches.runs.finished("s3a://bucket/jobs/").paths) == 1
+    assert launches.runs.finished(str(tmp_path)) == ([], [])
 
 
 def test_a_launch_that_never_came_to_a_job_belongs_to_the_root_it_was_started_with(
@@ -149,7 +149,7 @@ def test_a_launch_that_never_came_to_a_job_belongs_to_the_root_it_was_started_wi
     unknown = ended(launches)
     damaged = ended(launches, root=str(tmp_path / "a"))
     (damaged / LAUNCH).write_text("{")
-    found = launches.runs.over(str(tmp_path / "a"))
+    found = launches.runs.finished(str(tmp_path / "a"))
     assert set(found.paths) == {mine, settings}
     assert set(found.unclear) == {unknown, damaged}
     assert older not in found.paths  # it was started in another directory
