@@ -299,17 +299,22 @@ def check(
     SCRIPT is run until it calls execute(); no job is started. Ends with code 5 if the job would
     refuse to start, so that it can guard an upgrade.
     """
-    from turnback.launch.preflight import preflight
+    from turnback.job.run import Launch, LaunchMode
+    from turnback.launch.preflight import ProgramTask, with_program
+    from turnback.snapshot.preflight import CheckReport
 
-    report = preflight(
-        script_path(script),
-        arguments,
-        snapshot_location(cli, start_from),
-        allow=droppable(allow_all, allow),
+    launch = Launch(
+        script=script_path(script),
+        arguments=tuple(arguments),
+        directory=str(Path.cwd()),
+        mode=LaunchMode.PLAN,
+        name=name,
+        start_from=snapshot_location(cli, start_from),
+        allow_non_restored_state=droppable(allow_all, allow),
         renames=parse_renames(rename),
         settings=cli.pairs,
-        name=name,
     )
+    report = with_program(launch, ProgramTask("check"), CheckReport)
     if cli.json:
         cli.out.document(report.to_dict())
     else:

@@ -9,14 +9,9 @@ from typing import Any
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Manifest
 from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
+from turnback.inspect import model
 from turnback.inspect.locations import display_path
-from turnback.inspect.model import (
-    CheckpointHistory,
-    CheckpointRow,
-    CheckpointStatus,
-    Distribution,
-    FailureRow,
-)
+from turnback.inspect.model import CheckpointRow, CheckpointStatus
 from turnback.inspect.summary import LOST, Liveness, is_terminal
 from turnback.job.directory import AttemptInfo, JobDirectory
 from turnback.job.history import (
@@ -37,7 +32,7 @@ _MEASURED = ("duration_ms", "sync_ms", "async_ms", "delta_bytes", "full_bytes")
 # -- checkpoints
 
 
-def checkpoint_history(storage: Storage, status: Status | None) -> CheckpointHistory:
+def checkpoint_history(storage: Storage, status: Status | None) -> model.CheckpointHistory:
     """Sum up the checkpoints of a job; `status` is that of its driver, if that lives."""
     log, records = CheckpointLog(storage), read_history(storage)
     numbers = log.numbers()
@@ -71,7 +66,7 @@ def checkpoint_history(storage: Storage, status: Status | None) -> CheckpointHis
     by_status = [row.status for row in rows]
     done = [row for row in rows if row.status is CheckpointStatus.COMPLETED]
     started = [record.event for record in records if isinstance(record.event, AttemptStarted)]
-    return CheckpointHistory(
+    return model.CheckpointHistory(
         completed=len(done),
         failed=by_status.count(CheckpointStatus.FAILED),
         in_progress=by_status.count(CheckpointStatus.IN_PROGRESS),
@@ -124,7 +119,7 @@ def _unrecorded(
     return newer
 
 
-def distribution(values: Iterable[float | None]) -> Distribution | None:
+def distribution(values: Iterable[float | None]) -> model.Distribution | None:
     """Sum up numbers, with percentiles interpolated between them; None for no numbers."""
     from statistics import fmean, quantiles
 
@@ -133,7 +128,7 @@ def distribution(values: Iterable[float | None]) -> Distribution | None:
         return None
     # Quantiles need two numbers.
     cuts = quantiles(numbers if len(numbers) > 1 else numbers * 2, n=100, method="inclusive")
-    return Distribution(
+    return model.Distribution(
         min=numbers[0],
         p50=cuts[49],
         p90=cuts[89],
@@ -216,7 +211,7 @@ class AttemptLife:
             return RESTARTED
         return alive.state if self.is_last and not self.died(alive) else LOST
 
-    def failure(self, alive: Liveness) -> FailureRow | None:
+    def failure(self, alive: Liveness) -> model.FailureRow | None:
         """Return what went wrong with it; None if nothing did."""
         at_ms = self.last_ms if self.ended is None else self.ended.at_ms
         event = self.ended.event if self.ended is not None else None
@@ -234,7 +229,7 @@ class AttemptLife:
             cause = f"{who} was killed, ran out of memory, or its machine went down"
         else:
             return None
-        return FailureRow(
+        return model.FailureRow(
             attempt=self.number, at_ms=at_ms, kind=kind, cause=cause, delay_ms=delay_ms
         )
 

@@ -304,29 +304,27 @@ def _promised_row(
     if kind is None:
         raise SinkError(f"sink {context.uid!r}: a prepared transaction cannot be read")
     description = record.description if record is not None else {}
-    if kind == KIND:
-        root, file = description.get("path"), StagedFile.decode(transaction, context)
-        return TransactionRow(
-            sink=context.uid,
-            kind=KIND,
-            state=TransactionState.PROMISED,
-            what=file.final,
-            epoch=file.epoch,
-            rows=file.rows,
-            bytes=file.length,
-            path=None if root is None else str(Path(root) / file.staged),
-            problem=_file_problem(root, file),
-        )
-    epoch = None
-    if kind in ("collect", "discard", "print"):
-        epoch = inline_output(kind, transaction, f"sink {context.uid!r}").epoch
-    return TransactionRow(
+    row = TransactionRow(
         sink=context.uid,
         kind=kind,
         state=TransactionState.PROMISED,
         what=f"transaction of a {description.get('kind') or kind} sink",
-        epoch=epoch,
         bytes=len(transaction),
+    )
+    if kind in ("collect", "discard", "print"):
+        epoch = inline_output(kind, transaction, f"sink {context.uid!r}").epoch
+        return msgspec.structs.replace(row, epoch=epoch)
+    if kind != KIND:
+        return row
+    root, file = description.get("path"), StagedFile.decode(transaction, context)
+    return msgspec.structs.replace(
+        row,
+        what=file.final,
+        epoch=file.epoch,
+        rows=file.rows,
+        bytes=file.length,
+        path=None if root is None else str(Path(root) / file.staged),
+        problem=_file_problem(root, file),
     )
 
 

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from turnback.core.errors import JobFailedError, TurnbackError
-from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, LaunchMode, RunDirectory, RunError
+from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, RunDirectory, RunError
 
 if TYPE_CHECKING:
     from turnback.api.launched import ProgramFound
@@ -41,44 +39,16 @@ class ProgramTask(msgspec.Struct, frozen=True):
     force: bool = False
 
 
-def preflight(
-    script: str,
-    args: Sequence[str],
-    start_from: str,
-    *,
-    allow: bool | Sequence[str] = False,
-    renames: Mapping[str, str] | None = None,
-    settings: Mapping[str, str] | None = None,
-    name: str | None = None,
-) -> CheckReport:
-    """Report what would happen if a job were started from a snapshot; see `Launch`."""
-    from turnback.snapshot.preflight import CheckReport
-
-    launch = Launch(
-        script=script,
-        arguments=tuple(args),
-        directory=str(Path.cwd()),
-        mode=LaunchMode.PLAN,
-        name=name,
-        start_from=start_from,
-        allow_non_restored_state=allow if isinstance(allow, bool) else tuple(allow),
-        renames=dict(renames or {}),
-        settings=dict(settings or {}),
-    )
-    return with_program(launch, ProgramTask("check"), CheckReport)
-
-
 def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
     """Run a program until it calls `execute`, and do a task with it; raises what either raised."""
-    directory = Path(tempfile.mkdtemp(prefix="turnback-plan-"))
-    try:
-        run = RunDirectory(directory)
+    with tempfile.TemporaryDirectory(prefix="turnback-plan-", ignore_cleanup_errors=True) as path:
+        run = RunDirectory(path)
         run.write(LAUNCH, launch)
         run.write(TASK, task)
         printed = subprocess.run(
-            [sys.executable, "-P", "-m", "turnback.launch.preflight", str(directory)],
+            [sys.executable, "-P", "-m", "turnback.launch.preflight", path],
             cwd=launch.directory,
-            env=os.environ | {LAUNCH_VARIABLE: str(directory / LAUNCH)},
+            env=os.environ | {LAUNCH_VARIABLE: str(run.path / LAUNCH)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -88,8 +58,6 @@ def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
         if answer is None:
             raise _failure(run, launch, printed)
         return answer
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _failure(run: RunDirectory, launch: Launch, printed: str) -> TurnbackError:

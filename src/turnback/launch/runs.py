@@ -183,12 +183,15 @@ def await_end(run: RunDirectory, on_wait: Callable[[], None]) -> RunEnd:
     return end
 
 
+def job_directory(job: RunningJob) -> JobDirectory:
+    """Return the directory of the job that a driver has reported."""
+    return JobDirectory.locate(job.root, job.name, job.storage_options)
+
+
 def final_state(run: RunDirectory) -> JobState | None:
     """Return the state the job has ended in, `None` if that is not known."""
     job = run.job()
-    if job is None:
-        return None
-    status = JobDirectory.locate(job.root, job.name, job.storage_options).status()
+    status = job_directory(job).status() if job is not None else None
     return status.state if status is not None and status.state.is_terminal else None
 
 
@@ -196,8 +199,7 @@ def cancel(run: RunDirectory) -> None:
     """End what was launched: the job in good order if it runs, else the processes."""
     job = run.job()
     if job is not None and run.running() is not None:
-        directory = JobDirectory.locate(job.root, job.name, job.storage_options)
-        Requests(directory.storage).submit(RequestSpec(RequestKind.CANCEL))
+        Requests(job_directory(job).storage).submit(RequestSpec(RequestKind.CANCEL))
     else:
         kill(run)
 

@@ -24,7 +24,6 @@ from turnback.config.restart import RestartStrategy, restart_from_configuration
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError, TurnbackError
 from turnback.core.units import format_duration
 from turnback.job.catalog import SavepointCatalog
-from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
 from turnback.job.run import (
@@ -38,11 +37,14 @@ from turnback.job.run import (
     RunningJob,
 )
 from turnback.job.status import JobState, Status, StatusUpdate
+from turnback.launch.runs import job_directory
 from turnback.spark.failures import FINAL, REPLACED
 
 T = TypeVar("T")
 _TICK_S = 0.5
 _RETRY_S = 600.0
+_KEPT = ("attempt", "epoch", "checkpoint", "restarts", "metrics", "log")
+"""What of the driver's last status stays when the supervisor writes the final one."""
 
 
 class Supervisor:
@@ -218,14 +220,10 @@ class Supervisor:
         return self._strategy.on_failure(now) if self._strategy is not None else None
 
 
-def _directory(job: RunningJob) -> JobDirectory:
-    return JobDirectory.locate(job.root, job.name, job.storage_options)
-
-
 def _status(job: RunningJob) -> Status | None:
     """The job's status; None also if it cannot be read, which is no reason to give up."""
     try:
-        return _retrying(_directory(job).status)
+        return _retrying(job_directory(job).status)
     except TurnbackError as error:
         _print(f"the status of job {job.name!r} cannot be read: {error}")
         return None
@@ -237,22 +235,13 @@ def _write_final_status(job: RunningJob, state: JobState, cause: str | None) -> 
     if last is not None and last.state.is_terminal:
         return  # another driver has had the job since
     try:
-        directory = _directory(job)
+        directory = job_directory(job)
         other = None if last is None else _retrying(directory.in_use)
         if other is not None:
             _print(f"job {job.name!r} is left alone: it is run by pid {other.process.pid}")
             return
-        update = StatusUpdate(cause=cause)
-        if last is not None:
-            update = StatusUpdate(
-                attempt=last.attempt,
-                epoch=last.epoch,
-                checkpoint=last.checkpoint,
-                restarts=last.restarts,
-                cause=cause,
-                metrics=last.metrics,
-                log=last.log,
-            )
+        kept = {name: getattr(last, name) for name in _KEPT} if last is not None else {}
+        update = StatusUpdate(cause=cause, **kept)
         _retrying(lambda: directory.write_status(state, job.job_id, update))
     except TurnbackError as error:
         _print(f"the status {state.value} of job {job.name!r} cannot be written: {error}")
@@ -261,7 +250,7 @@ def _write_final_status(job: RunningJob, state: JobState, cause: str | None) -> 
 def _cancelled(job: RunningJob) -> bool:
     """Whether the job is to be cancelled, while no driver is there to do so."""
     try:
-        requests = Requests(_directory(job).storage).open()
+        requests = Requests(job_directory(job).storage).open()
     except TurnbackError as error:  # the next driver looks as well
         _print(f"requests to job {job.name!r} cannot be read: {error}")
         return False
@@ -270,7 +259,7 @@ def _cancelled(job: RunningJob) -> bool:
 
 def _answer_requests(job: RunningJob, state: JobState) -> None:
     """Answer what the driver has left open, after the job has ended."""
-    storage = _directory(job).storage
+    storage = job_directory(job).storage
     try:
         _retrying(lambda: Requests(storage).answer_ended(SavepointCatalog(storage), state))
     except TurnbackError as error:  # whoever waits sees that the job has ended

@@ -13,15 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from turnback.web.api import (
-    PREFIX,
-    RequestError,
-    api_route,
-    error_response,
-    in_thread,
-    json_response,
-    on_http_error,
-)
+from turnback.web import api
 from turnback.web.endpoints import ENDPOINTS, openapi
 from turnback.web.guard import Guard
 from turnback.web.metrics import CONTENT_TYPE, exposition
@@ -45,25 +37,25 @@ def create_app(site: Site) -> Starlette:
     document = openapi(ENDPOINTS, site.root_path)
 
     async def describe(request: Request) -> Response:
-        return json_response(document)
+        return api.json_response(document)
 
     async def metrics(request: Request) -> Response:
         try:
-            text = await in_thread(lambda: exposition(site.jobs, site.clock))
+            text = await api.in_thread(lambda: exposition(site.jobs, site.clock))
         except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
-            return error_response(error, request.method, request.scope["path"])
+            return api.error_response(error, request.method, request.scope["path"])
         return Response(text, media_type=CONTENT_TYPE)
 
     app = Starlette(
         routes=[
-            *(api_route(site, endpoint) for endpoint in ENDPOINTS),
-            Route(f"{PREFIX}/openapi.json", describe),
+            *(api.api_route(site, endpoint) for endpoint in ENDPOINTS),
+            Route(f"{api.PREFIX}/openapi.json", describe),
             Route("/metrics", metrics),
             Route("/static/{name:path}", assets.file),
             *(Route(path, assets.page) for path in _PAGES),
         ],
         middleware=[Middleware(Guard, site=site)],
-        exception_handlers={HTTPException: on_http_error},
+        exception_handlers={HTTPException: api.on_http_error},
     )
     # A redirect to another spelling would be made from the Host header.
     app.router.redirect_slashes = False
@@ -102,7 +94,7 @@ class Assets:
     def _answer(self, request: Request, name: str) -> Response:
         asset = self._files.get(name)
         if asset is None:
-            raise RequestError(404, f"the page has no file {name[:80]!r}")
+            raise api.RequestError(404, f"the page has no file {name[:80]!r}")
         # Always asked for again, hardly ever sent again: an upgrade shows at once.
         headers = {"ETag": asset.etag, "Cache-Control": "no-cache"}
         known = request.headers.get("if-none-match", "")

@@ -14,7 +14,7 @@ from enum import Enum
 from html import escape
 from urllib.parse import parse_qs, parse_qsl, quote, urlencode
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request, cookie_parser
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -159,14 +159,10 @@ def _encoded_path(scope: Scope, root_path: str) -> str:
 def _with_headers(send: Send) -> Send:
     async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = list(message.get("headers", []))
-            present = {name.lower() for name, _ in headers}
-            headers += [
-                (name.encode(), value.encode())
-                for name, value in _HEADERS.items()
-                if name.encode() not in present
-            ]
-            message = {**message, "headers": headers}
+            message.setdefault("headers", [])
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return send_with_headers

@@ -12,16 +12,9 @@ from prometheus_client.registry import Collector
 
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
+from turnback.inspect import model
 from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
-from turnback.inspect.model import (
-    CheckpointHistory,
-    CheckpointRow,
-    CheckpointStatus,
-    JobDetail,
-    JobSummary,
-    OperatorNode,
-)
 from turnback.inspect.summary import LOST, UNREADABLE
 from turnback.job.status import JobState, Metrics
 
@@ -40,8 +33,8 @@ _UNKNOWN = -1.0
 class JobSample:
     """What was read of one job for one scrape."""
 
-    detail: JobDetail
-    history: CheckpointHistory
+    detail: model.JobDetail
+    history: model.CheckpointHistory
     counts: Metrics
     restored_ms: int | None
     failed_ms: int | None
@@ -49,8 +42,8 @@ class JobSample:
     now_ms: int
 
     @property
-    def completed(self) -> Iterator[CheckpointRow]:
-        return (row for row in self.history.rows if row.status is CheckpointStatus.COMPLETED)
+    def completed(self) -> Iterator[model.CheckpointRow]:
+        return (row for row in self.history.rows if row.status is model.CheckpointStatus.COMPLETED)
 
     @property
     def running_ms(self) -> float:
@@ -58,7 +51,7 @@ class JobSample:
         return float(max(0, self.now_ms - started)) if started is not None else 0.0
 
 
-def _of_newest(value: Callable[[CheckpointRow], int | None]) -> Callable[[JobSample], float]:
+def _of_newest(value: Callable[[model.CheckpointRow], int | None]) -> Callable[[JobSample], float]:
     def newest(sample: JobSample) -> float:
         # Of the very newest the numbers may not be recorded yet.
         values = (value(row) for row in sample.completed)
@@ -136,7 +129,7 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     ),
 }
 
-OPERATOR_METRICS: dict[str, tuple[str, Callable[[OperatorNode], float | None]]] = {
+OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | None]]] = {
     f"{_OPERATOR}numRecordsIn": ("Elements read.", lambda node: node.records_in),
     f"{_OPERATOR}numRecordsOut": ("Elements written.", lambda node: node.records_out),
     f"{_OPERATOR}currentInputWatermark": (
@@ -186,7 +179,7 @@ class _Jobs(Collector):
         yield from _job_metrics(samples)
         yield from _operator_metrics(samples)
 
-    def _read(self, summary: JobSummary) -> JobSample | None:
+    def _read(self, summary: model.JobSummary) -> JobSample | None:
         """Return one job's sample, `None` if it cannot be read: the others still count."""
         if summary.state == UNREADABLE:
             return None

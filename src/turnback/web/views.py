@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from turnback.config.options import OPTIONS
-from turnback.inspect.model import (
-    ConfigRow,
-    DiffPage,
-    RequestRow,
-    SnapshotView,
-    StateDiffRow,
-    StatePage,
-    View,
-)
+from turnback.inspect import model
 from turnback.inspect.timeline import Timeline
 from turnback.launch.runs import last_lines
 from turnback.storage.envelope import is_id
@@ -32,7 +24,7 @@ _CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
 _MAX_LOG_BYTES = 1024 * 1024
 
 
-class About(View, frozen=True):
+class About(model.View, frozen=True):
     """The dashboard itself.
 
     Attributes:
@@ -52,7 +44,7 @@ class About(View, frozen=True):
     now_ms: int
 
 
-class SnapshotRow(View, frozen=True):
+class SnapshotRow(model.View, frozen=True):
     """A snapshot that can be read.
 
     Attributes:
@@ -69,7 +61,7 @@ class SnapshotRow(View, frozen=True):
     epoch: int
 
 
-class LogTail(View, frozen=True):
+class LogTail(model.View, frozen=True):
     """The end of a driver's log."""
 
     path: str
@@ -96,7 +88,7 @@ def about(call: Call) -> About:
     )
 
 
-def configuration(call: Call) -> list[ConfigRow]:
+def configuration(call: Call) -> list[model.ConfigRow]:
     """Return the configuration of a job, with what each key does."""
     docs = {option.key: option.doc for option in OPTIONS}
     rows = call.job.configuration()
@@ -108,7 +100,7 @@ def timeline(call: Call) -> Timeline:
     return call.site.jobs.timeline(call.job)
 
 
-def request(call: Call) -> RequestRow:
+def request(call: Call) -> model.RequestRow:
     """Return one request to a job."""
     return call.job.request(call.path["request"])
 
@@ -128,14 +120,14 @@ def snapshots(call: Call) -> list[SnapshotRow]:
     return sorted(rows, key=lambda row: (row.checkpoint, row.kind, row.created_ms), reverse=True)
 
 
-def snapshot(call: Call) -> SnapshotView:
+def snapshot(call: Call) -> model.SnapshotView:
     """Return what is in a snapshot."""
     from turnback.inspect.snapshots import describe
 
     return describe(_snapshot(call, call.path["snapshot"]))
 
 
-def state(call: Call) -> StatePage:
+def state(call: Call) -> model.StatePage:
     """Return some rows of a state."""
     from turnback.inspect.browse import page
 
@@ -150,14 +142,14 @@ def state(call: Call) -> StatePage:
     )
 
 
-def diff(call: Call) -> list[StateDiffRow]:
+def diff(call: Call) -> list[model.StateDiffRow]:
     """Return which states two snapshots of a job have."""
     from turnback.inspect.compare import states
 
     return states(_snapshot(call, call.query["from"]), _snapshot(call, call.query["to"]))
 
 
-def diff_state(call: Call) -> DiffPage:
+def diff_state(call: Call) -> model.DiffPage:
     """Return some differences of a state between two snapshots of a job."""
     from turnback.inspect.compare import page
 
