@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 
 import click
 from click.shell_completion import shell_complete
@@ -131,7 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception, words: Sequence[str]) -> ExitCode:
     """Print why the command failed; its options are read from the text, which may be wrong."""
-    words = _without_script(words)
+    # A script and its arguments may have options of the same name.
+    words = [*takewhile(lambda word: not word.endswith(".py"), words)]
     out = Output(json="--json" in words, color="--no-color" not in words)
     debug = "--debug" in words
     kind, code, expected = type(error).__name__, exit_code(error), True
@@ -155,12 +157,6 @@ def _report(error: Exception, words: Sequence[str]) -> ExitCode:
     if not expected and not debug:
         out.message("Turnback does not expect this error. Run it again with --debug to see more.")
     return code
-
-
-def _without_script(words: Sequence[str]) -> Sequence[str]:
-    """Leave out a script and its arguments, which may have options of the same name."""
-    ends = [at for at, word in enumerate(words) if word.endswith(".py")]
-    return words[: ends[0]] if ends else words
 
 
 if __name__ == "__main__":

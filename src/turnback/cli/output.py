@@ -268,7 +268,12 @@ def printable(text: str) -> str:
     """Return text that cannot move the cursor: names and causes come from elsewhere."""
     if text.isprintable():
         return text
-    return "".join(c if _is_harmless(c) else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c
+        if c.isprintable() or unicodedata.category(c) in ("Zs", "Co", "Cn")
+        else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def utc_time(ms: int) -> str:
@@ -320,7 +325,3 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [json_value(part) for part in value]
     return value.isoformat() if hasattr(value, "isoformat") else str(value)
-
-
-def _is_harmless(char: str) -> bool:
-    return char.isprintable() or unicodedata.category(char) in ("Zs", "Co", "Cn")

@@ -55,7 +55,11 @@ def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str
     if sql is None:
         _list_tables(cli, snapshot)
         return
-    columns, rows = _run_query(cli, snapshot, sql, limit + 1)
+    from turnback.api.savepoint import Savepoint
+    from turnback.inspect.snapshots import reading
+
+    with reading(snapshot), spark_session(cli) as session:
+        columns, rows = _collect(Savepoint(snapshot, session).sql(sql), limit + 1)
     more = len(rows) > limit
     del rows[limit:]
     if cli.json or format == "json":
@@ -82,16 +86,6 @@ def _list_tables(cli: Cli, snapshot: Snapshot) -> None:
         cli.out.document(tables)
     else:
         cli.out.table(("table", "uid", "state", "kind"), [list(t.values()) for t in tables])
-
-
-def _run_query(
-    cli: Cli, snapshot: Snapshot, sql: str, most: int
-) -> tuple[list[str], list[list[Any]]]:
-    from turnback.api.savepoint import Savepoint
-    from turnback.inspect.snapshots import reading
-
-    with reading(snapshot), spark_session(cli) as session:
-        return _collect(Savepoint(snapshot, session).sql(sql), most)
 
 
 def _collect(frame: DataFrame, most: int) -> tuple[list[str], list[list[Any]]]:

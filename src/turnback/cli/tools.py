@@ -192,7 +192,9 @@ def gc(cli: Cli, dry_run: bool, yes: bool) -> ExitCode | None:
     runs = Runs(cli.runs_dir)
     findings = _scan(cli, runs)
     if not cli.json:
-        _print_findings(cli, findings)
+        cli.out.records(_COLUMNS, findings.garbage, "There is nothing to remove.")
+        for skipped in findings.skipped:
+            cli.out.message(f"left alone: {skipped.path}: {skipped.reason}", "yellow")
     left: list[str] = []
     if findings.garbage and not dry_run:
         cli.confirm(f"Remove {_amount(findings.garbage)}?", yes)
@@ -237,12 +239,6 @@ def _remove(cli: Cli, garbage: Sequence[Garbage], runs: Runs) -> list[str]:
     removed = [item for item in garbage if item.path not in left]
     cli.out.message(f"Removed {_amount(removed)}.")
     return left
-
-
-def _print_findings(cli: Cli, findings: Findings) -> None:
-    cli.out.records(_COLUMNS, findings.garbage, "There is nothing to remove.")
-    for skipped in findings.skipped:
-        cli.out.message(f"left alone: {skipped.path}: {skipped.reason}", "yellow")
 
 
 def _amount(garbage: Sequence[Garbage]) -> str:

@@ -65,7 +65,13 @@ class StateRows:
 
     def formatted(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
         """Return rows with typed columns in a form that JSON can hold, without the key group."""
-        formats = self._formatters(full)
+        formats = [_key_formatter(self.key_types)]
+        if self.schema.kind == "list":
+            formats.append(formatter(Types.LONG(), longest=None))
+        elif self.schema.kind == "map":
+            formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
+        value = type_from_descriptor(self.schema.value)
+        formats.append(formatter(value, longest=None) if full else formatter(value))
         try:
             lists = [
                 [format(value) for value in typed[name].to_pylist()]
@@ -74,15 +80,6 @@ class StateRows:
         except (ValueError, OverflowError) as error:
             raise self._unreadable(str(error)) from error
         return list(zip(*lists, strict=True))
-
-    def _formatters(self, full: bool) -> list[Formatter]:
-        formats = [_key_formatter(self.key_types)]
-        if self.schema.kind == "list":
-            formats.append(_position)
-        elif self.schema.kind == "map":
-            formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
-        value = type_from_descriptor(self.schema.value)
-        return [*formats, formatter(value, longest=None) if full else formatter(value)]
 
     def tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
         """Yield typed rows from a position on, and the position of the first of each table.
@@ -154,10 +151,6 @@ def _key_formatter(types: tuple[TypeInfo, ...]) -> Formatter:
     return lambda key: [f(value) for f, value in zip(formats, key.values(), strict=True)]
 
 
-def _position(value: int) -> int | str:
-    return value if value < 1 << 53 else str(value)
-
-
 MOST = 1_000
 """Rows of the largest page."""
 SCAN_ROWS = 200_000
@@ -194,9 +187,9 @@ def page(
     rows = StateRows(snapshot, uid, name)
     page = _Page(limit)
     with reading(snapshot):
-        prefix = _prefix(key, rows)
-        if key is None or prefix is not None:
-            following = _scan(rows, start, page, prefix)
+        is_text = isinstance(key, str) and rows.key_types == (Types.STRING(),)
+        if key is None or (is_text and key.endswith("*")):
+            following = _scan(rows, start, page, None if key is None else key[:-1])
         else:
             following = _look_up(rows, key, start, page)
     formatted = [row for table in page.tables for row in rows.formatted(table, full=full)]
@@ -263,11 +256,6 @@ def _first(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, i
         return table.take(indices), table.num_rows
     chosen = indices.slice(0, limit)
     return table.take(chosen), int(chosen[-1].as_py()) + 1
-
-
-def _prefix(key: str | None, rows: StateRows) -> str | None:
-    is_text = rows.key_types == (Types.STRING(),)
-    return key[:-1] if is_text and isinstance(key, str) and key.endswith("*") else None
 
 
 def _look_up(rows: StateRows, text: str, start: RowPosition, page: _Page) -> RowPosition | None:

@@ -12,7 +12,6 @@ from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
 from turnback.inspect.snapshots import reading
 from turnback.snapshot.reader import spans
 from turnback.snapshot.snapshot import Snapshot
-from turnback.state.files import Span
 
 if TYPE_CHECKING:  # needs Arrow
     from turnback.snapshot.diff import EntryChange, StatePair
@@ -97,7 +96,11 @@ def _compare(
     from turnback.snapshot.diff import changes
 
     deadline = time.monotonic() + SCAN_S
-    ranges = _spans(pair)
+    # Always the same ranges of key groups, so that a cursor means the same on every page.
+    files = pair.old.held_by() + pair.new.held_by()
+    rows, size = sum(f.rows for f in files), sum(f.length for f in files)
+    parts = max(-(-rows // SPAN_ROWS), -(-size // SPAN_BYTES))
+    ranges = spans(max(pair.old_groups, pair.new_groups), parts)
     if start.block not in (first for first, _ in ranges):
         raise ConfigurationError(
             f"{start.cursor()!r} does not say where to go on: pass on what the page before gave "
@@ -117,14 +120,6 @@ def _compare(
             return page, unchanged, RowPosition(span[0], skipped + len(taken))
         unchanged += same
     return page, unchanged, None
-
-
-def _spans(pair: StatePair) -> list[Span]:
-    """Ranges of key groups to be compared one after the other; always the same."""
-    files = pair.old.held_by() + pair.new.held_by()
-    rows, size = sum(f.rows for f in files), sum(f.length for f in files)
-    groups = max(pair.old_groups, pair.new_groups)
-    return spans(groups, max(-(-rows // SPAN_ROWS), -(-size // SPAN_BYTES)))
 
 
 def _rows(changes: list[EntryChange], state: StateRows, full: bool) -> tuple[DiffRow, ...]:

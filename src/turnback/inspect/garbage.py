@@ -64,7 +64,8 @@ def scan(
     garbage: list[Garbage] = []
     skipped: list[Skipped] = []
     try:
-        started_from = {normalized(location) for job in every for location in _origins(job)}
+        attempts = [job.directory.attempt(n) for job in every for n in job.directory.attempts()]
+        started_from = {normalized(info.snapshot) for info in attempts if info and info.snapshot}
     except StorageError as error:
         started_from = None
         skipped.append(Skipped(path=jobs.root, reason=f"records of savepoints: {error}"))
@@ -146,12 +147,6 @@ def _size(path: Path) -> int:
     except OSError:
         return 0  # gone a moment ago
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
-
-
-def _origins(job: Job) -> list[str]:
-    directory = job.directory
-    infos = [directory.attempt(number) for number in directory.attempts()]
-    return [info.snapshot for info in infos if info is not None and info.snapshot is not None]
 
 
 # -- savepoints

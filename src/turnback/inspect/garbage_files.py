@@ -81,15 +81,15 @@ def unused_files(job: Job, root: str) -> list[Garbage]:
 
     Raises `StillNeededError` if a checkpoint cannot be read, because it may need any file.
     """
-    by_folder: dict[str, list[int]] = defaultdict(list)
+    by_attempt: dict[tuple[str, int], list[int]] = defaultdict(list)
     for path, size in _unreferenced(job).items():
-        by_folder["/".join(path.split("/")[:2])].append(size)
+        folder, attempt, _ = path.split("/", 2)
+        by_attempt[folder, int(attempt)].append(size)
     directory = display_path(job.directory.storage.uri)
     garbage = []
-    for folder, sizes in sorted(by_folder.items(), key=lambda item: _order(item[0])):
-        attempt = folder.rpartition("/")[2]
-        reason = f"no checkpoint needs these {len(sizes)} files of attempt {attempt}"
-        path = f"{directory}/{folder}"
+    for (folder, number), sizes in sorted(by_attempt.items()):
+        reason = f"no checkpoint needs these {len(sizes)} files of attempt {number}"
+        path = f"{directory}/{folder}/{number}"
         garbage.append(Garbage(GarbageKind.FILES, path, sum(sizes), reason, job.name, root))
     return garbage
 
@@ -158,11 +158,6 @@ def _unreferenced(job: Job, folder: str | None = None) -> dict[str, int]:
         for path, size in listed.items()
         if path not in needed and 1 <= (attempt_of(path) or 0) <= newest
     }
-
-
-def _order(folder: str) -> tuple[str, int]:
-    kind, _, attempt = folder.partition("/")
-    return kind, int(attempt)
 
 
 _LOCAL_DIR = "state.backend.local-dir"

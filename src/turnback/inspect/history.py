@@ -41,7 +41,12 @@ def checkpoint_history(storage: Storage, status: Status | None) -> model.Checkpo
     def path(number: int | None) -> str | None:
         return f"{directory}/{slot_path(number)}" if number and number in retained else None
 
-    rows = _under_way(status) if status is not None else []
+    under_way = status.metrics.under_way if status is not None else ()
+    attempt = (status.attempt if status is not None else None) or 0
+    rows = [
+        _row(one, CheckpointStatus.IN_PROGRESS, attempt, one.triggered_ms)
+        for one in sorted(under_way, key=lambda one: one.epoch, reverse=True)
+    ]
     for m in _unrecorded(log, numbers, records):
         where = f"{directory}/{slot_path(m.number)}"
         rows.append(_row(m, CheckpointStatus.COMPLETED, m.attempt, m.created_ms, path=where))
@@ -74,12 +79,6 @@ def checkpoint_history(storage: Storage, status: Status | None) -> model.Checkpo
         rows=tuple(rows),
         **{name: distribution([getattr(row, name) for row in done]) for name in _MEASURED},
     )
-
-
-def _under_way(status: Status) -> list[CheckpointRow]:
-    pending = sorted(status.metrics.under_way, key=lambda one: one.epoch, reverse=True)
-    attempt = status.attempt or 0
-    return [_row(p, CheckpointStatus.IN_PROGRESS, attempt, p.triggered_ms) for p in pending]
 
 
 def _row(

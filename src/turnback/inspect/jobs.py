@@ -191,7 +191,11 @@ class Jobs:
             )
         folded = {name.casefold(): name for name in names}
         close = get_close_matches(text.casefold(), folded, 1)
-        hint = f"did you mean {folded[close[0]]!r}?" if close else _some(names)
+        hint = f"there is {', '.join(map(repr, names[:5]))}"
+        if close:
+            hint = f"did you mean {folded[close[0]]!r}?"
+        elif len(names) > 5:
+            hint += f" and {len(names) - 5} more"
         return JobNotFoundError(f"there is no job {text!r} in {self.root}: {hint}")
 
     def __repr__(self) -> str:
@@ -206,11 +210,6 @@ def _name_of(segment: str) -> str:
         except ConfigurationError:
             continue
     return "?"
-
-
-def _some(names: builtins.list[str]) -> str:
-    text = ", ".join(repr(name) for name in names[:5])
-    return f"there is {text}" + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _id(job: Job) -> str | None:

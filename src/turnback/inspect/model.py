@@ -28,15 +28,13 @@ class CheckpointRow(View, frozen=True, kw_only=True):
     """A checkpoint in the history of a job; what was not measured is None.
 
     Attributes:
-        number: Its number; None if it failed before it got one.
+        number: None if it failed before it got one.
         trigger: Why it was taken: periodic, manual, savepoint, final.
         duration_ms: How long it took: sync, waiting for the checkpoint before it, async.
         sync_ms: Within the epoch, how long the slowest task took to snapshot its state.
         async_ms: How long it took beside the stream: manifest and commits.
         delta_bytes: Bytes of new files.
         full_bytes: Bytes of all files it needs.
-        acknowledged: Tasks that acknowledged it.
-        tasks: Tasks that had to.
         path: Its file, while it is retained.
     """
 
@@ -126,7 +124,6 @@ class JobSummary(View, frozen=True, kw_only=True):
         checkpoint: Its newest complete checkpoint.
         restarts: How often this driver has started it again.
         cause: Why it failed or is restarting.
-        supervisor: What starts the driver again when that dies.
         log: The log file of the driver, on the driver's machine.
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
@@ -156,12 +153,7 @@ class JobSummary(View, frozen=True, kw_only=True):
 class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
     """An operator in the graph of a job, or of the program that took a snapshot.
 
-    Attributes:
-        states: Names of its states.
-        records_in: Elements read since the attempt began.
-        records_out: Elements written since then.
-        state_bytes: About how much its state takes up in files.
-        watermark_ms: How far event time has come.
+    Elements are counted since the attempt began; `state_bytes` is about what its files take up.
     """
 
     states: tuple[str, ...] = ()
@@ -176,10 +168,10 @@ class JobDetail(View, frozen=True, kw_only=True):
 
     Attributes:
         operators: Its graph, in the order data flows; empty if it never got as far as that.
-        warnings: What the planner had to say.
+        warnings: Of the planner.
         versions: Of Turnback, Spark and Python.
         script: The program and its arguments, if it was started with `turnback run`.
-        requests: What was asked of it and has not ended yet.
+        requests: Those that have not ended yet.
     """
 
     summary: JobSummary
@@ -192,15 +184,13 @@ class JobDetail(View, frozen=True, kw_only=True):
 
 
 class RequestRow(View, frozen=True, kw_only=True):
-    """Something that was asked of a job.
+    """A request to a job: a savepoint, stop or cancel.
 
     Attributes:
-        kind: savepoint, stop or cancel.
         state: WAITING, RUNNING, COMPLETED or FAILED.
         savepoint: Whether it takes a savepoint.
         done: Parts of the savepoint that are written.
         total: All parts; 0 while that is not known.
-        bytes: Bytes written.
         path: Where the savepoint is.
     """
 
@@ -219,12 +209,9 @@ class RequestRow(View, frozen=True, kw_only=True):
 
 
 class SavepointRow(SavepointEntry, View, frozen=True, kw_only=True):
-    """A savepoint that a job has taken.
+    """A savepoint that a job has taken; `restore` is the command that starts the job from it.
 
-    Attributes:
-        job: The job.
-        exists: Whether it is still there; None if its storage does not answer.
-        restore: The command that starts the job from it.
+    `exists` is None if its storage does not answer.
     """
 
     job: str
@@ -233,13 +220,10 @@ class SavepointRow(SavepointEntry, View, frozen=True, kw_only=True):
 
 
 class ConfigRow(View, frozen=True, kw_only=True):
-    """A configuration value.
+    """A configuration value as people write it, with stars for a secret.
 
-    Attributes:
-        value: As people write it; stars for a secret.
-        origin: Where it comes from: "default", the file's name, the environment variable, "code"
-            or "-D".
-        doc: What it does.
+    `origin` is where it comes from: "default", the file's name, the environment variable, "code" or
+    "-D".
     """
 
     key: str
@@ -256,7 +240,6 @@ class SnapshotView(View, frozen=True, kw_only=True):
         kind: "checkpoint" or "savepoint".
         format: canonical or native, of a savepoint.
         drained: Whether event time has come to its end in it.
-        bytes: Size of all its files.
         sources: Spark's offset of each source, as JSON.
         transactions: Prepared sink transactions in it, by sink uid.
         started_from: Where the job itself came from.
@@ -291,8 +274,7 @@ class StatePage(View, frozen=True, kw_only=True):
 
     Attributes:
         columns: Names of the columns: key, then position or map_key if there is one, then value.
-        rows: Their values, in a form that JSON can hold.
-        next: What to ask for to see more; None at the end.
+        next: What to pass as `after` to see more; None at the end.
         scanned: Rows that were read to find these.
     """
 
@@ -325,7 +307,7 @@ class StateDiffRow(View, frozen=True, kw_only=True):
 class DiffPage(View, frozen=True, kw_only=True):
     """Some differences of a state between two snapshots; the counts are those of this page.
 
-    `next` is what to ask for to see more, None at the end.
+    `next` is what to pass as `after` to see more, None at the end.
     """
 
     uid: str

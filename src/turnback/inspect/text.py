@@ -58,7 +58,8 @@ def _nullable(type_: TypeInfo) -> _Format:
 
 def _of_type(type_: TypeInfo) -> _Format:
     if isinstance(type_, RowTypeInfo):
-        return _row(type_)
+        fields = [(name, _nullable(t)) for name, t in zip(type_.names, type_.types, strict=True)]
+        return lambda value, room: {name: format(value[name], room) for name, format in fields}
     if isinstance(type_, ListTypeInfo):
         return _list(type_)
     if isinstance(type_, MapTypeInfo):
@@ -111,11 +112,6 @@ def _short(value: float) -> float:
     import numpy as np
 
     return float(str(np.float32(value)))
-
-
-def _row(type_: RowTypeInfo) -> _Format:
-    fields = [(name, _nullable(t)) for name, t in zip(type_.names, type_.types, strict=True)]
-    return lambda value, room: {name: format(value[name], room) for name, format in fields}
 
 
 def _list(type_: ListTypeInfo) -> _Format:
@@ -204,7 +200,7 @@ def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
     if not isinstance(text, str):
         raise _misfit(given, type_)
     try:
-        return _parse_scalar(text, type_)
+        return _PARSERS[type_.name](text) if isinstance(type_, BasicTypeInfo) else Decimal(text)
     except (KeyError, ValueError, InvalidOperation) as error:
         raise _misfit(given, type_) from error
 
@@ -246,12 +242,6 @@ def _with_literals(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _with_literals(item) for name, item in value.items()}
     return value
-
-
-def _parse_scalar(text: str, type_: TypeInfo) -> Any:
-    if not isinstance(type_, BasicTypeInfo):
-        return Decimal(text)
-    return _PARSERS[type_.name](text)
 
 
 def _parse_bytes(text: str) -> bytes:

@@ -114,8 +114,10 @@ class _Lineage:
 
     def of(self, life: _Life) -> list[_Life]:
         """Return the ancestors of a job, the job, and its descendants, in this order."""
+        everyone = self._lives.values()
         ancestors = _reach(life, lambda one: self._parents[id(one)])
-        descendants = reversed(_reach(life, self._children_of))
+        children = _reach(life, lambda one: [x for x in everyone if one in self._parents[id(x)]])
+        descendants = reversed(children)
         return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
 
     def timeline_job(self, life: _Life) -> TimelineJob:
@@ -148,9 +150,6 @@ class _Lineage:
             if parent is not None and parent is not life:
                 parents[id(parent)] = parent
         return list(parents.values())
-
-    def _children_of(self, life: _Life) -> list[_Life]:
-        return [one for one in self._lives.values() if life in self._parents[id(one)]]
 
     def _started_from(
         self, life: _Life, attempt: AttemptLife

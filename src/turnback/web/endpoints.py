@@ -187,8 +187,9 @@ def openapi(endpoints: Sequence[Endpoint], root_path: str = "") -> dict[str, Any
 def _operation(
     endpoint: Endpoint, answer: dict[str, Any], body: dict[str, Any] | None
 ) -> dict[str, Any]:
+    words = [part.strip("{}") for part in endpoint.path.split("/") if part]
     operation: dict[str, Any] = {
-        "operationId": _operation_id(endpoint),
+        "operationId": "-".join([endpoint.method.lower(), *words]),
         "summary": endpoint.doc,
         "parameters": [_in_path(name) for name in endpoint.names]
         + [_in_query(parameter) for parameter in endpoint.query],
@@ -205,11 +206,6 @@ def _operation(
     if body is not None:
         operation["requestBody"] = {"required": False, "content": {_JSON: {"schema": body}}}
     return operation
-
-
-def _operation_id(endpoint: Endpoint) -> str:
-    words = [part.strip("{}") for part in endpoint.path.split("/") if part]
-    return "-".join([endpoint.method.lower(), *words])
 
 
 def _in_path(name: str) -> dict[str, Any]:

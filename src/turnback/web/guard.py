@@ -60,7 +60,11 @@ class Guard:
         try:
             answer = await self._check(scope, receive, path)
         except RequestError as error:
-            answer = self._refuse(error, scope, path)
+            is_by_person = scope["method"] in _READS and not _is_for_programs(path)
+            if error.status_code == 401 and is_by_person:
+                answer = login_page(self._site.root_path, path)
+            else:
+                answer = error_response(error, scope["method"], path)
         await (answer or self._app)(scope, receive, _with_headers(send))
 
     async def _check(self, scope: Scope, receive: Receive, path: str) -> Response | None:
@@ -134,11 +138,6 @@ class Guard:
             return login_page(self._site.root_path, path, wrong=True)
         target = self._site.root_path + path + (f"?{query}" if query else "")
         return self._session.log_in(target, secure=scope.get("scheme") == "https")
-
-    def _refuse(self, error: RequestError, scope: Scope, path: str) -> Response:
-        if error.status_code == 401 and scope["method"] in _READS and not _is_for_programs(path):
-            return login_page(self._site.root_path, path)
-        return error_response(error, scope["method"], path)
 
 
 def _is_for_programs(path: str) -> bool:
@@ -239,7 +238,8 @@ class Session:
         bearer = given[: len(_BEARER)].lower() == _BEARER
         if bearer and self.is_token(given[len(_BEARER) :].strip()):
             return Credential.TOKEN
-        cookie = self._find_cookie(headers)
+        parsed = (cookie_parser(header) for header in headers.getlist("cookie"))
+        cookie = next((cookies[self._cookie] for cookies in parsed if self._cookie in cookies), "")
         if cookie and secrets.compare_digest(cookie.encode(), self._value.encode()):
             return Credential.COOKIE
         return Credential.NONE
@@ -257,10 +257,6 @@ class Session:
             secure=secure,
         )
         return response
-
-    def _find_cookie(self, headers: Headers) -> str | None:
-        pairs = (cookie_parser(header) for header in headers.getlist("cookie"))
-        return next((cookies[self._cookie] for cookies in pairs if self._cookie in cookies), None)
 
 
 def login_page(root_path: str, to: str = "/", *, wrong: bool = False) -> Response:

@@ -76,10 +76,6 @@ def _downtime(sample: JobSample) -> float:
     return float(max(0, sample.now_ms - sample.failed_ms))
 
 
-def _running_time(sample: JobSample) -> float:
-    return sample.running_ms if sample.detail.summary.state == _RUNNING else 0.0
-
-
 JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}totalNumberOfCheckpoints": (
         "Checkpoints that this driver has begun.",
@@ -121,7 +117,10 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}fullRestarts": ("The same, by an older name.", lambda s: s.detail.summary.restarts),
     f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
     f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),
-    f"{_JOB}runningTime": ("Milliseconds since it is RUNNING.", _running_time),
+    f"{_JOB}runningTime": (
+        "Milliseconds since it is RUNNING.",
+        lambda s: s.running_ms if s.detail.summary.state == _RUNNING else 0.0,
+    ),
     "turnback_savepoints": ("Savepoints the job has taken.", lambda s: s.savepoints),
     "turnback_job_records_in": (
         "Elements that the sources read since the attempt began.",
