@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from turnback.core.errors import (
@@ -60,37 +60,43 @@ def scan(
         local_dirs: Where local stores are on this machine, besides its default places and those
             the jobs name; None to search for none.
     """
+    findings = list(_scan(jobs, savepoints_dir, runs or (), local_dirs))
+    return Findings(
+        garbage=tuple(item for item in findings if isinstance(item, Garbage)),
+        skipped=tuple(item for item in findings if isinstance(item, Skipped)),
+    )
+
+
+def _scan(
+    jobs: Jobs, savepoints_dir: str | None, runs: Iterable[Path], local_dirs: Iterable[str] | None
+) -> Iterator[Garbage | Skipped]:
     every = jobs.all()
-    garbage: list[Garbage] = []
-    skipped: list[Skipped] = []
     try:
         attempts = [job.directory.attempt(n) for job in every for n in job.directory.attempts()]
         started_from = {normalized(info.snapshot) for info in attempts if info and info.snapshot}
     except StorageError as error:
         started_from = None
-        skipped.append(Skipped(path=jobs.root, reason=f"records of savepoints: {error}"))
+        yield Skipped(path=jobs.root, reason=f"records of savepoints: {error}")
     for job in every:
         try:
             if started_from is not None:
-                garbage += _stale_records(job, jobs.root, started_from, jobs.options)
+                yield from _stale_records(job, jobs.root, started_from, jobs.options)
             in_use = why_in_use(job)
             if in_use is not None:
                 raise StillNeededError(in_use)
-            garbage += unused_files(job, jobs.root) + half_written(job, jobs.root)
+            yield from unused_files(job, jobs.root)
+            yield from half_written(job, jobs.root)
         except (StorageError, StillNeededError) as error:
             path = display_path(job.directory.storage.uri)
-            skipped.append(Skipped(path=path, reason=str(error), job=job.name))
+            yield Skipped(path=path, reason=str(error), job=job.name)
     if savepoints_dir is not None:
         try:
-            partial, left = _partial_savepoints(savepoints_dir, every, jobs.root, jobs.options)
-            garbage, skipped = garbage + partial, skipped + left
+            yield from _partial_savepoints(savepoints_dir, every, jobs.root, jobs.options)
         except (StorageError, ConfigurationError) as error:
-            skipped.append(Skipped(path=display_path(savepoints_dir), reason=str(error)))
+            yield Skipped(path=display_path(savepoints_dir), reason=str(error))
     if local_dirs is not None:
-        stores, left = unused_stores(every, jobs.root, local_dirs)
-        garbage, skipped = garbage + stores, skipped + left
-    garbage += _runs(runs or (), every, jobs.root)
-    return Findings(garbage=tuple(garbage), skipped=tuple(skipped))
+        yield from unused_stores(every, jobs.root, local_dirs)
+    yield from _runs(runs, every, jobs.root)
 
 
 def remove(
@@ -128,17 +134,14 @@ def _owner(jobs: Jobs, unneeded: Garbage) -> Job:
         raise StillNeededError(f"{unneeded.path} is left alone: {error}") from error
 
 
-def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> list[Garbage]:
-    """Return the launches that are over, but for those that hold the last log of a job."""
+def _runs(runs: Iterable[Path], every: Sequence[Job], root: str) -> Iterator[Garbage]:
+    """Find the launches that are over, but for those that hold the last log of a job."""
     logs = [Path(log) for job in every if (log := job.summary().log) is not None]
-    garbage = []
+    reason = "the launch is over, and no job has its log there"
     for run in runs:
-        if any(log.is_relative_to(run) for log in logs):
-            continue
-        size = sum(_size(path) for path in run.rglob("*"))
-        reason = "the launch is over, and no job has its log there"
-        garbage.append(Garbage(GarbageKind.RUN, str(run), size, reason, None, root))
-    return garbage
+        if not any(log.is_relative_to(run) for log in logs):
+            size = sum(_size(path) for path in run.rglob("*"))
+            yield Garbage(GarbageKind.RUN, str(run), size, reason, None, root)
 
 
 def _size(path: Path) -> int:
@@ -154,15 +157,13 @@ def _size(path: Path) -> int:
 
 def _partial_savepoints(
     directory: str, jobs: Sequence[Job], root: str, options: Mapping[str, str] | None
-) -> tuple[list[Garbage], list[Skipped]]:
-    """Return the savepoints in a directory that nobody will complete.
+) -> Iterator[Garbage | Skipped]:
+    """Find the savepoints in a directory that nobody will complete.
 
     Only those that were requested of a job here: the directory may be shared with jobs elsewhere,
     whose drivers cannot be seen.
     """
     storage = open_storage(directory, options)
-    garbage: list[Garbage] = []
-    skipped: list[Skipped] = []
     for folder in storage.folders():
         path = display_path(storage.uri).rstrip("/") + f"/{folder}"
         files = storage.sizes(folder)
@@ -172,12 +173,10 @@ def _partial_savepoints(
         try:
             owner = _beginner(_id(storage, marks[0]), jobs)
         except StillNeededError as error:
-            skipped.append(Skipped(path=path, reason=str(error)))
+            yield Skipped(path=path, reason=str(error))
             continue
-        reason = f"job {owner.name!r} began it and gave it up"
-        size = sum(files.values())
-        garbage.append(Garbage(GarbageKind.SAVEPOINT, path, size, reason, owner.name, root))
-    return garbage, skipped
+        reason, size = f"job {owner.name!r} began it and gave it up", sum(files.values())
+        yield Garbage(GarbageKind.SAVEPOINT, path, size, reason, owner.name, root)
 
 
 def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str, str]) -> None:
@@ -203,22 +202,20 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
 
 def _stale_records(
     job: Job, root: str, started_from: Collection[str], options: Mapping[str, str] | None
-) -> list[Garbage]:
-    """Return a job's records of savepoints that are gone.
+) -> Iterator[Garbage]:
+    """Find a job's records of savepoints that are gone.
 
     Those that jobs have started from stay, because they tell where those jobs come from.
     """
     storage = job.directory.storage
     sizes = storage.sizes("savepoints")
-    garbage = []
     for entry in SavepointCatalog(storage).list():
         if normalized(entry.path) in started_from or not _is_gone(entry.path, options):
             continue
         path = f"savepoints/{entry.id}.json"
         size, reason = sizes.get(path, 0), f"the savepoint is gone from {display_path(entry.path)}"
         path = f"{display_path(storage.uri)}/{path}"
-        garbage.append(Garbage(GarbageKind.RECORD, path, size, reason, job.name, root))
-    return garbage
+        yield Garbage(GarbageKind.RECORD, path, size, reason, job.name, root)
 
 
 def _remove_record(job: Job, stale: Garbage, options: Mapping[str, str]) -> None:

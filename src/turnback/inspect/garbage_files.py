@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -76,8 +76,8 @@ def why_in_use(job: Job) -> str | None:
     return None if summary.state == LOST else "its supervisor starts it again"
 
 
-def unused_files(job: Job, root: str) -> list[Garbage]:
-    """Return what attempts of a job that does not run have left, by attempt.
+def unused_files(job: Job, root: str) -> Iterator[Garbage]:
+    """Find what attempts of a job that does not run have left, by attempt.
 
     Raises `StillNeededError` if a checkpoint cannot be read, because it may need any file.
     """
@@ -86,12 +86,10 @@ def unused_files(job: Job, root: str) -> list[Garbage]:
         folder, attempt, _ = path.split("/", 2)
         by_attempt[folder, int(attempt)].append(size)
     directory = display_path(job.directory.storage.uri)
-    garbage = []
     for (folder, number), sizes in sorted(by_attempt.items()):
         reason = f"no checkpoint needs these {len(sizes)} files of attempt {number}"
         path = f"{directory}/{folder}/{number}"
-        garbage.append(Garbage(GarbageKind.FILES, path, sum(sizes), reason, job.name, root))
-    return garbage
+        yield Garbage(GarbageKind.FILES, path, sum(sizes), reason, job.name, root)
 
 
 def remove_unused_files(job: Job, unused: Garbage) -> None:
@@ -107,15 +105,14 @@ def remove_unused_files(job: Job, unused: Garbage) -> None:
         job.directory.storage.delete(path)
 
 
-def half_written(job: Job, root: str) -> list[Garbage]:
-    """Return the files whose writers were killed, of a job that does not run."""
+def half_written(job: Job, root: str) -> Iterator[Garbage]:
+    """Find the files whose writers were killed, of a job that does not run."""
     storage = job.directory.storage
     sizes = storage.leftovers() if isinstance(storage, LocalStorage) else {}
-    if not sizes:
-        return []
-    reason, path = f"the writers of {len(sizes)} files were killed", display_path(storage.uri)
-    kind = GarbageKind.HALF_WRITTEN
-    return [Garbage(kind, path, sum(sizes.values()), reason, job.name, root)]
+    if sizes:
+        reason, path = f"the writers of {len(sizes)} files were killed", display_path(storage.uri)
+        size = sum(sizes.values())
+        yield Garbage(GarbageKind.HALF_WRITTEN, path, size, reason, job.name, root)
 
 
 def remove_half_written(job: Job) -> None:
@@ -165,14 +162,12 @@ _LOCAL_DIR = "state.backend.local-dir"
 
 def unused_stores(
     jobs: Sequence[Job], root: str, local_dirs: Iterable[str]
-) -> tuple[list[Garbage], list[Skipped]]:
-    """Return the local stores whose job is below a root and does not use them.
+) -> Iterator[Garbage | Skipped]:
+    """Find the local stores whose job is below a root and does not use them.
 
     They are searched for in `local_dirs`, the machine's default places and those the jobs name.
     Those of a job that may run are not mentioned: they are in use, as the job is.
     """
-    unused: list[Garbage] = []
-    skipped: list[Skipped] = []
     named = [directory for job in jobs for directory in _local_dirs_of(job)]
     for stores in all_stores([*local_dirs, *named]):
         owner = stores.owner()
@@ -184,10 +179,9 @@ def unused_stores(
         path = str(stores.path)
         if stores.is_open():
             reason = f"a process has them open, although {reason}"
-            skipped.append(Skipped(path=path, reason=reason, job=owner.job))
-            continue
-        unused.append(Garbage(GarbageKind.STORES, path, stores.size(), reason, owner.job, root))
-    return unused, skipped
+            yield Skipped(path=path, reason=reason, job=owner.job)
+        else:
+            yield Garbage(GarbageKind.STORES, path, stores.size(), reason, owner.job, root)
 
 
 def remove_unused_stores(unused: Garbage, jobs: Sequence[Job]) -> None:

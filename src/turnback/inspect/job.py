@@ -31,7 +31,6 @@ from turnback.inspect.summary import (
     operators,
     state_names,
     summarise,
-    unreadable,
 )
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo
@@ -85,13 +84,18 @@ class Job:
 
     def summary(self) -> model.JobSummary:
         """Return how the job is; UNREADABLE if its files do not say."""
-        uri, job_id = self.directory.storage.uri, None
+        info = None
         try:
             info = self.info()
-            job_id = info.job_id
             return summarise(self.directory, info, self._clock.now_ms())
         except StorageError as error:
-            return unreadable(self.name, uri, str(error), job_id)
+            return model.JobSummary(
+                name=self.name,
+                job_id=info.job_id if info is not None else None,
+                directory=display_path(self.directory.storage.uri),
+                state=UNREADABLE,
+                problem=str(error),
+            )
 
     def liveness(self) -> Liveness:
         return liveness_of(self.directory.status(), self._clock.now_ms())

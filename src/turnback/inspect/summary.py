@@ -95,14 +95,6 @@ def _new_supervisor(status: Status) -> ProcessId | None:
         return None  # removed or damaged: it tells no more than the status
 
 
-def unreadable(name: str, location: str, problem: str, job_id: str | None) -> JobSummary:
-    """Return the summary of a job of which nothing else can be said."""
-    directory = display_path(location)
-    return JobSummary(
-        name=name, job_id=job_id, directory=directory, state=UNREADABLE, problem=problem
-    )
-
-
 def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary:
     """Return the summary of a job; `StorageError` if its status cannot be read."""
     status = directory.status()

@@ -1,5 +1,4 @@
-from turnback.web.app import create_app
-from turnback.web.server import serve
+from turnback.web.server import create_app, serve
 from turnback.web.site import Site
 
 __all__ = ["Site", "create_app", "serve"]

@@ -5,7 +5,7 @@ import pytest
 from starlette.requests import Request
 
 from turnback.web.api import RequestError
-from turnback.web.app import STATIC, Assets
+from turnback.web.server import STATIC, Assets
 
 TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
          ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8",

@@ -121,7 +121,7 @@ def test_no_jobs_at_all(tmp_path):
     from web_support import TOKEN, Browser
 
     from turnback.inspect.jobs import Jobs
-    from turnback.web.app import create_app
+    from turnback.web.server import create_app
     from turnback.web.site import Site
 
     jobs = Jobs(str(tmp_path / "nothing"))

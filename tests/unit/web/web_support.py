@@ -30,8 +30,7 @@ from turnback.job.status import (
     ProgramSetting,
     StatusUpdate,
 )
-from turnback.web.app import create_app
-from turnback.web.server import serve
+from turnback.web.server import create_app, serve
 from turnback.web.site import Site
 
 TOKEN = "correct-horse-battery-staple"
