@@ -39,7 +39,6 @@ def page(
     *,
     after_cursor: str | None = None,
     limit: int = 50,
-    full: bool = False,
 ) -> DiffPage:
     """Compare a state in two snapshots, key group by key group, as `snapshot.diff` does.
 
@@ -64,7 +63,7 @@ def page(
         removed=counts["removed"],
         changed=counts["changed"],
         same=unchanged,
-        rows=_rows(changes, StateRows(side, uid, name), full),
+        rows=_rows(changes, StateRows(side, uid, name)),
         next=following.cursor() if following is not None else None,
     )
 
@@ -122,12 +121,10 @@ def _compare(
     return page, unchanged, None
 
 
-def _rows(changes: list[EntryChange], state: StateRows, full: bool) -> tuple[DiffRow, ...]:
+def _rows(changes: list[EntryChange], state: StateRows) -> tuple[DiffRow, ...]:
     from turnback.snapshot.diff import typed_changes
 
-    before, after = (
-        state.formatted(side, full=full) for side in typed_changes(changes, state.schema)
-    )
+    before, after = map(state.formatted, typed_changes(changes, state.schema))
     return tuple(
         DiffRow(
             change=change.change.value,

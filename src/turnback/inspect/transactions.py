@@ -15,7 +15,7 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
-from turnback.core.clock import Clock, SystemClock
+from turnback.core.clock import SystemClock
 from turnback.core.errors import (
     ConfigurationError,
     JobInUseError,
@@ -98,7 +98,6 @@ def settle(
     sinks: Mapping[str, Sink] | None = None,
     *,
     force: bool = False,
-    clock: Clock | None = None,
 ) -> Settled:
     """Settle what a dead job has left, as its next start would do, or drop it.
 
@@ -115,7 +114,6 @@ def settle(
             the job goes on after them.
         sinks: By uid, those that only the program can make. Built-in ones need not be given.
         force: Also if a driver elsewhere, or a supervisor, may still be there.
-        clock: Where time comes from.
 
     Raises:
         JobInUseError: A driver runs the job, or may do so.
@@ -123,9 +121,8 @@ def settle(
         FencedError: The job was started meanwhile; nothing was done.
         SinkError: Not all are settled; the message says what to do.
     """
-    clock = clock or SystemClock()
     info = _info(job)
-    _require_dead(job.directory, force, clock)
+    _require_dead(job, force)
     log = CheckpointLog(job.directory.storage)
     manifest = _promising(log, job.directory)
     pending = dict(manifest.transactions) if manifest else {}
@@ -134,7 +131,7 @@ def settle(
     fence = log.fence(
         job=info.job,
         job_id=info.job_id,
-        created_ms=clock.now_ms(),
+        created_ms=SystemClock().now_ms(),
         host=socket.gethostname(),
         pid=os.getpid(),
         nonce=uuid.uuid4().hex,
@@ -183,23 +180,23 @@ def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
     return msgspec.structs.replace(manifest, transactions=log.uncommitted(manifest))
 
 
-def _require_dead(directory: JobDirectory, force: bool, clock: Clock) -> None:
-    job = liveness_of(directory.status(), clock.now_ms())
-    if not job.takes_requests or job.driver is None:
+def _require_dead(job: Job, force: bool) -> None:
+    alive = liveness_of(job.directory.status(), SystemClock().now_ms())
+    if not alive.takes_requests or alive.driver is None:
         return
-    who = f"pid {job.driver.pid} on {job.driver.host}"
-    if job.driver.alive:
+    who = f"pid {alive.driver.pid} on {alive.driver.host}"
+    if alive.driver.alive:
         raise JobInUseError(
-            f"job {directory.name!r} is {job.state} as {who}: it settles its transactions itself. "
+            f"job {job.name!r} is {alive.state} as {who}: it settles its transactions itself. "
             "Stop it first"
         )
     if not force:
         what = "its supervisor is about to start it again"
-        if job.driver.alive is None:
+        if alive.driver.alive is None:
             what = f"its driver was {who}, and whether that still runs cannot be told from here"
         raise JobInUseError(
-            f"job {directory.name!r} is {job.state}: {what}. Stop it first, or force it if you "
-            "know that it is dead: it will be fenced out"
+            f"job {job.name!r} is {alive.state}: {what}. Stop it first, or force it if you know "
+            "that it is dead: it will be fenced out"
         )
 
 

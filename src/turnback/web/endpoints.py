@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, get_type_hints
 
 import msgspec
@@ -155,14 +155,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
 )
 
 
-def openapi(endpoints: Sequence[Endpoint], root_path: str = "") -> dict[str, Any]:
+def openapi(root_path: str) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the API."""
-    types = [e.answer for e in endpoints] + [e.body for e in endpoints if e.body] + [ErrorAnswer]
+    with_body = [e for e in ENDPOINTS if e.body]
+    types = [*(e.answer for e in ENDPOINTS), *(e.body for e in with_body), ErrorAnswer]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    answers = schemas[: len(endpoints)]
-    bodies = dict(zip((e for e in endpoints if e.body), schemas[len(endpoints) :], strict=False))
+    bodies = dict(zip(with_body, schemas[len(ENDPOINTS) :], strict=False))
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint, answer in zip(endpoints, answers, strict=True):
+    for endpoint, answer in zip(ENDPOINTS, schemas, strict=False):
         operation = _operation(endpoint, answer, bodies.get(endpoint))
         paths.setdefault(PREFIX + endpoint.path, {})[endpoint.method.lower()] = operation
     return {

@@ -44,7 +44,7 @@ _TYPES = {
 def create_app(site: Site) -> Starlette:
     """Return the application that serves a site."""
     assets = Assets(site.root_path)
-    document = openapi(ENDPOINTS, site.root_path)
+    document = openapi(site.root_path)
 
     async def describe(request: Request) -> Response:
         return api.json_response(document)
