@@ -36,10 +36,11 @@ from turnback.core.errors import (
 )
 
 if TYPE_CHECKING:
-    from turnback.job.run import Launch, RunDirectory, RunEnd
-    from turnback.launch.runs import Started
+    from turnback.inspect.model import JobSummary
+    from turnback.job.run import Launch, RunDirectory, RunEnd, RunningJob
     from turnback.snapshot.preflight import CheckReport
 
+_TAIL = 40
 _ADVICE = (
     "On the command line that is --rename OLD=NEW, --allow STATE, or -n for whatever it is. "
     "turnback check tells beforehand."
@@ -141,35 +142,35 @@ def run(
 
 
 def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
-    from turnback.launch.runs import Runs, await_running
+    from turnback.launch.runs import Runs, await_running, last_lines
 
     directory = Runs(cli.runs_dir).create(launch)
     directory.start_supervisor()
     if not detached:
         return AttachedJob(cli, directory).follow()
-    started = await_running(directory)
-    if started.error is not None:
-        raise _failure(started)
-    _print_started(cli, started)
+    end = await_running(directory)
+    if end is not None:
+        printed = last_lines(directory.log, _TAIL)[0] if directory.log.is_file() else ""
+        raise _failure(directory, end, printed)
+    job = directory.job()
+    assert job is not None
+    _print_started(cli, job)
     return None
 
 
-def _failure(started: Started) -> TurnbackError:
+def _failure(directory: RunDirectory, end: RunEnd, printed: str = "") -> TurnbackError:
     """Return why a job does not run, as the error it was in the driver."""
-    assert started.error is not None
-    error, message = started.error.rebuilt(), started.error.message
+    from turnback.launch.runs import why_never_run
+
+    reason = why_never_run(directory, end)
+    error, message = reason.rebuilt(), reason.message
     if isinstance(error, IncompatibleStateError):
         return IncompatibleStateError(f"{message}\n{_ADVICE}")
-    lines = "\n".join(f"  {line}" for line in started.tail)
-    return error or JobFailedError(f"{message}\n{lines}" if lines else message)
+    return error or JobFailedError("\n  ".join([message, *printed.splitlines()]))
 
 
-def _print_started(cli: Cli, started: Started) -> None:
-    from turnback.inspect.jobs import Jobs
-
-    assert started.job is not None
-    job = Jobs(started.job.root, started.job.storage_options).get(started.job.name)
-    summary = job.summary()
+def _print_started(cli: Cli, job: RunningJob) -> None:
+    summary = _summary(job)
     if cli.json:
         cli.out.document(summary)
         return
@@ -184,9 +185,15 @@ def _print_started(cli: Cli, started: Started) -> None:
         ]
     )
     # The script may have named another root than these commands would look in.
-    root = "" if started.job.root == cli.root else f" --root {quote(started.job.root)}"
+    root = "" if job.root == cli.root else f" --root {quote(job.root)}"
     name = quote(summary.name)
     cli.out.hint(f"turnback{root} status {name} · turnback{root} logs -f {name}")
+
+
+def _summary(job: RunningJob) -> JobSummary:
+    from turnback.inspect.jobs import Jobs
+
+    return Jobs(job.root, job.storage_options).get(job.name).summary()
 
 
 class AttachedJob:
@@ -211,25 +218,19 @@ class AttachedJob:
         if self._interrupts:
             self._print_end()
             return ExitCode.INTERRUPTED
-        return self._outcome(end)
-
-    def _outcome(self, end: RunEnd) -> ExitCode | None:
-        from turnback.launch.runs import Started, why_never_run
-
         if self._directory.running() is None or self._directory.error() is not None:
-            raise _failure(Started(self._directory.job(), why_never_run(self._directory, end)))
+            raise _failure(self._directory, end)
         state = self._print_end()
         if state is None:
             raise JobFailedError(f"the job has not ended, but {end.reason}: start it again")
         return ExitCode.FAILED if state == "FAILED" else None
 
     def _print_end(self) -> str | None:
-        from turnback.inspect.jobs import Jobs
         from turnback.launch.runs import final_state
 
         job, state = self._directory.job(), final_state(self._directory)
         if job is not None and self._cli.json:
-            self._cli.out.document(Jobs(job.root, job.storage_options).get(job.name).summary())
+            self._cli.out.document(_summary(job))
         elif job is not None and state is not None:
             self._cli.out.message(f"job {job.name!r} is {state.value}")
         return None if state is None else state.value
@@ -300,7 +301,7 @@ def check(
     refuse to start, so that it can guard an upgrade.
     """
     from turnback.job.run import Launch, LaunchMode
-    from turnback.launch.preflight import ProgramTask, with_program
+    from turnback.launch.preflight import with_program
     from turnback.snapshot.preflight import CheckReport
 
     launch = Launch(
@@ -314,7 +315,7 @@ def check(
         renames=parse_renames(rename),
         settings=cli.pairs,
     )
-    report = with_program(launch, ProgramTask("check"), CheckReport)
+    report = with_program(launch, "check", CheckReport)
     if cli.json:
         cli.out.document(report.to_dict())
     else:

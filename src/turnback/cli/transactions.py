@@ -139,7 +139,7 @@ def _settle_with_program(
     """Let the program itself make its sinks; it is run until it calls execute()."""
     from turnback.inspect.transactions import Settled
     from turnback.job.run import Launch, LaunchMode
-    from turnback.launch.preflight import ProgramTask, with_program
+    from turnback.launch.preflight import with_program
 
     launch = Launch(
         script=script,
@@ -149,4 +149,4 @@ def _settle_with_program(
         name=job.name,
         settings=cli.pairs | {"state.checkpoints.dir": cli.root},
     )
-    return with_program(launch, ProgramTask(action, force), Settled)
+    return with_program(launch, action, Settled, force=force)

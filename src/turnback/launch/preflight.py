@@ -13,8 +13,6 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from turnback.core.errors import JobFailedError, TurnbackError
 from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, RunDirectory, RunError
 
@@ -25,28 +23,23 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-TASK, RESULT = "task.json", "result.json"
+_RESULT = "result.json"
+_FORCE = "--force"
 _TAIL = 30
 
 
-class ProgramTask(msgspec.Struct, frozen=True):
-    """What to do with a program: "check" it, or "commit" or "abort" the work of its sinks.
+def with_program(launch: Launch, task: str, result: type[T], *, force: bool = False) -> T:
+    """Run a program until it calls `execute`, and do a task with it; raises what either raised.
 
-    `force`: also if the job might run.
+    The task is to "check" it, or to "commit" or "abort" the work of its sinks; with `force`, also
+    if the job might run.
     """
-
-    kind: str
-    force: bool = False
-
-
-def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
-    """Run a program until it calls `execute`, and do a task with it; raises what either raised."""
     with tempfile.TemporaryDirectory(prefix="turnback-plan-", ignore_cleanup_errors=True) as path:
         run = RunDirectory(path)
         run.write(LAUNCH, launch)
-        run.write(TASK, task)
+        words = [path, task, _FORCE] if force else [path, task]
         printed = subprocess.run(
-            [sys.executable, "-P", "-m", "turnback.launch.preflight", path],
+            [sys.executable, "-P", "-m", "turnback.launch.preflight", *words],
             cwd=launch.directory,
             env=os.environ | {LAUNCH_VARIABLE: str(run.path / LAUNCH)},
             stdin=subprocess.DEVNULL,
@@ -54,7 +47,7 @@ def with_program(launch: Launch, task: ProgramTask, result: type[T]) -> T:
             stderr=subprocess.STDOUT,
             check=False,
         ).stdout.decode(errors="replace")
-        answer = run.read(RESULT, result)
+        answer = run.read(_RESULT, result)
         if answer is None:
             raise _failure(run, launch, printed)
         return answer
@@ -88,7 +81,7 @@ def _check(program: ProgramFound) -> CheckReport:
     return check(program.plan, snapshot, spec.renames, allow, streams)
 
 
-def _settle(program: ProgramFound, task: ProgramTask) -> Settled:
+def _settle(program: ProgramFound, action: str, force: bool) -> Settled:
     from turnback.inspect.jobs import Jobs
     from turnback.inspect.transactions import Action, settle
     from turnback.program.graph import NodeKind
@@ -96,23 +89,23 @@ def _settle(program: ProgramFound, task: ProgramTask) -> Settled:
     spec, operators = program.spec, program.plan.operators()
     job = Jobs(spec.root, spec.storage_options).get(spec.name)
     sinks = {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
-    return settle(job, Action(task.kind), sinks, force=task.force)
+    return settle(job, Action(action), sinks, force=force)
 
 
-def main(path: str) -> int:
-    """Do the task in a directory with the program it names."""
+def main(path: str, task: str, *words: str) -> int:
+    """Do a task with the program that the launch in a directory names."""
     from turnback.api.launched import ProgramFound
 
     run = RunDirectory(path)
-    launch, task = run.launch(), run.read(TASK, ProgramTask)
-    assert task is not None
+    launch, force = run.launch(), _FORCE in words
     sys.argv = [launch.script, *launch.arguments]
     sys.path.insert(0, str(Path(launch.script).parent))
     try:
         try:
             runpy.run_path(launch.script, run_name="__main__")
         except ProgramFound as program:
-            run.write(RESULT, _check(program) if task.kind == "check" else _settle(program, task))
+            done = _check(program) if task == "check" else _settle(program, task, force)
+            run.write(_RESULT, done)
             return 0
     except Exception as error:
         run.set_error(RunError(type(error).__name__, str(error)))
@@ -121,4 +114,4 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -39,7 +38,6 @@ SUPERVISOR = (sys.executable, "-P", "-m", "turnback.launch.supervisor")
 _ROOT = "state.checkpoints.dir"
 _POLL_S = 0.1
 _ORPHANED_S = 15.0
-_TAIL = 40
 _BLOCK = 64 << 10
 
 
@@ -142,26 +140,16 @@ def _boot(process: ProcessId) -> str:
     return (process.machine or "").partition(" pid:[")[0]
 
 
-@dataclass(frozen=True)
-class Started:
-    """The job of a launch, if the program got that far; else why not, and what it printed last."""
-
-    job: RunningJob | None
-    error: RunError | None = None
-    tail: tuple[str, ...] = ()
-
-
-def await_running(run: RunDirectory) -> Started:
-    """Wait until the job runs, or its launch is over."""
+def await_running(run: RunDirectory) -> RunEnd | None:
+    """Wait until the job runs; returns how the launch has ended if it never does."""
     watch, end = _Watch(run), None
     while run.running() is None:
         if end is not None:
-            text = last_lines(run.log, _TAIL)[0] if run.log.is_file() else ""
-            return Started(run.job(), why_never_run(run, end), tuple(text.splitlines()))
+            return end
         end = watch.end()
         if end is None:
             time.sleep(_POLL_S)
-    return Started(run.job())
+    return None
 
 
 def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:

@@ -62,7 +62,11 @@ class Supervisor:
         self._warned = False
 
     def supervise(self) -> None:
-        driver = self._adopt() or self._start()
+        driver = self._run.driver()  # of another supervisor; it may have died since
+        if driver is not None:
+            _print(f"supervisor {os.getpid()} takes over, for driver {driver.pid}")
+        else:
+            driver = self._start()
         while True:
             code = None if driver is None else self._wait_for(driver)
             end = self._end_of_driver(driver, code) or self._wait_to_restart(code)
@@ -73,13 +77,6 @@ class Supervisor:
             driver = self._start()
 
     # -- the driver
-
-    def _adopt(self) -> ProcessId | None:
-        """The driver that another supervisor has started; it may have died since."""
-        driver = self._run.driver()
-        if driver is not None:
-            _print(f"supervisor {os.getpid()} takes over, for driver {driver.pid}")
-        return driver
 
     def _start(self) -> ProcessId | None:
         """Start a driver; None if the system does not allow it."""
@@ -145,7 +142,7 @@ class Supervisor:
     # -- what follows
 
     def _end_of_driver(self, driver: ProcessId | None, code: int | None) -> RunEnd | None:
-        """How the driver has ended for good, if it has."""
+        """Return how the driver has ended for good, if it has."""
         self._remember()
         job, error = self._job, self._error()
         if error is not None and (job is None or self._attempt is None):
@@ -166,7 +163,7 @@ class Supervisor:
     def _end_without_restart(
         self, job: RunningJob, error: RunError, code: int | None
     ) -> RunEnd | None:
-        """How a job that has run before is over, because of what its driver ended with."""
+        """Return why a job that has run before is not restarted, if its driver's error says so."""
         rebuilt = error.rebuilt()
         if isinstance(rebuilt, REPLACED):
             return RunEnd(code, f"another driver has taken over the job: {error.message}")
@@ -178,7 +175,7 @@ class Supervisor:
         return RunEnd(code, reason)
 
     def _error(self) -> RunError | None:
-        """What the driver ended with, if it could report that."""
+        """Return what the driver ended with, if it could report that."""
         try:
             return self._start_error or self._run.error()
         except (msgspec.MsgspecError, StorageError) as error:
@@ -197,7 +194,7 @@ class Supervisor:
             reason = f"{how}, and the restart strategy allows no other start"
             _print(reason)
             _write_final_status(job, JobState.FAILED, reason)
-            _retrying(lambda: _answer_requests(job, JobState.FAILED))
+            _answer_requests(job, JobState.FAILED)
             self._run.set_error(RunError("JobFailedError", f"job {job.name!r} failed: {reason}"))
             return RunEnd(code, reason)
         _print(f"{how}; it is started again in {format_duration(delay)} (time {self._deaths})")
@@ -221,7 +218,7 @@ class Supervisor:
 
 
 def _status(job: RunningJob) -> Status | None:
-    """The job's status; None also if it cannot be read, which is no reason to give up."""
+    """Return the job's status; None also if it cannot be read, which is no reason to give up."""
     try:
         return _retrying(job_directory(job).status)
     except TurnbackError as error:
@@ -248,7 +245,7 @@ def _write_final_status(job: RunningJob, state: JobState, cause: str | None) -> 
 
 
 def _cancelled(job: RunningJob) -> bool:
-    """Whether the job is to be cancelled, while no driver is there to do so."""
+    """Return whether the job is to be cancelled, while no driver is there to do so."""
     try:
         requests = Requests(job_directory(job).storage).open()
     except TurnbackError as error:  # the next driver looks as well
