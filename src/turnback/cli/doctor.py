@@ -22,8 +22,6 @@ from turnback.core.units import format_size
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from turnback.config.configuration import Configuration
-
 _LITTLE_SPACE = 1 << 30
 _NO_SPACE = 100 << 20
 # Long enough for a slow store, short enough for a person who waits.
@@ -75,9 +73,16 @@ def _results(cli: Cli) -> Iterator[CheckResult]:
     except ConfigurationError as error:
         yield CheckResult("configuration", "fail", str(error), "correct it, then run doctor again")
         return
-    yield _check_configuration(configuration)
+    origins = sorted({entry.origin for entry in configuration.entries() if entry.is_set})
+    text = f"set in {', '.join(origins)}" if origins else "nothing is set, all defaults"
+    yield CheckResult("configuration", "ok", text)
     yield _check_directory("jobs", root, options)
-    yield _check_savepoints(configuration, options)
+    savepoints = configuration.value("state.savepoints.dir")
+    if savepoints is not None:
+        yield _check_directory("savepoints", savepoints, options)
+    else:
+        advice = "set it, or give a directory with every savepoint"
+        yield CheckResult("savepoints", "warn", "state.savepoints.dir is not set", advice)
     yield from _check_local_space(configuration.value("state.backend.local-dir"))
     yield _check_port(configuration.value("web.address"), configuration.value("web.port"))
 
@@ -160,21 +165,7 @@ def installed_version(name: str) -> str | None:
         return None
 
 
-# -- configuration and directories
-
-
-def _check_configuration(configuration: Configuration) -> CheckResult:
-    origins = sorted({entry.origin for entry in configuration.entries() if entry.is_set})
-    found = f"set in {', '.join(origins)}" if origins else "nothing is set, all defaults"
-    return CheckResult("configuration", "ok", found)
-
-
-def _check_savepoints(configuration: Configuration, options: dict[str, str]) -> CheckResult:
-    directory = configuration.value("state.savepoints.dir")
-    if directory is not None:
-        return _check_directory("savepoints", directory, options)
-    advice = "set it, or give a directory with every savepoint"
-    return CheckResult("savepoints", "warn", "state.savepoints.dir is not set", advice)
+# -- directories and the port
 
 
 def _check_directory(name: str, uri: str, options: Mapping[str, str]) -> CheckResult:

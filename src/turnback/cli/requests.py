@@ -195,11 +195,11 @@ def _request(
         note=options.note,
     )
     if not no_wait:
-        waiter = RequestWaiter(cli, job)
         try:
-            request = waiter.wait(request, limit_ms)
+            request = RequestWaiter(cli, job).wait(request, limit_ms)
         except KeyboardInterrupt:
-            waiter.print_interrupted(request)
+            goes_on = f"\n{_name(request)} goes on without you watching."
+            cli.out.message(f"{goes_on} See: turnback status {job.name}")
             return ExitCode.INTERRUPTED
     if cli.json:
         cli.out.document(request)
@@ -272,9 +272,6 @@ class RequestWaiter:
                 f"{_name(row)} of job {self._job.name!r} failed: {row.error or 'no reason given'}"
             )
         return row
-
-    def print_interrupted(self, request: RequestRow) -> None:
-        self._cli.out.message(f"\n{_name(request)} goes on without you watching. {self._advice()}")
 
     def _check_liveness(self, request: RequestRow, now: float) -> None:
         """Raise an error if nobody is left who could answer."""

@@ -36,7 +36,7 @@ from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo
 from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, Metrics
+from turnback.job.status import JobProgram, Metrics
 from turnback.snapshot.find import find_snapshot
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
@@ -180,9 +180,18 @@ class Job:
             status = self.directory.status()
             if status is None or not status.state.is_terminal:
                 return row
-            return self._after_end(row, status.state)
+            request = self._requests.get(id)
+            # The driver may have written the result since the row was read.
+            if request is None or self._requests.result(id) is not None:
+                return self._request_row(id)
+            catalog = SavepointCatalog(self.directory.storage)
+            outcome = outcome_of_ended_job(request, status.state, catalog)
         except (CorruptFileError, FormatVersionError):
             return row  # the summary reports that the job cannot be read
+        if outcome.state is not RequestState.COMPLETED:
+            return row
+        path = display_path(outcome.path) if outcome.path is not None else None
+        return msgspec.structs.replace(row, state=outcome.state.value, path=path)
 
     def submit(
         self,
@@ -259,18 +268,6 @@ class Job:
         )
         measured = msgspec.structs.asdict(progress) if progress is not None else {}
         return msgspec.structs.replace(row, **measured)
-
-    def _after_end(self, row: model.RequestRow, job: JobState) -> model.RequestRow:
-        """Return a request without result, as it is now that its job has ended."""
-        request = self._requests.get(row.id)
-        # The driver may have written the result since the row was read.
-        if request is None or self._requests.result(row.id) is not None:
-            return self._request_row(row.id)
-        outcome = outcome_of_ended_job(request, job, SavepointCatalog(self.directory.storage))
-        if outcome.state is not RequestState.COMPLETED:
-            return row
-        path = display_path(outcome.path) if outcome.path is not None else None
-        return msgspec.structs.replace(row, state=outcome.state.value, path=path)
 
     def _require_driver(self) -> None:
         summary = self.summary()

@@ -195,8 +195,6 @@ def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
     text = given
     if not typed and isinstance(text, str) and len(text) > 1 and text[0] == text[-1] == '"':
         text = _json(text)
-    if isinstance(text, _Literal):
-        text = text.text
     if not isinstance(text, str):
         raise _misfit(given, type_)
     try:
@@ -216,14 +214,11 @@ def _parse_row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
     return tuple(_parse(one, t, typed=True) for one, t in zip(fields, type_.types, strict=True))
 
 
-class _Literal:
+class _Literal(str):
     """A number in JSON, with every digit that was written."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _json(text: str) -> Any:

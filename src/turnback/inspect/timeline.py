@@ -95,10 +95,6 @@ class _Life:
     attempts: list[AttemptLife]
     savepoints: list[SavepointRow]
 
-    @property
-    def name(self) -> str:
-        return self.job.name
-
 
 class _Lineage:
     """Which job started from whose snapshots; jobs are by their location."""
@@ -110,20 +106,20 @@ class _Lineage:
             for life in lives.values()
             for row in reversed(life.savepoints)
         }
-        self._parents = {id(life): self._parents_of(life) for life in lives.values()}
+        self._parents = {life: self._parents_of(life) for life in lives.values()}
 
     def of(self, life: _Life) -> list[_Life]:
         """Return the ancestors of a job, the job, and its descendants, in this order."""
         everyone = self._lives.values()
-        ancestors = _reach(life, lambda one: self._parents[id(one)])
-        children = _reach(life, lambda one: [x for x in everyone if one in self._parents[id(x)]])
+        ancestors = _reach(life, lambda one: self._parents[one])
+        children = _reach(life, lambda one: [x for x in everyone if one in self._parents[x]])
         descendants = reversed(children)
         return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
 
     def timeline_job(self, life: _Life) -> TimelineJob:
         attempts = zip_longest(life.attempts, life.attempts[1:])
         return TimelineJob(
-            name=life.name,
+            name=life.job.name,
             state=life.alive.state,
             attempts=tuple(self._timeline_attempt(life, *pair) for pair in attempts),
             savepoints=tuple(reversed(life.savepoints)),
@@ -144,29 +140,29 @@ class _Lineage:
         )
 
     def _parents_of(self, life: _Life) -> list[_Life]:
-        parents = {}
-        for attempt in life.attempts:
-            parent, _ = self._started_from(life, attempt)
-            if parent is not None and parent is not life:
-                parents[id(parent)] = parent
-        return list(parents.values())
+        parents = (self._started_from(life, attempt)[0] for attempt in life.attempts)
+        return list(dict.fromkeys(p for p in parents if p is not None and p is not life))
 
     def _started_from(
         self, life: _Life, attempt: AttemptLife
     ) -> tuple[_Life | None, StartedFrom | None]:
         number, given = _origin(attempt)
         if number is not None:
-            return life, _checkpoint(normalized(life.job.directory.storage.uri), life.name, number)
+            return life, _checkpoint(
+                normalized(life.job.directory.storage.uri), life.job.name, number
+            )
         if given is None:
             return None, None
         slot = split_slot_path(display_path(given))
         if slot is not None:
             owner = self._lives.get(normalized(slot[0]))
-            return owner, _checkpoint(normalized(slot[0]), owner.name if owner else None, slot[1])
+            return owner, _checkpoint(
+                normalized(slot[0]), owner.job.name if owner else None, slot[1]
+            )
         owner, row = self._savepoints.get(normalized(given), (None, None))
         return owner, StartedFrom(
             kind="savepoint",
-            job=owner.name if owner is not None else None,
+            job=owner.job.name if owner is not None else None,
             checkpoint=row.checkpoint if row is not None else None,
             savepoint=row.id if row is not None else None,
             path=normalized(given),
@@ -175,16 +171,16 @@ class _Lineage:
 
 def _reach(life: _Life, towards: Callable[[_Life], list[_Life]]) -> list[_Life]:
     """Return all that can be reached from a job, each after all that it leads to itself."""
-    order, seen = [], {id(life)}
+    order, seen = [], {life}
     stack = [(life, iter(towards(life)))]
     while stack:
         one, rest = stack[-1]
-        unseen = next((other for other in rest if id(other) not in seen), None)
+        unseen = next((other for other in rest if other not in seen), None)
         if unseen is None:
             stack.pop()
             order.append(one)
         else:
-            seen.add(id(unseen))
+            seen.add(unseen)
             stack.append((unseen, iter(towards(unseen))))
     return order[:-1]
 

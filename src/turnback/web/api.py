@@ -100,23 +100,21 @@ class Parameter:
 
     def parse(self, text: str | None) -> str | int | None:
         """Return the value in a request; `RequestError` if it is missing or invalid."""
-        if text is None or (text == "" and self.required):
-            if self.required:
-                raise RequestError(400, f"the parameter {self.name!r} is missing: {self.doc}")
+        if not text and self.required:
+            problem = f"is missing: {self.doc}"
+        elif text is None:
             return self.default
-        if self.type is str:
-            if len(text) > _MAX_TEXT or "\0" in text:
-                raise RequestError(400, f"the parameter {self.name!r} is too long or holds a NUL")
-            return text
-        if not text.isascii() or not text.isdigit() or len(text) > 9:
-            raise RequestError(
-                400, f"the parameter {self.name!r} is a whole number, not {text[:40]!r}"
-            )
-        if not self.least <= int(text) <= self.most:
-            raise RequestError(
-                400, f"the parameter {self.name!r} is from {self.least} to {self.most}, not {text}"
-            )
-        return int(text)
+        elif self.type is str:
+            if len(text) <= _MAX_TEXT and "\0" not in text:
+                return text
+            problem = "is too long or holds a NUL"
+        elif not text.isascii() or not text.isdigit() or len(text) > 9:
+            problem = f"is a whole number, not {text[:40]!r}"
+        elif not self.least <= int(text) <= self.most:
+            problem = f"is from {self.least} to {self.most}, not {text}"
+        else:
+            return int(text)
+        raise RequestError(400, f"the parameter {self.name!r} {problem}")
 
 
 @dataclass(frozen=True)
