@@ -22,7 +22,7 @@ from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from turnback.inspect.job import Job
-    from turnback.inspect.transactions import Settled, TransactionRow
+    from turnback.inspect.transactions import TransactionRow
 
 _COLUMNS: tuple[Column[TransactionRow], ...] = (
     Column("sink", lambda row, out: row.sink),
@@ -116,10 +116,20 @@ def _settle(
     arguments: Sequence[str],
     force: bool,
 ) -> None:
-    from turnback.inspect.transactions import Action, settle
+    from turnback.inspect.transactions import Action, Settled, settle
+    from turnback.job.run import Launch, LaunchMode
+    from turnback.launch.preflight import with_program
 
-    if script is not None:
-        settled = _settle_with_program(cli, job, action, script_path(script), arguments, force)
+    if script is not None:  # the program itself makes its sinks
+        launch = Launch(
+            script=script_path(script),
+            arguments=tuple(arguments),
+            directory=str(Path.cwd()),
+            mode=LaunchMode.PLAN,
+            name=job.name,
+            settings=cli.pairs | {"state.checkpoints.dir": cli.root},
+        )
+        settled = with_program(launch, action, Settled, force=force)
     elif arguments:
         raise ConfigurationError("arguments are for a program: name it with --script")
     else:
@@ -131,22 +141,3 @@ def _settle(
         cli.out.line("nothing was promised")
     for uid, count in settled.transactions.items():
         cli.out.line(f"{uid}: {count} {'committed' if action == 'commit' else 'dropped'}")
-
-
-def _settle_with_program(
-    cli: Cli, job: Job, action: str, script: str, arguments: Sequence[str], force: bool
-) -> Settled:
-    """Let the program itself make its sinks; it is run until it calls execute()."""
-    from turnback.inspect.transactions import Settled
-    from turnback.job.run import Launch, LaunchMode
-    from turnback.launch.preflight import with_program
-
-    launch = Launch(
-        script=script,
-        arguments=tuple(arguments),
-        directory=str(Path.cwd()),
-        mode=LaunchMode.PLAN,
-        name=job.name,
-        settings=cli.pairs | {"state.checkpoints.dir": cli.root},
-    )
-    return with_program(launch, action, Settled, force=force)

@@ -93,11 +93,7 @@ def list_transactions(job: Job) -> list[TransactionRow]:
 
 
 def settle(
-    job: Job,
-    action: Action,
-    sinks: Mapping[str, Sink] | None = None,
-    *,
-    force: bool = False,
+    job: Job, action: Action, sinks: Mapping[str, Sink] | None = None, *, force: bool = False
 ) -> Settled:
     """Settle what a dead job has left, as its next start would do, or drop it.
 
@@ -108,12 +104,9 @@ def settle(
        would look for transactions that are gone
     The job goes on from the same checkpoint afterwards.
 
-    Args:
-        job: The job.
-        action: What to do with promised transactions. To abort them is to lose their records:
-            the job goes on after them.
-        sinks: By uid, those that only the program can make. Built-in ones need not be given.
-        force: Also if a driver elsewhere, or a supervisor, may still be there.
+    To abort promised transactions is to lose their records: the job goes on after them. `sinks`
+    are those that only the program can make, by uid. With `force` it is also done if a driver
+    elsewhere, or a supervisor, may still be there.
 
     Raises:
         JobInUseError: A driver runs the job, or may do so.
@@ -151,12 +144,21 @@ def settle(
     }
     log.check_fence()
 
+    def commit(uid: str, committer: Committer) -> None:
+        committer.recover(pending.get(uid, ()))
+        if manifest is not None and pending.get(uid):
+            log.record_commit(manifest.number, [uid])
+
+    def drop(uid: str, committer: Committer) -> None:
+        committer.abort(pending.get(uid, ()))
+        committer.recover(())
+
     if action is Action.COMMIT:
-        _settle_each(job, committers, lambda uid, one: _commit(log, manifest, uid, one), _AGAIN)
+        _settle_each(job, committers, commit, _AGAIN)
     if manifest is not None:
         log.record_commit(manifest.number)
     if action is Action.ABORT:
-        _settle_each(job, committers, lambda uid, one: _drop(one, pending.get(uid, ())), _DROPPED)
+        _settle_each(job, committers, drop, _DROPPED)
     return Settled(
         action=action,
         checkpoint=manifest.number if manifest else None,
@@ -258,18 +260,6 @@ def _settle_each(
             for uid, error in failed
         )
         raise SinkError(f"job {job.name!r}: {reasons}. {advice}") from failed[0][1]
-
-
-def _commit(log: CheckpointLog, manifest: Manifest | None, uid: str, committer: Committer) -> None:
-    promised = manifest.transactions.get(uid, ()) if manifest is not None else ()
-    committer.recover(promised)
-    if manifest is not None and promised:
-        log.record_commit(manifest.number, [uid])
-
-
-def _drop(committer: Committer, transactions: tuple[bytes, ...]) -> None:
-    committer.abort(transactions)
-    committer.recover(())
 
 
 # -- what they are, as far as can be told without the program
