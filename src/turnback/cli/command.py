@@ -20,7 +20,7 @@ SHARED_OPTIONS = (
     click.Option(
         ["--root"],
         metavar="DIR",
-        help="Where jobs are; by default what state.checkpoints.dir says, else TURNBACK_ROOT, "
+        help="The directory of all jobs; by default state.checkpoints.dir, else TURNBACK_ROOT, "
         "else ~/.turnback/jobs.",
     ),
     click.Option(
@@ -208,7 +208,7 @@ def make_cli(ctx: click.Context) -> Cli:
         given.append(context.params)
         context = context.parent
     if any(params.get("no_color") for params in given):
-        # rich looks at this too, and so does every program that is started from here.
+        # rich reads this too, and so does every program that is started from here.
         os.environ["NO_COLOR"] = "1"
     # The innermost --root counts; settings are applied in the order in which they were written.
     roots = [params["root"] for params in given if params.get("root") is not None]

@@ -93,7 +93,7 @@ class Cli:
             return
         if not sys.stdin.isatty():
             raise DeclinedError(
-                f"{question} Nobody can be asked, as this is not a terminal: give --yes to go on"
+                f"{question} This is not a terminal, so nobody can answer: give --yes to go on"
             )
         # On stderr, so that stdout holds results only.
         print(f"{printable(question)} [y/N] ", end="", file=sys.stderr, flush=True)
@@ -101,7 +101,7 @@ class Cli:
         if not answer.endswith("\n"):
             print(file=sys.stderr)
         if answer.strip().lower() not in ("y", "yes"):
-            raise DeclinedError("not done, as you said no")
+            raise DeclinedError("not done: the answer was no")
 
 
 class ExitCode(IntEnum):
@@ -124,13 +124,13 @@ class ExitCode(IntEnum):
     DAMAGED = 6, "a file is damaged, or was written by a newer version"
     STORAGE = 7, "the storage refuses or does not answer"
     TIMED_OUT = 8, "it took longer than --timeout"
-    DECLINED = 9, "you were asked and said no, or could not be asked"
+    DECLINED = 9, "not confirmed: the answer was no, or there was no terminal to ask on"
     PROBLEM = 10, "doctor found a problem"
     INTERRUPTED = 130, "interrupted with Ctrl-C"
 
 
 class DeclinedError(errors.TurnbackError):
-    """The user was asked and said no, or there was nobody to ask."""
+    """The user did not confirm, or there was no terminal to ask on."""
 
 
 class RequestFailedError(errors.TurnbackError):

@@ -208,12 +208,12 @@ def _check_missing(name: str, path: Path) -> CheckResult:
     return _check_space(name, parent, f"{path} does not exist yet and can be made")
 
 
-def _check_space(name: str, path: Path, found: str = "") -> CheckResult:
+def _check_space(name: str, path: Path, text: str = "") -> CheckResult:
     try:
         free = shutil.disk_usage(path).free
     except OSError as error:
         return CheckResult(name, "fail", f"{path}: {error.strerror}", "make the directory")
-    text = f"{found or path}, {format_size(free)} free"
+    text = f"{text or path}, {format_size(free)} free"
     if free < _NO_SPACE:
         return CheckResult(name, "fail", text, "make room: nothing can be written")
     if free < _LITTLE_SPACE:

@@ -1,4 +1,4 @@
-"""`turnback list`, `status`, `logs`, `checkpoints` and `savepoints`: look at jobs."""
+"""`turnback list`, `status`, `logs`, `checkpoints` and `savepoints`: what jobs do and have done."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _REQUESTS: tuple[Column[model.RequestRow], ...] = (
     Column("id", lambda row, out: row.id),
     Column("kind", lambda row, out: row.kind),
     Column("state", lambda row, out: out.state(row.state)),
-    Column("asked", lambda row, out: out.time(row.created_ms)),
+    Column("submitted", lambda row, out: out.time(row.created_ms)),
     Column("parts", lambda row, out: f"{row.done}/{row.total}" if row.total else None, right=True),
     Column("error", lambda row, out: row.error),
 )

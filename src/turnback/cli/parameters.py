@@ -11,7 +11,7 @@ from turnback.cli.command import argument, flag, make_cli
 from turnback.cli.context import Cli
 from turnback.core.errors import ConfigurationError, StateError, TurnbackError
 
-# -- completion; a shell has no place for an error, so nothing is offered then
+# -- completion; a shell cannot report an error, so nothing is offered then
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -91,13 +91,13 @@ allow_all_option = flag(
     "-n",
     "--allow-non-restored-state",
     "allow_all",
-    help="Drop all that the program has no place for.",
+    help="Drop whatever in the snapshot the program does not have.",
 )
 allow_option = click.option(
     "--allow",
     metavar="STATE",
     multiple=True,
-    help="Drop this if the program has no place for it: UID/STATE, or all state, the position or "
+    help="Drop this if the program does not have it: UID/STATE, or all state, the position or "
     "the promised output of a UID; may be repeated.",
 )
 rename_option = click.option(

@@ -49,7 +49,7 @@ def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str
     """Query the states of a checkpoint or savepoint with SQL.
 
     Every state is a table, named after its operator's uid and its own name; without a query the
-    tables are listed. Queries run in Spark on this machine, or where SPARK_MASTER says.
+    tables are listed. Queries run in Spark on this machine, or on SPARK_MASTER.
     """
     snapshot = cli.snapshot(snapshot_name)
     if sql is None:
@@ -114,7 +114,7 @@ def diff(
     """Compare two checkpoints or savepoints, key by key.
 
     Counts what was added, removed and changed in every state; with --state shows the keys of one.
-    They may be of different jobs. Spark compares, on this machine or where SPARK_MASTER says.
+    They may be of different jobs. Spark compares, on this machine or on SPARK_MASTER.
     """
     from turnback.inspect.snapshots import reading
 

@@ -1,4 +1,4 @@
-"""`turnback savepoint`, `stop` and `cancel`: ask something of a running job."""
+"""`turnback savepoint`, `stop` and `cancel`: requests to a running job."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ savepoint_option = click.option(
     metavar="[DIR]",
     is_flag=False,
     flag_value="",
-    help="Take a savepoint first, in DIR or else where state.savepoints.dir says.",
+    help="Take a savepoint first, in DIR or else in state.savepoints.dir.",
 )
-no_wait_option = flag("--no-wait", help="Ask, and do not wait until it is done.")
+no_wait_option = flag("--no-wait", help="Submit the request and do not wait until it is done.")
 timeout_option = click.option(
     "--timeout", metavar="TIME", help="Wait no longer than this, such as '30 s'; else forever."
 )
@@ -74,7 +74,7 @@ class OptionalDirectoryCommand(Command):
     "turnback savepoint orders --format native --timeout '5 min'",
 )
 @whole_job_argument
-@argument("directory", "[DIR]", help="Where to put it; by default what state.savepoints.dir says.")
+@argument("directory", "[DIR]", help="Where to write it; by default state.savepoints.dir.")
 @label_option
 @note_option
 @format_option
@@ -108,7 +108,7 @@ def savepoint(
 )
 @whole_job_argument
 @savepoint_option
-@flag("--no-savepoint", help="Take none, whatever the configuration says.")
+@flag("--no-savepoint", help="Take none, whatever is configured.")
 @flag("--drain", help="Let event time run to its end first: the job is complete then.")
 @label_option
 @note_option
@@ -131,7 +131,7 @@ def stop(
 ) -> ExitCode | None:
     """Stop a job after the records it has read.
 
-    Takes a savepoint first if you say so, or if state.savepoints.dir is set and
+    Takes a savepoint first with --savepoint, or if state.savepoints.dir is set and
     savepoints.on-stop is not false.
     """
     if savepoint is not None and no_savepoint:
@@ -198,14 +198,14 @@ def _request(
         try:
             request = RequestWaiter(cli, job).wait(request, limit_ms)
         except KeyboardInterrupt:
-            goes_on = f"\n{_name(request)} goes on without you watching."
+            goes_on = f"\n{_name(request)} goes on in the background."
             cli.out.message(f"{goes_on} See: turnback status {job.name}")
             return ExitCode.INTERRUPTED
     if cli.json:
         cli.out.document(request)
     elif request.state != "COMPLETED":
         cli.out.line(request.id)
-        cli.out.hint(f"Asked. See: turnback status {job.name}")
+        cli.out.hint(f"Submitted. See: turnback status {job.name}")
     else:
         if request.path is not None:
             cli.out.line(request.path)
@@ -236,7 +236,7 @@ _LIVENESS_POLL_S = 2.0
 _ANSWER_GRACE_S = 30.0
 """How long a driver may take to answer after its job has ended: answering is the last it does."""
 _RESTART_GRACE_S = 10.0
-"""How long a job may look lost: a new supervisor takes a moment to show itself."""
+"""How long a job may seem LOST: a new supervisor takes a moment to register."""
 
 
 class RequestWaiter:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _TAIL = 40
 _ADVICE = (
-    "On the command line that is --rename OLD=NEW, --allow STATE, or -n for whatever it is. "
+    "On the command line that is --rename OLD=NEW, --allow STATE, or -n to drop all of it. "
     "turnback check tells beforehand."
 )
 
@@ -107,8 +107,8 @@ def run(
     """Run a job, and start it again when its driver dies.
 
     SCRIPT is a plain Python file that calls execute(). The job goes on from its latest
-    checkpoint. The options given here override what the script says. Without -d its output is
-    shown here, and Ctrl-C cancels it.
+    checkpoint. The options given here override those in the script. Without -d its output is
+    printed here, and Ctrl-C cancels it.
     """
     from turnback.core.ids import check_job_name
     from turnback.job.run import Launch
@@ -258,7 +258,7 @@ class AttachedJob:
 
         self._interrupts += 1
         if self._interrupts == 1:
-            self._cli.out.message("cancelling the job; once more to kill it")
+            self._cli.out.message("cancelling the job; interrupt again to kill it")
             cancel(self._directory)
         else:
             kill(self._directory)

@@ -200,10 +200,10 @@ def dispose(cli: Cli, snapshot_name: str, force: bool, yes: bool) -> None:
     snapshot = cli.snapshot(snapshot_name, whole=True)
     view = describe(snapshot)
     name = view.id if view.label is None else f"{view.id} ({view.label})"
-    place = display_path(view.location)
-    cli.confirm(f"Delete {view.kind} {name} of job {view.job!r} at {place} for good?", yes)
+    location = display_path(view.location)
+    cli.confirm(f"Delete {view.kind} {name} of job {view.job!r} at {location} for good?", yes)
     delete(snapshot, cli.jobs, force=force)
     if cli.json:
-        cli.out.document({"disposed": place, "id": view.id, "job": view.job})
+        cli.out.document({"disposed": location, "id": view.id, "job": view.job})
     else:
-        cli.out.line(f"deleted {place}")
+        cli.out.line(f"deleted {location}")

@@ -35,7 +35,7 @@ _SHORTEST_TOKEN = 16
     most=65535,
     help="Listen on this port instead of web.port; 0 for any that is free.",
 )
-@flag("--read-only", help="Only show; nobody can change anything.")
+@flag("--read-only", help="Nobody can change anything.")
 @click.option(
     "--token-file",
     metavar="FILE",
@@ -60,8 +60,8 @@ def ui(
 ) -> None:
     """Start the dashboard.
 
-    Prints its address and serves until Ctrl-C. On this machine everyone may look; the token in the
-    address lets you press buttons. Bound to another address, the token is needed for everything.
+    Prints its address and serves until Ctrl-C. On this machine everyone may read; changing
+    something needs the token in the address. Bound to another address, everything needs it.
     With --json the address is printed as a JSON document once it serves.
     """
     configuration = cli.configuration
@@ -137,7 +137,7 @@ def _print_address(cli: Cli, url: str, token: str, browse: bool) -> None:
 )
 @argument("text", "[TEXT]", help="Only keys that hold this text.")
 @flag("--set-only", help="Leave defaults out.")
-@flag("--doc", help="Also say what each key does.")
+@flag("--doc", help="Also print what each key does.")
 def config(cli: Cli, text: str | None, set_only: bool, doc: bool) -> None:
     """Show the configuration: every key, its value and where that comes from.
 
@@ -183,7 +183,7 @@ def gc(cli: Cli, dry_run: bool, yes: bool) -> ExitCode | None:
     Files that no checkpoint references, files that were being written when a process died,
     savepoints that were given up, records of savepoints that are gone; and on this machine local
     stores that jobs do not use any more, and what launches that are over have left, their logs
-    too. Only jobs below the root, and launches of such jobs, are looked at; a launch that never
+    too. Only jobs below the root, and launches of such jobs, are considered; a launch that never
     came to a job belongs to the root it was started with. Jobs that run, or may run, are left
     alone.
     """

@@ -41,7 +41,7 @@ script_option = click.option(
     metavar="FILE",
     help="The job's program, if it has sinks that Turnback does not know.",
 )
-force_option = flag("--force", help="Even if it cannot be told from here that its driver is dead.")
+force_option = flag("--force", help="Even if this machine cannot tell whether its driver is dead.")
 
 
 @click.group("transactions", cls=Group)

@@ -44,7 +44,7 @@ class RowPosition(NamedTuple):
         match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None
         if match is None:
             raise ConfigurationError(
-                f"{cursor!r} does not say where to go on: pass on what the page before gave as next"
+                f"{cursor!r} is no cursor: pass what the page before gave as `next`"
             )
         return cls(int(match[1]), int(match[2]))
 

@@ -102,8 +102,8 @@ def _compare(
     ranges = spans(max(pair.old_groups, pair.new_groups), parts)
     if start.block not in (first for first, _ in ranges):
         raise ConfigurationError(
-            f"{start.cursor()!r} does not say where to go on: pass on what the page before gave "
-            "as next, with the same two snapshots"
+            f"{start.cursor()!r} is no cursor here: pass what the page before gave as `next`, with "
+            "the same two snapshots"
         )
     page: list[EntryChange] = []
     unchanged = 0

@@ -1,4 +1,4 @@
-"""What a snapshot says of itself, and the savepoints of a job."""
+"""What is in a snapshot without its rows, and the savepoints of a job."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def reading(*snapshots: Snapshot) -> Iterator[None]:
         for snapshot in snapshots:
             if _is_dropped(snapshot):
                 raise CheckpointNotFoundError(
-                    f"{snapshot.name} of job {snapshot.job!r} is not kept any more, because newer "
-                    "checkpoints have been taken. Choose a newer one, take a savepoint, or keep "
-                    "more with execution.checkpointing.num-retained"
+                    f"{snapshot.name} of job {snapshot.job!r} is not retained any more, because "
+                    "newer checkpoints have been taken. Choose a newer one, take a savepoint, or "
+                    "retain more with execution.checkpointing.num-retained"
                 ) from None
         raise
 
@@ -52,7 +52,7 @@ def _is_dropped(snapshot: Snapshot) -> bool:
 
 
 def describe(snapshot: Snapshot) -> SnapshotView:
-    """Return what a snapshot says of itself; no state is read."""
+    """Return what is in a snapshot; no state is read."""
     document, metadata, manifest = snapshot.document, snapshot.metadata, snapshot.manifest
     files = snapshot.files()
     return SnapshotView(

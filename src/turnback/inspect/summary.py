@@ -66,7 +66,9 @@ def liveness_of(status: Status | None, now_ms: int) -> Liveness:
         state = JobState.RESTARTING.value if _is_alive(supervisor) else LOST
         return Liveness(state, driver, supervisor)
     silent = now_ms - status.updated_ms
-    problem = f"no word from its driver for {format_age(silent)}" if silent > _SILENT_MS else None
+    problem = (
+        f"its driver has not reported for {format_age(silent)}" if silent > _SILENT_MS else None
+    )
     return Liveness(status.state.value, driver, supervisor, problem)
 
 

@@ -133,7 +133,7 @@ def settle(
     manifest = _promising(log, job.directory)
     if (dict(manifest.transactions) if manifest else {}) != pending:
         raise ConfigurationError(
-            f"job {job.name!r} has taken another checkpoint just now. Nothing was done; look again"
+            f"job {job.name!r} has taken another checkpoint just now. Nothing was done; try again"
         )
     uri = job.directory.storage.uri
     committers = {
@@ -327,7 +327,7 @@ def _file_problem(root: str | None, file: StagedFile) -> str | None:
         if PublishRecord(Path(root), 0).covers(file):
             return "published already and taken away by its reader, only the record is missing"
     except OSError as error:
-        return f"{staged} cannot be looked at: {error.strerror or error}"
+        return f"{staged} cannot be read: {error.strerror or error}"
     except TurnbackError as error:
         return str(error)
     return f"neither {staged} nor {final} is on this machine"

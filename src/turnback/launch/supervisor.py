@@ -248,7 +248,7 @@ def _cancelled(job: RunningJob) -> bool:
     """Return whether the job is to be cancelled, while no driver is there to do so."""
     try:
         requests = Requests(job_directory(job).storage).open()
-    except TurnbackError as error:  # the next driver looks as well
+    except TurnbackError as error:  # the next driver reads them as well
         _print(f"requests to job {job.name!r} cannot be read: {error}")
         return False
     return any(r.kind is RequestKind.CANCEL and not r.savepoint for r in requests)

@@ -199,7 +199,7 @@ def json_response(
 
 
 def error_response(error: Exception, method: str, path: str) -> Response:
-    """Return the answer for an error; an unexpected one is logged, its text never shown.
+    """Return the answer for an error; an unexpected one is logged, its text never sent.
 
     The path comes without its query, which may hold a token.
     """
@@ -215,7 +215,7 @@ def error_response(error: Exception, method: str, path: str) -> Response:
     else:
         _LOG.error("%s %s failed", method, path, exc_info=error)
         status, kind = 500, "InternalError"
-        message = "something unexpected went wrong; the log of the dashboard says what"
+        message = "something unexpected went wrong; see the log of the dashboard"
     return json_response(ErrorAnswer(error=ErrorInfo(kind=kind, message=message)), status, headers)
 
 

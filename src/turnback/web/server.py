@@ -105,7 +105,7 @@ class Assets:
         asset = self._files.get(name)
         if asset is None:
             raise api.RequestError(404, f"the page has no file {name[:80]!r}")
-        # Always asked for again, hardly ever sent again: an upgrade shows at once.
+        # Browsers revalidate every time and hardly ever load again: an upgrade shows at once.
         headers = {"ETag": asset.etag, "Cache-Control": "no-cache"}
         known = request.headers.get("if-none-match", "")
         if asset.etag in [tag.strip().removeprefix("W/") for tag in known.split(",")]:

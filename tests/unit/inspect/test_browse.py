@@ -287,7 +287,7 @@ def test_a_limit_that_cannot_be_one(tmp_path, limit):
 def test_a_cursor_that_is_none_is_refused(tmp_path, after):
     job = FakeJob(str(tmp_path))
     job.attempt()
-    with pytest.raises(ConfigurationError, match="where to go on"):
+    with pytest.raises(ConfigurationError, match="is no cursor"):
         page(job.checkpoint((TOTAL, HELD)), "count", "total", after=after)
 
 
@@ -355,7 +355,7 @@ def test_one_that_was_dropped_is_told_from_one_that_is_damaged(tmp_path: Path) -
     with pytest.raises(NotFoundError):
         page(first, TOTAL.uid, TOTAL.name)
     job.log.remove(first.manifest.number)
-    with pytest.raises(CheckpointNotFoundError, match=r"chk-\d+ of job 'likes' is not kept any"):
+    with pytest.raises(CheckpointNotFoundError, match=r"chk-\d+ of job 'likes' is not retained any"):
         page(first, TOTAL.uid, TOTAL.name)
     with pytest.raises(CheckpointNotFoundError, match="num-retained"):
         compare.page(first, second, TOTAL.uid, TOTAL.name)

@@ -166,7 +166,7 @@ def test_other_key_groups_are_left_to_spark(tmp_path):
 @pytest.mark.parametrize("after", ["x", "3.0", "16.0", 5])
 def test_a_cursor_that_is_none_is_refused(take, after):
     old, new = take([(TOTAL, OLD)], [(TOTAL, NEW)])
-    with pytest.raises(ConfigurationError, match="where to go on"):
+    with pytest.raises(ConfigurationError, match="is no cursor"):
         page(old, new, "count", "total", after_cursor=after)
 
 

@@ -80,9 +80,9 @@ def test_of_a_driver_elsewhere_only_its_silence_can_be_told(tmp_path: Path) -> N
     driver.clock.advance(130_000)
     summary = seen(driver).summary()
     assert (summary.state, summary.driver and summary.driver.alive) == ("RUNNING", None)
-    assert summary.problem == "no word from its driver for 3 min"
+    assert summary.problem == "its driver has not reported for 3 min"
     driver.clock.advance(3 * 24 * 3_600_000)
-    assert seen(driver).summary().problem == "no word from its driver for 3 d"
+    assert seen(driver).summary().problem == "its driver has not reported for 3 d"
     driver.clock.set_now_ms(0)  # a clock that is behind says nothing
     assert seen(driver).summary().problem is None
 

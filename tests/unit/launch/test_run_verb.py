@@ -127,7 +127,7 @@ def test_nohup_outlives_a_closed_terminal_and_ctrl_c_twice_kills(tmp_path: Path)
         time.sleep(1)
         assert requests.open() == []
         process.send_signal(signal.SIGINT)
-        assert process.stderr.readline() == "cancelling the job; once more to kill it\n"
+        assert process.stderr.readline() == "cancelling the job; interrupt again to kill it\n"
         while not requests.open():
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
