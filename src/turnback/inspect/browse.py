@@ -171,16 +171,9 @@ def page(
     """Read some rows of a state.
 
     A page may have fewer rows than `limit`, even none, and still not be the last one: only `next`
-    tells.
-
-    Args:
-        snapshot: The checkpoint or savepoint.
-        uid: The operator.
-        name: The state.
-        key: Only rows of this key, see `parse_key`; ``abc*`` for all text keys that begin so.
-        after: What the page before gave as `next`.
-        limit: Number of rows, at most `MOST`.
-        full: Return long values as a whole.
+    tells, which the next call takes as `after`. With `key` only rows of this key are read, see
+    `parse_key`, or with ``abc*`` those of all text keys that begin so. Long values are cut unless
+    `full`.
     """
     check_limit(limit)
     start = RowPosition.of(after)

@@ -145,13 +145,7 @@ def distribution(values: Iterable[float | None]) -> model.Distribution | None:
 class AttemptLife:
     """An attempt of a job, from its start to its end.
 
-    Attributes:
-        number: Which.
-        records: What the history tells of it, oldest first.
-        info: What it started from, from the job directory.
-        status: What its driver last wrote, if it is the last attempt.
-        is_last: Whether no attempt followed.
-        in_history: Whether the history reaches back to it.
+    `status` is only of the last one; `in_history`: whether the history reaches back to it.
     """
 
     number: int

@@ -204,18 +204,10 @@ class Job:
         label: str | None = None,
         note: str | None = None,
     ) -> model.RequestRow:
-        """Submit a request to its driver; durable on return, done later.
+        """Submit a request to its driver; durable on return, done later. See `RequestSpec`.
 
-        Args:
-            kind: What is requested.
-            target: Directory for the savepoint; the configured one if left out.
-            savepoint: Whether to stop or cancel with a savepoint. If left out, a stop takes one
-                if the job is configured so, a target is given or it drains, a cancel only for a
-                target.
-            drain: Whether to let event time run to its end before a stop.
-            format: How the savepoint is written; as configured if left out.
-            label: A short name for it.
-            note: Why it is taken.
+        What is left out is as configured. If `savepoint` is, a stop takes one if the job is
+        configured so, a target is given or it drains, a cancel only for a target.
         """
         self._require_driver()
         program = self._program()

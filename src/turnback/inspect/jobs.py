@@ -77,13 +77,10 @@ class Jobs:
         return job
 
     def find(self, text: str, /, *, whole: bool = False) -> Job:
-        """Return the job that a person means.
+        """Return the job of this name, id, beginning of either, or path or URI of its directory.
 
-        Args:
-            text: Its name, its id, the beginning of either if that is enough, or the path or URI
-                of its directory.
-            whole: The beginning is not enough: for what changes or ends a job, where a guess
-                might hit the wrong one.
+        With `whole` a beginning is not enough: for what changes or ends a job, where a guess might
+        hit the wrong one.
         """
         if not isinstance(text, str) or not text.strip():
             raise JobNotFoundError(f"{text!r} names no job: give a name, an id, or a directory")

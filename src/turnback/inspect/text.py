@@ -159,19 +159,11 @@ _BOOLEANS = {"true": True, "True": True, "false": False, "False": False}
 
 
 def parse_key(text: str, types: Sequence[TypeInfo]) -> Any:
-    """Read a key.
+    """Return a key as the engine knows it: a value, or a tuple of several columns.
 
-    Args:
-        text: A string as it is or as JSON, in quotes; a number, ``true``, a date or time in ISO
-            format, bytes as ``0x...``; several columns as a JSON array or separated by commas; a
-            row as a JSON array or object.
-        types: The types of the key's columns.
-
-    Returns:
-        The key as the engine knows it: a value, or a tuple of several.
-
-    Raises:
-        ConfigurationError: It is no key of these types.
+    The text is a string as it is or as JSON, in quotes; a number, ``true``, a date or time in ISO
+    format, bytes as ``0x...``; several columns as a JSON array or separated by commas; a row as a
+    JSON array or object.
     """
     if not isinstance(text, str):
         raise ConfigurationError(f"a key is searched for by its text, not by {text!r}")

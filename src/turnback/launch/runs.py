@@ -8,7 +8,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -142,14 +142,12 @@ def _boot(process: ProcessId) -> str:
 
 def await_running(run: RunDirectory) -> RunEnd | None:
     """Wait until the job runs; returns how the launch has ended if it never does."""
-    watch, end = _Watch(run), None
-    while run.running() is None:
+    for end in _poll_end(run):
+        if run.running() is not None:
+            return None
         if end is not None:
             return end
-        end = watch.end()
-        if end is None:
-            time.sleep(_POLL_S)
-    return None
+    raise AssertionError("polling goes on until somebody returns")
 
 
 def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
@@ -164,11 +162,25 @@ def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
 
 def await_end(run: RunDirectory, on_wait: Callable[[], None]) -> RunEnd:
     """Wait until the launch is over; `on_wait` is called again and again meanwhile."""
-    watch = _Watch(run)
-    while (end := watch.end()) is None:
+    for end in _poll_end(run):
+        if end is not None:
+            return end
         on_wait()
+    raise AssertionError("polling goes on until somebody returns")
+
+
+def _poll_end(run: RunDirectory) -> Iterator[RunEnd | None]:
+    """Yield how a launch has ended, None as long as it has not; also if nobody could record it."""
+    alive_s = time.monotonic()
+    while True:
+        end = run.end()
+        processes = (run.supervisor(), run.driver())
+        if any(process is not None and process.is_alive() for process in processes):
+            alive_s = time.monotonic()
+        elif end is None and time.monotonic() - alive_s > _ORPHANED_S:
+            end = RunEnd(None, "its driver and its supervisor are gone")
+        yield end
         time.sleep(_POLL_S)
-    return end
 
 
 def job_directory(job: RunningJob) -> JobDirectory:
@@ -200,28 +212,6 @@ def kill(run: RunDirectory) -> None:
         if process is not None and process.is_local() and process.is_alive():
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
-
-
-class _Watch:
-    """Detects that a launch is over, also when no process of it is left to record that."""
-
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        self._alive = time.monotonic()
-
-    def end(self) -> RunEnd | None:
-        end = self._run.end()
-        if end is not None:
-            return end
-        if _alive(self._run.supervisor()) or _alive(self._run.driver()):
-            self._alive = time.monotonic()
-        elif time.monotonic() - self._alive > _ORPHANED_S:
-            return RunEnd(None, "its driver and its supervisor are gone")
-        return None
-
-
-def _alive(process: ProcessId | None) -> bool:
-    return process is not None and process.is_alive()
 
 
 # -- logs

@@ -355,7 +355,9 @@ def test_one_that_was_dropped_is_told_from_one_that_is_damaged(tmp_path: Path) -
     with pytest.raises(NotFoundError):
         page(first, TOTAL.uid, TOTAL.name)
     job.log.remove(first.manifest.number)
-    with pytest.raises(CheckpointNotFoundError, match=r"chk-\d+ of job 'likes' is not retained any"):
+    with pytest.raises(
+        CheckpointNotFoundError, match=r"chk-\d+ of job 'likes' is not retained any"
+    ):
         page(first, TOTAL.uid, TOTAL.name)
     with pytest.raises(CheckpointNotFoundError, match="num-retained"):
         compare.page(first, second, TOTAL.uid, TOTAL.name)
