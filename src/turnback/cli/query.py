@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -210,11 +211,10 @@ def _silenced(debug: bool) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     saved = os.dup(1), os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(2 if debug else nowhere, 1)
-    if not debug:
-        os.dup2(nowhere, 2)
-    os.close(nowhere)
+    with Path(os.devnull).open("wb") as nowhere:
+        target = 2 if debug else nowhere.fileno()
+        os.dup2(target, 1)
+        os.dup2(target, 2)
     try:
         yield
     finally:

@@ -307,19 +307,14 @@ def _progress_bar(cli: Cli, request: RequestRow) -> Iterator[Callable[[RequestRo
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[written]}"),
-        TimeElapsedColumn(),
-    )
+    title, written = TextColumn("{task.description}"), TextColumn("{task.fields[written]}")
+    columns = (SpinnerColumn(), title, BarColumn(), written, TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(_name(request), total=None, written="")
 
         def show(row: RequestRow) -> None:
-            written = f"{row.done}/{row.total} parts, {format_size(row.bytes)}" if row.total else ""
-            bar.update(task, total=row.total or None, completed=row.done, written=written)
+            text = f"{row.done}/{row.total} parts, {format_size(row.bytes)}" if row.total else ""
+            bar.update(task, total=row.total or None, completed=row.done, written=text)
 
         yield show
 

@@ -169,12 +169,8 @@ def _progress_bar(cli: Cli) -> Iterator[Callable[[int, int], None] | None]:
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    columns = (
-        TextColumn("reading"),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-    )
+    sizes = DownloadColumn(binary_units=True), TransferSpeedColumn()
+    columns = (TextColumn("reading"), BarColumn(), *sizes)
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("reading", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -24,11 +24,11 @@ SPAN_BYTES = 32 << 20
 def states(before: Snapshot, after: Snapshot) -> list[StateDiffRow]:
     """Return which states there are to compare; `presence` is both, before or after."""
     old, new = set(before.state_ids), set(after.state_ids)
-    rows = []
-    for id in sorted(old | new):
-        presence = "both" if id in old & new else "before" if id in old else "after"
-        rows.append(StateDiffRow(uid=id[0], name=id[1], presence=presence))
-    return rows
+    presence = {id: "before" if id in old else "after" for id in old ^ new}
+    return [
+        StateDiffRow(uid=uid, name=name, presence=presence.get((uid, name), "both"))
+        for uid, name in sorted(old | new)
+    ]
 
 
 def page(

@@ -53,12 +53,10 @@ def scan(
 ) -> Findings:
     """Find what nothing needs. Nothing is changed, and no clock decides.
 
-    Args:
-        jobs: The jobs; those that may be running, or cannot be read, are left alone.
-        savepoints_dir: Where savepoints are written to, to find those that were given up.
-        runs: Directories of launches of jobs below this root that are over.
-        local_dirs: Where local stores are on this machine, besides its default places and those
-            the jobs name; None to search for none.
+    Jobs that may be running, or cannot be read, are left alone. In `savepoints_dir` are savepoints
+    that may have been given up, in `local_dirs` local stores, besides those in the machine's
+    default directories and those the jobs name; None to search for none. `runs` are directories of
+    launches that are over.
     """
     findings = list(_scan(jobs, savepoints_dir, runs or (), local_dirs))
     return Findings(

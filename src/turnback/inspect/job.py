@@ -292,9 +292,6 @@ class Job:
         except (CorruptFileError, FormatVersionError):
             return None
 
-    def __repr__(self) -> str:
-        return f"Job({self.name!r}, {self.directory.storage.uri!r})"
-
 
 def _savepoint_settings(program: JobProgram | None) -> SavepointSettings:
     """Read how a job takes savepoints; no other setting of it can keep it from being stopped."""

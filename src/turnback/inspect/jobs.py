@@ -195,9 +195,6 @@ class Jobs:
             hint += f" and {len(names) - 5} more"
         return JobNotFoundError(f"there is no job {text!r} in {self.root}: {hint}")
 
-    def __repr__(self) -> str:
-        return f"Jobs({self.root!r})"
-
 
 def _name_of(segment: str) -> str:
     """Return what to call a directory that does not say whose it is."""

@@ -142,12 +142,13 @@ def _boot(process: ProcessId) -> str:
 
 def await_running(run: RunDirectory) -> RunEnd | None:
     """Wait until the job runs; returns how the launch has ended if it never does."""
-    for end in _poll_end(run):
+    ends = _poll_end(run)
+    while True:
+        end = next(ends)
         if run.running() is not None:
             return None
         if end is not None:
             return end
-    raise AssertionError("polling goes on until somebody returns")
 
 
 def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
@@ -162,11 +163,10 @@ def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:
 
 def await_end(run: RunDirectory, on_wait: Callable[[], None]) -> RunEnd:
     """Wait until the launch is over; `on_wait` is called again and again meanwhile."""
-    for end in _poll_end(run):
-        if end is not None:
-            return end
+    ends = _poll_end(run)
+    while (end := next(ends)) is None:
         on_wait()
-    raise AssertionError("polling goes on until somebody returns")
+    return end
 
 
 def _poll_end(run: RunDirectory) -> Iterator[RunEnd | None]:

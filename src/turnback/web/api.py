@@ -142,14 +142,9 @@ class Call:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An entry of the API.
+    """An entry of the API: `handle` runs in a thread and returns what `answer` is the type of.
 
-    Attributes:
-        path: Below the API's prefix; names in braces.
-        answer: The type of its answer.
-        handle: Returns the answer; runs in a thread.
-        body: The type of what is posted.
-        status: Of a success.
+    Its path is below the API's prefix, with names in braces; `status` is that of a success.
     """
 
     method: str

@@ -42,10 +42,6 @@ class JobSample:
     now_ms: int
 
     @property
-    def completed(self) -> Iterator[model.CheckpointRow]:
-        return (row for row in self.history.rows if row.status is model.CheckpointStatus.COMPLETED)
-
-    @property
     def running_ms(self) -> float:
         started = self.detail.summary.started_ms
         return float(max(0, self.now_ms - started)) if started is not None else 0.0
@@ -54,8 +50,8 @@ class JobSample:
 def _of_newest(value: Callable[[model.CheckpointRow], int | None]) -> Callable[[JobSample], float]:
     def newest(sample: JobSample) -> float:
         # Of the very newest the numbers may not be recorded yet.
-        values = (value(row) for row in sample.completed)
-        return float(next((number for number in values if number is not None), _UNKNOWN))
+        done = (r for r in sample.history.rows if r.status is model.CheckpointStatus.COMPLETED)
+        return float(next((n for row in done if (n := value(row)) is not None), _UNKNOWN))
 
     return newest
 
