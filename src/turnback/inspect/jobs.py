@@ -90,7 +90,6 @@ class Jobs:
         return self._job_at(text) if "/" in text else self._by_prefix(text, whole)
 
     def find_directory(self, text: str, /, *, whole: bool = False) -> JobDirectory:
-        """Return the directory of the job that a person means; see `find`."""
         return self.find(text, whole=whole).directory
 
     def savepoints(self) -> builtins.list[SavepointRow]:
