@@ -215,12 +215,7 @@ _CHECKPOINTS: tuple[Column[model.CheckpointRow], ...] = (
     Column("async", lambda row, out: out.duration(row.async_ms), right=True, extra=True),
     Column("delta", lambda row, out: out.size(row.delta_bytes), right=True),
     Column("full", lambda row, out: out.size(row.full_bytes), right=True),
-    Column(
-        "acks",
-        lambda row, out: row.tasks and f"{row.acknowledged}/{row.tasks}",
-        right=True,
-        extra=True,
-    ),
+    Column("acks", lambda r, _: r.tasks and f"{r.acknowledged}/{r.tasks}", right=True, extra=True),
     Column("note", lambda row, out: row.reason or ("retained" if row.path else None)),
 )
 _QUANTILES = ("min", "p50", "p90", "p99", "max")

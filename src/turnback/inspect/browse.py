@@ -85,7 +85,9 @@ class StateRows:
         A block is a file of a savepoint, or a key group of a checkpoint. In memory at once are
         the files of one block and some of their rows.
         """
-        tables = self._of_parts(start) if self.stored.parts else self._of_files(start)
+        tables = (
+            self._savepoint_tables(start) if self.stored.parts else self._checkpoint_tables(start)
+        )
         wanted = self.codec.arrow_schema
         for position, table in tables:
             if table.schema.names != wanted.names or table.schema.types != wanted.types:
@@ -107,7 +109,7 @@ class StateRows:
             f"{self.stored.storage.uri} cannot be read: {why}"
         )
 
-    def _of_parts(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
+    def _savepoint_tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
         from turnback.snapshot.table import read_parts
 
         storage = storage_of(self.stored.storage)
@@ -121,7 +123,7 @@ class StateRows:
                     yield RowPosition(block, row + skipped), table.slice(skipped)
                 row += table.num_rows
 
-    def _of_files(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
+    def _checkpoint_tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
         block, row = start.block, 0
         for first, last in spans_of(self.groups, self.stored.held_by(), SPAN_ROWS, SPAN_BYTES):
             if last < start.block:
@@ -228,7 +230,7 @@ def _scan(
             not page.missing or page.scanned >= SCAN_ROWS or time.monotonic() >= deadline
         ):
             return position
-        wanted, read = _first(table, prefix, page.missing)
+        wanted, read = _take(table, prefix, page.missing)
         page.add(wanted)
         page.scanned += read
         if read < table.num_rows:
@@ -236,7 +238,7 @@ def _scan(
     return None
 
 
-def _first(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, int]:
+def _take(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, int]:
     """Return the first rows that are wanted, and how many were read for them."""
     import pyarrow.compute as pc
 

@@ -169,7 +169,7 @@ def _partial_savepoints(
         if not marks or f"{folder}/{METADATA}" in files:
             continue
         try:
-            owner = _beginner(_id(storage, marks[0]), jobs)
+            owner = _job_that_began(_savepoint_id(storage, marks[0]), jobs)
         except StillNeededError as error:
             yield Skipped(path=path, reason=str(error))
             continue
@@ -187,7 +187,7 @@ def _remove_partial(partial: Garbage, jobs: Sequence[Job], options: Mapping[str,
     marks = _marks(folder, files)
     if not marks:
         raise StillNeededError(f"{partial.path} is being completed or removed right now")
-    _beginner(_id(storage, marks[0]), jobs)
+    _job_that_began(_savepoint_id(storage, marks[0]), jobs)
     for path in files:
         if path.split("/")[1] in (STATE, SOURCES, FILES):
             storage.delete(path)
@@ -243,7 +243,7 @@ def _marks(folder: str, files: Iterable[str]) -> list[str]:
     return [path for path in files if is_mark(path.removeprefix(prefix))]
 
 
-def _id(storage: Storage, path: str) -> str:
+def _savepoint_id(storage: Storage, path: str) -> str:
     try:
         mark = storage.get(path)
     except NotFoundError:
@@ -251,7 +251,7 @@ def _id(storage: Storage, path: str) -> str:
     return mark.split(b" ")[0].decode("ascii", "replace")
 
 
-def _beginner(id_: str, jobs: Sequence[Job]) -> Job:
+def _job_that_began(id_: str, jobs: Sequence[Job]) -> Job:
     """Return the job that began a savepoint and cannot complete it any more."""
     for job in jobs:
         try:

@@ -59,7 +59,7 @@ class Jobs:
         return sorted(job.name for job in self.all())
 
     def all(self) -> builtins.list[Job]:
-        jobs = (self._in(segment) for segment in self._storage.folders())
+        jobs = (self._job_in(segment) for segment in self._storage.folders())
         return sorted((job for job in jobs if job is not None), key=lambda job: job.name)
 
     def list(self) -> builtins.list[JobSummary]:
@@ -69,7 +69,7 @@ class Jobs:
     def get(self, name: str) -> Job:
         """Return the job of exactly this name; `JobNotFoundError` if there is none."""
         try:
-            job = self._exact(check_job_name(name))
+            job = self._by_name(check_job_name(name))
         except ConfigurationError as error:
             raise JobNotFoundError(f"there is no such job: {error}") from None
         if job is None:
@@ -84,13 +84,12 @@ class Jobs:
         """
         if not isinstance(text, str) or not text.strip():
             raise JobNotFoundError(f"{text!r} names no job: give a name, an id, or a directory")
-        exact = self._exact(text)
+        exact = self._by_name(text)
         if exact is not None:
             return exact
-        return self._at(text) if "/" in text else self._beginning(text, whole)
+        return self._job_at(text) if "/" in text else self._by_prefix(text, whole)
 
     def find_directory(self, text: str, /, *, whole: bool = False) -> JobDirectory:
-        """Return the directory of the job that a person means; see `find`."""
         return self.find(text, whole=whole).directory
 
     def savepoints(self) -> builtins.list[SavepointRow]:
@@ -109,15 +108,15 @@ class Jobs:
 
     # -- internals
 
-    def _exact(self, name: str) -> Job | None:
+    def _by_name(self, name: str) -> Job | None:
         try:
             segment = path_segment(check_job_name(name))
         except ConfigurationError:
             return None
         # A link is no folder, and what it leads to is not ours to read.
-        return self._in(segment) if segment in self._storage.folders() else None
+        return self._job_in(segment) if segment in self._storage.folders() else None
 
-    def _beginning(self, text: str, whole: bool) -> Job:
+    def _by_prefix(self, text: str, whole: bool) -> Job:
         jobs = self.all()
         ids = [(job, _id(job)) for job in jobs]
         for job, id_ in ids:
@@ -139,9 +138,9 @@ class Jobs:
                 raise AmbiguousJobError(f"{text!r} may be {names}: write {more} name")
         raise self._missing(text)
 
-    def _in(self, segment: str) -> Job | None:
+    def _job_in(self, segment: str) -> Job | None:
         """Return the job in a directory directly below the root, None if it is none."""
-        name = _name_of(segment)
+        name = _fallback_name(segment)
         try:
             info = self._read(segment)
             if info is not None and is_directory_of(segment, info.job):
@@ -161,7 +160,7 @@ class Jobs:
             return None
         return decode_info(data, f"{self._storage.uri}/{segment}/{JOB}")
 
-    def _at(self, location: str) -> Job:
+    def _job_at(self, location: str) -> Job:
         """Return the job whose directory this is, wherever that is."""
         try:
             storage = open_storage(location.removesuffix(f"/{JOB}"), self.options)
@@ -176,7 +175,7 @@ class Jobs:
         except (CorruptFileError, FormatVersionError):
             name = segment  # its summary says that it cannot be read
         if not is_directory_of(segment, name):
-            name = _name_of(segment)
+            name = _fallback_name(segment)
         return Job(JobDirectory(storage, name, self._clock), self.options, self._clock)
 
     def _missing(self, text: str) -> JobNotFoundError:
@@ -196,7 +195,7 @@ class Jobs:
         return JobNotFoundError(f"there is no job {text!r} in {self.root}: {hint}")
 
 
-def _name_of(segment: str) -> str:
+def _fallback_name(segment: str) -> str:
     """Return what to call a directory that does not say whose it is."""
     for name in (segment_name, check_job_name, path_segment):
         try:

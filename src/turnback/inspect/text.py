@@ -28,11 +28,11 @@ def formatter(type_: TypeInfo, *, longest: int | None = LONGEST) -> Formatter:
     never opened: only its size is given. Values longer than about `longest` characters are cut.
     """
     format = _nullable(type_)
-    return lambda value: format(value, _Room(math.inf if longest is None else longest))
+    return lambda value: format(value, _Budget(math.inf if longest is None else longest))
 
 
-class _Room:
-    """How many characters may still be shown of a value."""
+class _Budget:
+    """How many more characters of a value may be returned."""
 
     __slots__ = ("left",)
 
@@ -40,7 +40,7 @@ class _Room:
         self.left = left
 
     def text(self, text: str, unit: str = "characters", size: int | None = None) -> str:
-        """Take room for a text, and cut off what there is no room for."""
+        """Spend the budget on a text, and cut off what is beyond it."""
         left = max(self.left, 0)
         self.left -= len(text) + 1
         if len(text) <= left:
@@ -48,66 +48,66 @@ class _Room:
         return f"{text[: int(left)]}… ({size or len(text):,} {unit})"
 
 
-_Format = Callable[[Any, _Room], Any]
+_Format = Callable[[Any, _Budget], Any]
 
 
 def _nullable(type_: TypeInfo) -> _Format:
     format = _of_type(type_)
-    return lambda value, room: None if value is None else format(value, room)
+    return lambda value, budget: None if value is None else format(value, budget)
 
 
 def _of_type(type_: TypeInfo) -> _Format:
     if isinstance(type_, RowTypeInfo):
         fields = [(name, _nullable(t)) for name, t in zip(type_.names, type_.types, strict=True)]
-        return lambda value, room: {name: format(value[name], room) for name, format in fields}
+        return lambda value, budget: {name: format(value[name], budget) for name, format in fields}
     if isinstance(type_, ListTypeInfo):
         return _list(type_)
     if isinstance(type_, MapTypeInfo):
         return _map(type_)
     if isinstance(type_, BasicTypeInfo):
         if type_.name == "pickled":
-            return lambda value, room: f"<pickle, {len(value):,} bytes>"
+            return lambda value, budget: f"<pickle, {len(value):,} bytes>"
         if type_.name == "float":
-            return lambda value, room: _float(_short(value), room)
+            return lambda value, budget: _float(_shortest_digits(value), budget)
     return _scalar
 
 
-def _scalar(value: Any, room: _Room) -> Any:
+def _scalar(value: Any, budget: _Budget) -> Any:
     if isinstance(value, str):
-        return room.text(value)
+        return budget.text(value)
     if isinstance(value, bytes):
-        return _bytes(value, room)
+        return _bytes(value, budget)
     if isinstance(value, float):
-        return _float(value, room)
+        return _float(value, budget)
     if isinstance(value, Decimal):
-        return room.text(format(value, "f"))
+        return budget.text(format(value, "f"))
     if isinstance(value, datetime):
-        return room.text(value.isoformat().replace("+00:00", "Z"))
+        return budget.text(value.isoformat().replace("+00:00", "Z"))
     if isinstance(value, date | time):
-        return room.text(value.isoformat())
-    room.left -= len(str(value)) + 1
+        return budget.text(value.isoformat())
+    budget.left -= len(str(value)) + 1
     if isinstance(value, int) and abs(value) > _EXACT:
         return str(value)
     return value
 
 
-def _bytes(value: bytes, room: _Room) -> str:
-    beginning = value if math.isinf(room.left) else value[: int(max(room.left, 0)) // 2 + 1]
+def _bytes(value: bytes, budget: _Budget) -> str:
+    beginning = value if math.isinf(budget.left) else value[: int(max(budget.left, 0)) // 2 + 1]
     text = "0x" + beginning.hex()
     if len(beginning) == len(value):
-        return room.text(text, "bytes", len(value))
-    room.left -= len(text)
+        return budget.text(text, "bytes", len(value))
+    budget.left -= len(text)
     return f"{text}… ({len(value):,} bytes)"
 
 
-def _float(value: float, room: _Room) -> Any:
-    room.left -= 8
+def _float(value: float, budget: _Budget) -> Any:
+    budget.left -= 8
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _short(value: float) -> float:
+def _shortest_digits(value: float) -> float:
     """A number of 32 bits with the digits it was written with, not those of 64 bits."""
     import numpy as np
 
@@ -117,13 +117,13 @@ def _short(value: float) -> float:
 def _list(type_: ListTypeInfo) -> _Format:
     format_element = _nullable(type_.element)
 
-    def format(value: Any, room: _Room) -> Any:
+    def format(value: Any, budget: _Budget) -> Any:
         elements: list[Any] = []
         for element in value:
-            if room.left <= 0:
+            if budget.left <= 0:
                 elements.append(f"… ({len(value) - len(elements):,} more)")
                 break
-            elements.append(format_element(element, room))
+            elements.append(format_element(element, budget))
         return elements
 
     return format
@@ -133,16 +133,16 @@ def _map(type_: MapTypeInfo) -> _Format:
     key, item = _nullable(type_.key), _nullable(type_.value)
     plain = not isinstance(type_.key, RowTypeInfo) and type_.key != BasicTypeInfo("pickled")
 
-    def format(value: Any, room: _Room) -> Any:
+    def format(value: Any, budget: _Budget) -> Any:
         pairs: list[Any] = []
         more = 0
         for k, v in value:
-            if room.left <= 0:
+            if budget.left <= 0:
                 more = len(value) - len(pairs)
                 break
-            # Keys are shown in full, or two of them might look the same.
-            pairs.append((key(k, _Room(math.inf)), item(v, room)))
-            room.left -= len(str(pairs[-1][0]))
+            # Keys are not cut, or two of them might become the same.
+            pairs.append((key(k, _Budget(math.inf)), item(v, budget)))
+            budget.left -= len(str(pairs[-1][0]))
         if not plain:
             return [list(pair) for pair in pairs] + ([f"… ({more:,} more)"] if more else [])
         named = {_name(k): v for k, v in pairs}
@@ -188,11 +188,11 @@ def _parse(given: Any, type_: TypeInfo, *, typed: bool = False) -> Any:
     if not typed and isinstance(text, str) and len(text) > 1 and text[0] == text[-1] == '"':
         text = _json(text)
     if not isinstance(text, str):
-        raise _misfit(given, type_)
+        raise _invalid_key(given, type_)
     try:
         return _PARSERS[type_.name](text) if isinstance(type_, BasicTypeInfo) else Decimal(text)
     except (KeyError, ValueError, InvalidOperation) as error:
-        raise _misfit(given, type_) from error
+        raise _invalid_key(given, type_) from error
 
 
 def _parse_row(given: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
@@ -264,7 +264,7 @@ _EXAMPLES = {
 }
 
 
-def _misfit(given: Any, type_: TypeInfo) -> ConfigurationError:
+def _invalid_key(given: Any, type_: TypeInfo) -> ConfigurationError:
     name = type_.name if isinstance(type_, BasicTypeInfo) else ""
     example = _EXAMPLES.get(name, "text" if name == "string" else "a number")
     text = repr(given)

@@ -111,8 +111,8 @@ class _Lineage:
     def of(self, life: _Life) -> list[_Life]:
         """Return the ancestors of a job, the job, and its descendants, in this order."""
         everyone = self._lives.values()
-        ancestors = _reach(life, lambda one: self._parents[one])
-        children = _reach(life, lambda one: [x for x in everyone if one in self._parents[x]])
+        ancestors = _reachable(life, lambda one: self._parents[one])
+        children = _reachable(life, lambda one: [x for x in everyone if one in self._parents[x]])
         descendants = reversed(children)
         return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
 
@@ -169,7 +169,7 @@ class _Lineage:
         )
 
 
-def _reach(life: _Life, towards: Callable[[_Life], list[_Life]]) -> list[_Life]:
+def _reachable(life: _Life, towards: Callable[[_Life], list[_Life]]) -> list[_Life]:
     """Return all that can be reached from a job, each after all that it leads to itself."""
     order, seen = [], {life}
     stack = [(life, iter(towards(life)))]

@@ -85,7 +85,7 @@ def list_transactions(job: Job) -> list[TransactionRow]:
     of file sinks; others know by themselves what to roll back.
     """
     info, records = _info(job), recorded_sinks(job.directory)
-    manifest = _promising(CheckpointLog(job.directory.storage), job.directory)
+    manifest = _manifest_to_commit(CheckpointLog(job.directory.storage), job.directory)
     rows = list(_promised_rows(manifest, records)) if manifest else []
     known = {row.path for row in rows}
     left = _left_behind_rows(info, records)
@@ -117,7 +117,7 @@ def settle(
     info = _info(job)
     _require_dead(job, force)
     log = CheckpointLog(job.directory.storage)
-    manifest = _promising(log, job.directory)
+    manifest = _manifest_to_commit(log, job.directory)
     pending = dict(manifest.transactions) if manifest else {}
     usable = _usable_sinks(job, pending, recorded_sinks(job.directory), dict(sinks or {}))
     # No attempt is recorded for this fence, so the job goes on from what it would have before.
@@ -130,7 +130,7 @@ def settle(
         nonce=uuid.uuid4().hex,
     )
     # The dead driver may have written another checkpoint until the fence was taken.
-    manifest = _promising(log, job.directory)
+    manifest = _manifest_to_commit(log, job.directory)
     if (dict(manifest.transactions) if manifest else {}) != pending:
         raise ConfigurationError(
             f"job {job.name!r} has taken another checkpoint just now. Nothing was done; try again"
@@ -173,7 +173,7 @@ def _info(job: Job) -> JobInfo:
     return info
 
 
-def _promising(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
+def _manifest_to_commit(log: CheckpointLog, directory: JobDirectory) -> Manifest | None:
     """Return the checkpoint the job goes on from, with the transactions left to commit."""
     point = resume_point(log, directory)
     manifest = point.manifest if point is not None else None

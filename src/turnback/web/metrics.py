@@ -13,7 +13,6 @@ from prometheus_client.registry import Collector
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
 from turnback.inspect import model
-from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.summary import LOST, UNREADABLE
 from turnback.job.status import JobState, Metrics
@@ -171,7 +170,12 @@ class _Jobs(Collector):
             readable.add_metric((summary.job_id or "", summary.name), float(sample is not None))
             samples += [sample] if sample is not None else []
         yield readable
-        yield from _job_metrics(samples)
+        for name, (doc, value) in JOB_METRICS.items():
+            family = _gauge(name, doc)
+            for sample in samples:
+                summary = sample.detail.summary
+                family.add_metric((summary.job_id or "", summary.name), value(sample))
+            yield family
         yield from _operator_metrics(samples)
 
     def _read(self, summary: model.JobSummary) -> JobSample | None:
@@ -181,13 +185,15 @@ class _Jobs(Collector):
         try:
             job = self._jobs.get(summary.name)
             status = job.directory.status()
+            info = job.directory.attempt(summary.attempt) if summary.attempt is not None else None
+            restored = info and (info.checkpoint is not None or info.snapshot is not None)
             failures = job.failures() if summary.state != _RUNNING else []
             return JobSample(
                 job.detail(),
                 job.checkpoints(),
                 # The history forgets, a driver's own counts only grow.
                 status.metrics if status is not None else Metrics(),
-                _restored_ms(job, summary.attempt),
+                info.started_ms if info and restored else None,
                 failures[0].at_ms if failures else None,
                 len(job.savepoints()),
                 self._clock.now_ms(),
@@ -195,22 +201,6 @@ class _Jobs(Collector):
         except TurnbackError as error:
             _LOG.warning("job %r is left out of the metrics: %s", summary.name, error)
             return None
-
-
-def _restored_ms(job: Job, attempt: int | None) -> int | None:
-    info = job.directory.attempt(attempt) if attempt is not None else None
-    if info is None or (info.checkpoint is None and info.snapshot is None):
-        return None
-    return info.started_ms
-
-
-def _job_metrics(samples: list[JobSample]) -> Iterator[GaugeMetricFamily]:
-    for name, (doc, value) in JOB_METRICS.items():
-        family = _gauge(name, doc)
-        for sample in samples:
-            summary = sample.detail.summary
-            family.add_metric((summary.job_id or "", summary.name), value(sample))
-        yield family
 
 
 def _operator_metrics(samples: list[JobSample]) -> Iterator[GaugeMetricFamily]:
