@@ -171,12 +171,12 @@ class SparkQuery:
     def __init__(
         self, spark: SparkSession, plan: Plan, spec: JobSpec, positions: Positions
     ) -> None:
-        self._spark = spark
         self._plan = plan
         self._spec = spec
         self._positions = positions
         self._scratch = Scratch(leaf_directories(plan))
         self._frames = EpochFrames(spark, plan)
+        self._reruns = TaskReruns(spark.sparkContext, plan)
         self._running = ExitStack()
         self._query: StreamingQuery | None = None
 
@@ -210,7 +210,7 @@ class SparkQuery:
         self._scratch.remove()
 
     def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
-        return has_rerun(self._spark.sparkContext, self._plan, acks)
+        return self._reruns.happened(acks)
 
 
 @dataclass(frozen=True)
@@ -241,23 +241,28 @@ class SparkEpochInput:
         return self.source_positions.advance(offsets, self.scratch.log_entries)
 
 
-def has_rerun(context: SparkContext, plan: Plan, acks: Sequence[TaskAck]) -> bool:
-    """Whether Spark has run tasks of an epoch whose output did not count, or may have.
+class TaskReruns:
+    """Tells whether Spark has run tasks of an epoch whose output did not count, or may have.
 
     Only those matter that write to sinks: what they have prepared, nobody commits.
     """
-    levels = {
-        level.index
-        for level in plan.levels
-        if any(op.kind is NodeKind.SINK for op in level.operators)
-    }
-    names = [ack.name for ack in acks if ack.level in levels]
-    if not names:
-        return False
-    # A speculative copy that lost against the first attempt leaves no trace in what has won.
-    speculates = context.getConf().get("spark.speculation", "false") == "true"
-    if speculates or any(name.tries for name in names):
-        return True
-    # A stage is run again when its output was lost with an executor.
-    stages = (context.statusTracker().getStageInfo(stage) for stage in {n.stage for n in names})
-    return any(info and (info.currentAttemptId > 0 or info.numFailedTasks > 0) for info in stages)
+
+    def __init__(self, context: SparkContext, plan: Plan) -> None:
+        self._levels = {
+            level.index
+            for level in plan.levels
+            if any(op.kind is NodeKind.SINK for op in level.operators)
+        }
+        self._tracker = context.statusTracker()
+        # A copy that lost against the first attempt leaves no trace in what has won.
+        self._speculates = context.getConf().get("spark.speculation", "false") == "true"
+
+    def happened(self, acks: Sequence[TaskAck]) -> bool:
+        names = [ack.name for ack in acks if ack.level in self._levels]
+        if not names:
+            return False
+        if self._speculates or any(name.tries for name in names):
+            return True
+        # A stage is run again when its output was lost with an executor.
+        stages = map(self._tracker.getStageInfo, {name.stage for name in names})
+        return any(s and (s.currentAttemptId > 0 or s.numFailedTasks > 0) for s in stages)

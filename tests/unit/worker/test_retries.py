@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from turnback.program.graph import NodeKind
-from turnback.spark.engine import has_rerun
+from turnback.spark.engine import TaskReruns
 from turnback.worker.message import TaskAck, TaskName
 
 PLAN = SimpleNamespace(
@@ -47,12 +47,12 @@ def acks(*names: tuple[int, TaskName]) -> list[TaskAck]:
 )
 def test_a_task_that_writes_to_a_sink(tries, context, expected):
     found = acks((0, TaskName(0, 11, 7)), (1, TaskName(0, 12, 8, tries)))
-    assert has_rerun(context, PLAN, found) is expected
+    assert TaskReruns(context, PLAN).happened(found) is expected
 
 
 def test_tasks_without_sinks_do_not_matter():
     context = spark(stage_7=stage(1, 1), stage_8=stage())
     found = acks((0, TaskName(0, 11, 7, 3)), (1, TaskName(0, 12, 8)))
-    assert not has_rerun(context, PLAN, found)
+    assert not TaskReruns(context, PLAN).happened(found)
     without = SimpleNamespace(levels=PLAN.levels[:1])
-    assert not has_rerun(spark("true"), without, found)
+    assert not TaskReruns(spark("true"), without).happened(found)
