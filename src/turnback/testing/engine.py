@@ -287,8 +287,10 @@ class LocalDriver:
         deadline = time.monotonic() + _TIMEOUT_S
         for thread in set(threading.enumerate()) - self._before:
             if thread.name.startswith("turnback"):
-                thread.join(max(0.0, deadline - time.monotonic()))
-                if thread.is_alive():
+                # One that is just being started has no ident yet, and cannot be joined.
+                while (thread.ident is None or thread.is_alive()) and time.monotonic() < deadline:
+                    time.sleep(0.005)
+                if thread.ident is None or thread.is_alive():
                     raise TimeoutError(f"{thread.name} of a driver that was killed does not end")
 
     def close(self) -> None:
