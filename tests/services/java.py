@@ -53,7 +53,7 @@ def _write_archive(archive: Path) -> None:
             cwd=directory,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=120,
+            timeout=540,
             check=True,
         )
         _await_end_of_processes_with(str(new))
@@ -66,10 +66,10 @@ def _await_end_of_processes_with(text: str) -> None:
     The archive's existence says nothing: Spark's launcher is another JVM, which writes its own
     classes to the same file first.
     """
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while any(text.encode() in _environment(pid) for pid in Path("/proc").glob("[0-9]*")):
         if time.monotonic() > end:
-            raise TimeoutError("Java has not written its archive of classes within a minute")
+            raise TimeoutError("Java has not written its archive of classes within five minutes")
         time.sleep(0.1)
 
 
