@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted
 from locking_sink import LockingSink
 from turnback.core.errors import EpochConflictError
+from turnback.spark.engine import SparkEpochInput
 from turnback.testing.engine import LocalEpochInput
 
 
@@ -16,16 +18,19 @@ def test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, calls = LockingSink(jobs.directory / "db"), []
-    real = LocalEpochInput.run
 
-    def conflicting(*arguments: Any) -> Any:
-        calls.append(sink.prepared())
-        barriers = real(*arguments)
-        if len(calls) == 2:
-            raise EpochConflictError("two attempts of a task were read")
-        return barriers
+    def conflicting(run: Callable[..., Any]) -> Callable[..., Any]:
+        def conflict(*arguments: Any) -> Any:
+            calls.append(sink.prepared())
+            barriers = run(*arguments)
+            if len(calls) == 2:
+                raise EpochConflictError("two attempts of a task were read")
+            return barriers
 
-    monkeypatch.setattr(LocalEpochInput, "run", conflicting)
+        return conflict
+
+    for kind in (LocalEpochInput, SparkEpochInput):
+        monkeypatch.setattr(kind, "run", conflicting(kind.run))
     jobs.feed("events", {"k": "a"}, {"k": "b"})
     jobs.feed("events", {"k": "c"}, {"k": "c"})
     # No checkpoint before the end: what the first epoch has prepared waits all the while.
