@@ -155,7 +155,7 @@ MOST = 1_000
 """Rows of the largest page."""
 SCAN_ROWS = 200_000
 SCAN_S = 2.0
-"""After so much a page ends, however few rows it has."""
+"""After so much, counted from its first rows on, a page ends, however few rows it has."""
 
 
 def page(
@@ -224,11 +224,11 @@ def _scan(
     rows: StateRows, start: RowPosition, page: _Page, prefix: str | None
 ) -> RowPosition | None:
     """Read on from a position; returns where the next page begins."""
-    deadline = time.monotonic() + SCAN_S
+    deadline: float | None = None
     for position, table in rows.tables(start):
-        if page.scanned and (
-            not page.missing or page.scanned >= SCAN_ROWS or time.monotonic() >= deadline
-        ):
+        if deadline is None:  # to open the files takes what it takes
+            deadline = time.monotonic() + SCAN_S
+        elif not page.missing or page.scanned >= SCAN_ROWS or time.monotonic() >= deadline:
             return position
         wanted, read = _take(table, prefix, page.missing)
         page.add(wanted)

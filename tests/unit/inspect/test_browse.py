@@ -7,6 +7,7 @@ import pickle
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -93,6 +94,20 @@ def test_a_small_scan_limit_gives_short_pages_and_loses_nothing(snapshot_of, mon
     assert len(rows) == 100
     ones, _ = every_row(snapshot, "total", limit=1000, key="user 9*")
     assert {key for key, _ in ones} == {"user 9"} | {f"user 9{i}" for i in range(10)}
+
+
+def test_files_that_open_slowly_do_not_cut_a_page_short(snapshot_of, monkeypatch):
+    now, tables = [0.0], browse.StateRows.tables
+
+    def slow_tables(rows, start):
+        now[0] += 60
+        yield from tables(rows, start)
+
+    monkeypatch.setattr(browse, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(browse.StateRows, "tables", slow_tables)
+    monkeypatch.setattr(browse, "SPAN_ROWS", 10)
+    whole = page(snapshot_of((TOTAL, HELD)), "count", "total", limit=1000)
+    assert (len(whole.rows), whole.next) == (100, None)
 
 
 def test_a_key_group_larger_than_a_table(snapshot_of, monkeypatch):
