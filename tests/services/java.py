@@ -81,9 +81,9 @@ def _environment(process: Path) -> bytes:
 
 
 def _fingerprint() -> str:
-    """Which Java and which Spark this is."""
+    """Which Java and which Spark this is, and how the archive is written."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     version = subprocess.run([java, "-version"], capture_output=True, check=True).stderr
     spark = pyspark.__version__.encode() + pyspark.__file__.encode()
-    return hashlib.sha256(version + spark).hexdigest()[:16]
+    return hashlib.sha256(version + spark + Path(__file__).read_bytes()).hexdigest()[:16]

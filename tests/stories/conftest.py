@@ -8,7 +8,9 @@ from place import Place
 
 
 @pytest.fixture
-def place(tmp_path: Path, java: str) -> Iterator[Place]:
-    place = Place(tmp_path, java)
+def place(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
+    """The place of a job on Spark, or, with the marker, of one without a JVM."""
+    light = request.node.get_closest_marker("no_jvm") is not None
+    place = Place(tmp_path, None if light else request.getfixturevalue("java"))
     yield place
     place.close()

@@ -1,8 +1,12 @@
-"""The job of the stories: gives every event of a user its number, 1, 2, 3 and so on."""
+"""The job of the stories: gives every event of a user its number, 1, 2, 3 and so on.
+
+It runs on Spark, or without a JVM if the variable COUNTS_ENGINE is "local".
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 
 from turnback import (
     FileSink,
@@ -21,6 +25,14 @@ class Count(KeyedProcessFunction):
         yield Row(event.user, self.count.value())
 
 
+def environment() -> StreamExecutionEnvironment:
+    if os.environ.get("COUNTS_ENGINE") != "local":
+        return StreamExecutionEnvironment.get_execution_environment()
+    from turnback.testing import LocalEngine
+
+    return StreamExecutionEnvironment(engine=LocalEngine())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("events")
@@ -32,7 +44,7 @@ def main() -> None:
     parser.add_argument("--bounded", action="store_true")
     args = parser.parse_args()
 
-    env = StreamExecutionEnvironment.get_execution_environment()
+    env = environment()
     env.enable_checkpointing("300 ms")
     events = env.from_files(
         args.events, "json", "user string, kind string", uid="events", max_files_per_epoch=1

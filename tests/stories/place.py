@@ -22,9 +22,14 @@ USERS = ("ann", "bob", "cid")
 
 
 class Place:
-    """Everything of one story below one directory."""
+    """Everything of one story below one directory.
 
-    def __init__(self, directory: Path, java: str) -> None:
+    Args:
+        directory: Where it is.
+        java: Options for Java; None for drivers without a JVM.
+    """
+
+    def __init__(self, directory: Path, java: str | None) -> None:
         self.directory = directory
         self.events = directory / "events"
         self.out = directory / "out"
@@ -36,12 +41,13 @@ class Place:
         self.environment = {
             **os.environ,
             "HOME": str(directory),
-            "JDK_JAVA_OPTIONS": java,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(self.jobs),
             "TURNBACK_CONF_STATE_SAVEPOINTS_DIR": str(self.savepoints),
             "TURNBACK_CONF_RUN_DIR": str(self.runs),
         }
+        engine = {"COUNTS_ENGINE": "local"} if java is None else {"JDK_JAVA_OPTIONS": java}
+        self.environment |= engine
         self.environment.pop("TURNBACK_CONF", None)
 
     # -- the program

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from place import JOB, Place
 
 
-def test_a_killed_driver_is_started_again_and_nothing_is_lost_or_doubled(place: Place) -> None:
+@pytest.mark.no_jvm
+def test_a_killed_driver_is_started_again_and_nothing_is_lost_or_doubled(
+    place: Place,
+) -> None:
     place.feed()
     job = place.run()
     place.await_complete()
@@ -23,6 +27,7 @@ def test_a_killed_driver_is_started_again_and_nothing_is_lost_or_doubled(place: 
     place.ask("cancel", "counts", "--yes")
 
 
+@pytest.mark.no_jvm
 def test_a_killed_supervisor_is_replaced_and_the_new_one_does_its_work(place: Place) -> None:
     place.feed()
     job = place.run()
@@ -48,6 +53,7 @@ def test_a_killed_supervisor_is_replaced_and_the_new_one_does_its_work(place: Pl
     place.ask("cancel", "counts", "--yes")
 
 
+@pytest.mark.no_jvm
 def test_a_restart_strategy_that_allows_no_more_is_kept_to(place: Place) -> None:
     place.feed()
     job = place.run("-D", "restart-strategy.type=none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from place import JOB, Place
 
 
@@ -59,7 +60,10 @@ def test_run_savepoint_upgrade_rescale_fork_cancel_resume(place: Place) -> None:
     place.ask("cancel", "counts", "--yes")
 
 
-def test_a_program_that_drops_state_is_refused_before_anything_is_written(place: Place) -> None:
+@pytest.mark.no_jvm
+def test_a_program_that_drops_state_is_refused_before_anything_is_written(
+    place: Place,
+) -> None:
     place.feed()
     place.run()
     place.await_complete()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from place import JOB, Place
+
+pytestmark = pytest.mark.no_jvm
 
 
 def test_fresh_renamed_claimed_and_by_time(place: Place) -> None:

@@ -7,6 +7,8 @@ from place import JOB, Place
 
 import faults
 
+pytestmark = pytest.mark.no_jvm
+
 
 @pytest.mark.parametrize("script", [False, True], ids=["by itself", "with the program"])
 def test_promised_output_is_committed_by_hand_and_only_once(place: Place, script: bool) -> None:
