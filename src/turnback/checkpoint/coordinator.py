@@ -188,7 +188,7 @@ class CheckpointCoordinator:
         return future
 
     def pin(self, kind: str = "savepoint") -> Future[PinnedCheckpoint]:
-        """Trigger a checkpoint whose files stay until it is released, also by who stops waiting.
+        """Trigger a checkpoint and pin its files until it is released, waited for or not.
 
         Callbacks of the future run with the coordinator's lock held and must not block.
         """
