@@ -3,8 +3,12 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from playwright.sync_api import expect
 
 from unit.web.web_support import TOKEN, served
+
+_PATIENCE_MS = 60_000  # a busy machine is not a failure
+expect.set_options(timeout=_PATIENCE_MS)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +37,7 @@ def look(chromium, address):
             context = stack.enter_context(
                 chromium.new_context(**{"viewport": {"width": 1280, "height": 860}, **settings})
             )
-            context.set_default_timeout(15_000)
+            context.set_default_timeout(_PATIENCE_MS)
             looker = Looker(context.new_page(), base)
             lookers.append(looker)
             if token:

@@ -84,8 +84,7 @@ def test_a_hidden_page_asks_for_nothing(look):
     page = look().open()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    page.wait_for_timeout(2_500)
-    assert asked
+    page.wait_for_event("request")
     page.evaluate(
         "Object.defineProperty(document, 'hidden', {get: () => window.away, configurable: true});"
         "window.away = true"
@@ -94,9 +93,8 @@ def test_a_hidden_page_asks_for_nothing(look):
     asked.clear()
     page.wait_for_timeout(2_500)
     assert not asked
-    page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_timeout(500)
-    assert asked
+    with page.expect_request("**"):
+        page.evaluate("window.away = false; document.dispatchEvent(new Event('visibilitychange'))")
 
 
 def test_paths_are_copied(look):

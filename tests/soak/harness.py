@@ -16,7 +16,7 @@ from soak.replay import Fed
 from soak.summary import Summary
 from soak.verify import verify_output, verify_savepoint
 
-_PROGRESS_S = 120.0
+_PROGRESS_S = 240.0
 _FIRST_START_S = 300.0
 _SLOW_MACHINE = 4
 _LOST_S = 6.0

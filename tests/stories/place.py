@@ -17,7 +17,7 @@ from turnback.job.run import RunDirectory
 
 TURNBACK = Path(sys.executable).with_name("turnback")
 JOB = Path(__file__).with_name("counts.py")
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 USERS = ("ann", "bob", "cid")
 
 

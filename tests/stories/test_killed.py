@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from place import JOB, Place
+from place import JOB, PATIENCE_S, Place
 
 
 @pytest.mark.no_jvm
@@ -70,7 +70,7 @@ def test_ctrl_c_in_the_foreground_cancels_the_job(place: Place) -> None:
     process = place.background("run", JOB, place.events, place.out)
     place.await_complete()
     process.send_signal(signal.SIGINT)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, printed
     assert "the script says hello" in printed
     assert place.ask("status", "counts")["summary"]["state"] == "CANCELED"

@@ -87,7 +87,7 @@ class Shell:
             input=answer or "",
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         return Done(done.returncode, done.stdout, done.stderr)

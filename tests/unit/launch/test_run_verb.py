@@ -47,7 +47,7 @@ def turnback(tmp_path: Path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
 
