@@ -141,4 +141,4 @@ def test_a_pause_in_which_spark_ends_its_workers(jobs: Jobs) -> None:
     eventually(lambda: len(client.report.epochs) == 3)
     assert not workers & set(jobs.marks.lines("pids")[len(KEYS) * 2 :])
     assert client.report.attempts == 1
-    assert "rebuilt" not in client.report.epochs[-1].found
+    assert "rebuilt" not in client.report.epochs[-1].openings

@@ -224,7 +224,7 @@ def tell(report, error: Exception | None) -> None:
         "checkpoints": report.checkpoints,
         "restored_from": report.restored_from,
         "epochs": [e.number for e in report.epochs],
-        "found": report.found,
+        "found": report.openings,
         "error": None if error is None else type(error).__name__,
         "message": None if error is None else str(error),
     }

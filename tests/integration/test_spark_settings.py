@@ -198,5 +198,5 @@ def test_state_stays_at_home_when_idle_workers_end(jobs: Jobs, backend: str) -> 
     assert jobs.out() == counted("abcdefgh" * 4)
     eventually(lambda: len(client.report.epochs) == 4)
     # The first epoch leaves no store behind: it begins and ends empty, the rest is in files.
-    assert [e.found for e in client.report.epochs][2:] == [{"caught-up": 2}] * 2
+    assert [e.openings for e in client.report.epochs][2:] == [{"caught-up": 2}] * 2
     assert client.report.attempts == 1

@@ -191,9 +191,9 @@ def spark_session(cli: Cli) -> Iterator[SparkSession]:
 def _translated(error: PySparkException) -> TurnbackError:
     from pyspark.errors import AnalysisException
 
-    from turnback.worker.message import unmarked
+    from turnback.worker.message import decode_error
 
-    cause = unmarked(error)
+    cause = decode_error(error)
     if isinstance(cause, TurnbackError):
         return cause
     lines = [line for line in str(error).splitlines() if line.strip()]

@@ -22,7 +22,7 @@ from turnback.snapshot.metadata import (
     StateId,
     StatePart,
 )
-from turnback.state.files import Span, StateFile, StorageRef, read_state, share, storage_of
+from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.schema import StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check
@@ -342,7 +342,7 @@ class StoredRows:
             codec = StateTable(self.schema)
             for typed in read_parts(storage_of(self.storage), self.parts, first, last):
                 yield codec.to_rows(typed)
-        mine = share(self.files, {self.schema.uid: (first, last)})
+        mine = clip_files(self.files, {self.schema.uid: (first, last)})
         for schema, rows in live_rows(mine, lambda f: read_state(self.storage, f)):
             if schema.id == self.schema.id:
                 yield rows

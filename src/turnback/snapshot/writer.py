@@ -20,7 +20,7 @@ from turnback.core.errors import StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
 from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
-from turnback.state.files import Span, StateFile, StorageRef, read_state, share, storage_of
+from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import check
@@ -206,7 +206,7 @@ class _FilesTask:
 
 
 class ExportTask(_FilesTask):
-    """Writes the state of some key groups as Parquet, from the files that `share` gives."""
+    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives."""
 
     def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
         storage = storage_of(self.target)
@@ -239,7 +239,7 @@ def export_tasks(
     uids = {uid for file in manifest.state for uid in file.operators}
     tasks = []
     for span in spans_of(manifest.max_parallelism, manifest.state, SPAN_ROWS, SPAN_BYTES):
-        files = share(manifest.state, dict.fromkeys(uids, span))
+        files = clip_files(manifest.state, dict.fromkeys(uids, span))
         if files:
             tasks.append(ExportTask(files, source, target, writer))
     return tasks

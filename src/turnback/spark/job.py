@@ -72,13 +72,13 @@ class EpochStats:
         number: The epoch.
         records: Elements the sources gave.
         seconds: How long it took, without waiting for the next input.
-        found: How many tasks found their local store at home, caught up, or rebuilt it.
+        openings: How many tasks found their local store at home, caught up, or rebuilt it.
     """
 
     number: int
     records: int
     seconds: float
-    found: dict[str, int]
+    openings: dict[str, int]
 
 
 @dataclass
@@ -94,7 +94,7 @@ class JobReport:
         epochs: The newest epochs.
         checkpoints: Number of complete checkpoints taken by this process.
         last_checkpoint: Number of the newest one.
-        found: How often tasks found their local store at home, caught up, or rebuilt it.
+        openings: How often tasks found their local store at home, caught up, or rebuilt it.
         warnings: The planner's warnings.
     """
 
@@ -106,7 +106,7 @@ class JobReport:
     epochs: deque[EpochStats] = field(default_factory=lambda: deque(maxlen=10_000))
     checkpoints: int = 0
     last_checkpoint: int | None = None
-    found: Counter[str] = field(default_factory=Counter)
+    openings: Counter[str] = field(default_factory=Counter)
     warnings: tuple[str, ...] = ()
 
 

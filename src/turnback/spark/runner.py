@@ -219,7 +219,7 @@ class JobRunner:
 
     def _epoch_done(self, stats: EpochStats) -> None:
         self.report.epochs.append(stats)
-        self.report.found.update(stats.found)
+        self.report.openings.update(stats.openings)
         if self.attempt is not None and self.attempt.coordinator.completed:
             self._drop_claimed()
 

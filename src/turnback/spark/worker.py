@@ -19,7 +19,7 @@ from turnback.core.errors import TurnbackError
 from turnback.types.columns import stream_ddl
 from turnback.types.hints import as_type
 from turnback.worker.level import LevelInstance
-from turnback.worker.message import Order, TaskName, marked, unmarked
+from turnback.worker.message import Order, TaskName, decode_error, encode_error
 from turnback.worker.program import load_program
 
 T_co = TypeVar("T_co", covariant=True)
@@ -54,7 +54,7 @@ def spark_job(spark: SparkSession, description: str) -> Iterator[None]:
     try:
         yield
     except Exception as e:
-        cause = unmarked(e)
+        cause = decode_error(e)
         if cause is e:
             raise
         raise cause from None
@@ -75,7 +75,7 @@ class _Marked:
         try:
             yield from self.task(batches)
         except TurnbackError as e:
-            raise marked(e) from e
+            raise encode_error(e) from e
 
 
 def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]) -> list[T_co]:
@@ -154,7 +154,7 @@ class LevelTask:
             yield from self._instance(key, name.partition).run(order, name, batches)
         except TurnbackError as e:
             _discard(key)
-            raise marked(e) from e
+            raise encode_error(e) from e
         except BaseException:
             _discard(key)
             raise

@@ -80,14 +80,14 @@ Span = tuple[int, int]
 """First and last key group."""
 
 
-def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[StateFile, ...]:
+def clip_files(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[StateFile, ...]:
     """The parts of a snapshot's files that hold some operators' state in some key groups, in order.
 
     A complete file holds all there is of its operators in its key groups, so older files count only
     outside of those.
     """
     open_spans = {uid: [span] for uid, span in wanted.items()}
-    shared: list[StateFile] = []
+    clipped_files: list[StateFile] = []
     for file in reversed(in_order(files)):
         parts: dict[Span, list[str]] = defaultdict(list)
         for uid in file.operators:
@@ -98,11 +98,11 @@ def share(files: Iterable[StateFile], wanted: Mapping[str, Span]) -> tuple[State
             if file.complete and uid in open_spans:
                 covered = (file.first_group, file.last_group)
                 open_spans[uid] = [r for s in open_spans[uid] for r in _without(s, covered)]
-        shared += [
+        clipped_files += [
             replace(file, first_group=first, last_group=last, operators=tuple(uids))
             for (first, last), uids in parts.items()
         ]
-    return tuple(in_order(shared))
+    return tuple(in_order(clipped_files))
 
 
 def _without(span: Span, hole: Span) -> list[Span]:

@@ -58,7 +58,7 @@ def merge(files: Sequence[StateFile], read: ReadFile, *, final: bool) -> BuiltDe
 
 
 def live_rows(files: Sequence[StateFile], read: ReadFile) -> Iterator[tuple[StateSchema, pa.Table]]:
-    """The rows of all these files, as `share` gives them, that are not overwritten or deleted.
+    """The rows of all these files, as `clip_files` gives them, that are not overwritten or deleted.
 
     Every table holds rows of one state, with the columns group, key, sub and value; the tables of a
     state follow each other in the order of groups.

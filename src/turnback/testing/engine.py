@@ -32,7 +32,7 @@ from turnback.testing.levels import Levels
 from turnback.testing.points import POINTS, Countdown, changes, wrapping
 from turnback.testing.streams import FileSource, ListSource, LocalSource, Pushes
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.message import Barrier, Order, TaskAck, marked, unmarked, user_error
+from turnback.worker.message import Barrier, Order, TaskAck, decode_error, encode_error, user_error
 from turnback.worker.program import LevelProgram
 
 T = TypeVar("T")
@@ -239,7 +239,7 @@ def _run_task(task: Task[T]) -> T:
     try:
         result: T = pickle.loads(pickle.dumps(own.run()))
     except TurnbackError as error:
-        raise unmarked(marked(error)) from None
+        raise decode_error(encode_error(error)) from None
     return result
 
 

@@ -25,9 +25,9 @@ from turnback.worker.message import (
     Order,
     TaskName,
     decode_barrier,
+    decode_error,
     encode_barrier,
-    marked,
-    unmarked,
+    encode_error,
 )
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
 
@@ -107,7 +107,7 @@ class Levels:
                 self._instances.pop(key).close()
             if isinstance(error, TurnbackError):
                 # As it would come back from a worker: its class and its text, nothing else.
-                raise unmarked(marked(error)) from None
+                raise decode_error(encode_error(error)) from None
             raise
 
     def _shuffle(self, program: LevelProgram, parts: Partitions) -> Partitions:

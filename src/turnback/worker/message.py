@@ -142,17 +142,17 @@ def _cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else f"{text[:longest]}..."
 
 
-class MarkedError(Exception):
+class EncodedError(Exception):
     """Carries an error through Spark, which keeps nothing of an exception but its text."""
 
 
-def marked(error: TurnbackError) -> MarkedError:
+def encode_error(error: TurnbackError) -> EncodedError:
     """An error in the form in which it survives the way through Spark."""
     body = base64.b64encode(msgspec.msgpack.encode((type(error).__name__, str(error)))).decode()
-    return MarkedError(f"{error}\n<<turnback {body} kcabnrut>>")
+    return EncodedError(f"{error}\n<<turnback {body} kcabnrut>>")
 
 
-def unmarked(error: BaseException) -> BaseException:
+def decode_error(error: BaseException) -> BaseException:
     """The error that a task raised, recovered from what Spark made of it."""
     match = _MARK.search(str(error))
     if match is None:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from turnback.core.errors import PlanError
 from turnback.program.plan import Channel, Level, Plan
-from turnback.state.files import StateFile, in_order, share
+from turnback.state.files import StateFile, clip_files, in_order
 from turnback.types.columns import stream_columns
 from turnback.types.keys import group_range
 from turnback.types.typeinfo import TypeInfo
@@ -134,7 +134,7 @@ class Chains:
         self._whole = {file.path: file for file in ordered}
         for program in self._programs:
             for partition in range(program.level.parallelism or 0):
-                chain = share(ordered, program.group_ranges(partition))
+                chain = clip_files(ordered, program.group_ranges(partition))
                 if chain:
                     self._chains[program.level.index, partition] = chain
 

@@ -23,7 +23,7 @@ from turnback.core.errors import (
     UserFunctionError,
 )
 from turnback.sinks.base import Sink, SinkWriter
-from turnback.worker.message import MarkedError, marked, unmarked, user_error
+from turnback.worker.message import EncodedError, decode_error, encode_error, user_error
 
 SCHEMA = "k string, n bigint"
 ROWS = [("a", 1), ("b", 0)]
@@ -356,23 +356,25 @@ def test_a_value_of_another_type_in_state(tmp_path):
 
 class TestTheWayThroughSpark:
     def test_kind_and_text_survive(self):
-        through = RuntimeError(f"Traceback (most recent call last):\n {marked(NullKeyError('n'))}")
-        found = unmarked(through)
+        through = RuntimeError(
+            f"Traceback (most recent call last):\n {encode_error(NullKeyError('n'))}"
+        )
+        found = decode_error(through)
         assert type(found) is NullKeyError
         assert str(found) == "n"
         other = RuntimeError("something else")
-        assert unmarked(other) is other
+        assert decode_error(other) is other
 
     def test_an_unknown_kind_is_a_failure_of_the_user(self):
         class Own(StateError):
             pass
 
-        assert type(unmarked(marked(Own("x")))) is UserFunctionError
+        assert type(decode_error(encode_error(Own("x")))) is UserFunctionError
 
     def test_long_texts_are_cut(self):
         error = user_error(ValueError("x" * 10**6), "it", "mine", key="k" * 10**6)
         assert len(str(error)) < 3_000
-        assert isinstance(marked(error), MarkedError)
+        assert isinstance(encode_error(error), EncodedError)
 
 
 def test_collect_keeps_what_was_committed_before_the_failure(tmp_path):
