@@ -17,6 +17,7 @@ CACHE = ROOT / ".cache" / "compat"
 VERSIONS = ("4.1", "4.3")
 JOBS = "tests/compat/test_job.py"
 SETTINGS = "tests/integration/test_spark_settings.py"
+PATHS = ("-o", "pythonpath=tests tests/integration")
 RUNS = (
     ("as installed", {}, (JOBS, SETTINGS), VERSIONS),
     ("pipelined Python functions", {"COMPAT_PIPELINED": "true"}, (JOBS,), ("4.3",)),
@@ -34,7 +35,8 @@ def environment(version: str) -> Path:
     constraints = directory / "constraints.txt"
     constraints.write_text("\n".join(others))
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    packages = ["--editable", ROOT, f"pyspark=={version}.*", "pytest", "pytest-timeout"]
+    tools = ["pytest", "pytest-timeout", "hypothesis"]
+    packages = ["--editable", ROOT, f"pyspark=={version}.*", *tools]
     subprocess.run([*install, "--constraint", constraints, *packages], check=True)
     return python
 
@@ -51,7 +53,7 @@ def main(versions: list[str]) -> int:
                 continue
             print(f"== Spark {exact}, {name}", flush=True)
             started = time.monotonic()
-            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+            command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *PATHS, *tests]
             done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, check=False)
             failed = failed or done.returncode != 0
             outcome = "passed" if done.returncode == 0 else "FAILED"
