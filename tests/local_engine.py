@@ -80,7 +80,9 @@ class LocalEngine:
             for each in self.plan.sources
         }
         orders = [self._order(program.level.index) for program in self.levels.programs]
-        self.acks = check_barriers(self.levels.run(batches, orders), self.plan.levels)
+        barriers = self.levels.run(batches, orders)
+        tasks = sum(map(len, batches.values()))
+        self.acks = check_barriers(barriers, self.plan.levels, tasks)
         for ack in self.acks.acks:
             if ack.state is not None:
                 self.chains.confirm(ack.level, ack.name.partition, ack.state)

@@ -18,6 +18,7 @@ def test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink, calls = LockingSink(jobs.directory / "db"), []
+    raw = LockingSink(jobs.directory / "raw")  # before the shuffle, which must not be used again
 
     def conflicting(run: Callable[..., Any]) -> Callable[..., Any]:
         def conflict(*arguments: Any) -> Any:
@@ -36,10 +37,12 @@ def test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run(
     # No checkpoint before the end: what the first epoch has prepared waits all the while.
     env = jobs.env(interval=600_000)
     stream = jobs.files(env, "events", "k string")
+    stream.sink_to(raw).uid("raw")
     stream.key_by("k").process(Count(), COUNTED).uid("count").sink_to(sink).uid("db")
     env.execute("job", bounded=True)
     assert len(calls) == 3
     assert len(calls[1]) > 0
     assert calls[2] == calls[1]
     assert sink.visible() == counted("abcc")
-    assert sink.prepared() == []
+    assert raw.visible() == [("a",), ("b",), ("c",), ("c",)]
+    assert sink.prepared() == raw.prepared() == []

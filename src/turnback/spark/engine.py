@@ -20,9 +20,15 @@ from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
-from turnback.spark.frames import EpochFrames
-from turnback.spark.internals import OUTPUT_LOST, lost_jvm, streaming_query
+from turnback.spark.frames import BatchLimit, epoch_frame
+from turnback.spark.internals import (
+    OUTPUT_LOST,
+    MicroBatch,
+    lost_jvm,
+    streaming_query,
+)
 from turnback.spark.job import JobSpec
+from turnback.spark.orders import send_orders
 from turnback.spark.scratch import Positions, Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (
@@ -56,6 +62,9 @@ class EpochInput(Protocol):
             EpochConflictError: Output of a task was lost after others had read it.
             TurnbackError: What a task raised.
         """
+
+    def source_tasks(self) -> int:
+        """How many tasks the first level had, if it reads the sources in their own tasks."""
 
     def positions(self) -> Sources:
         """Where each stream goes on after this epoch; durable when this returns."""
@@ -175,7 +184,7 @@ class SparkQuery:
         self._spec = spec
         self._positions = positions
         self._scratch = Scratch(leaf_directories(plan))
-        self._frames = EpochFrames(spark, plan)
+        self._limit = BatchLimit()
         self._reruns = TaskReruns(spark.sparkContext, plan)
         self._running = ExitStack()
         self._query: StreamingQuery | None = None
@@ -186,12 +195,15 @@ class SparkQuery:
         self._scratch.seed({leaf: at.offset for leaf, at in known.items()}, logs)
 
     def start(self, on_input: Callable[[EpochInput], None]) -> None:
-        def on_batch(batch: DataFrame, number: int) -> None:
-            on_input(SparkEpochInput(batch, number, self._frames, self._scratch, self._positions))
+        shuffles = len(self._plan.levels) - 1  # between levels
+
+        def on_batch(batch: MicroBatch) -> None:
+            input = SparkEpochInput(batch, shuffles, self._limit, self._scratch, self._positions)
+            on_input(input)
 
         self._query = self._running.enter_context(
             streaming_query(
-                union_sources(self._plan),
+                epoch_frame(union_sources(self._plan), self._plan),
                 on_batch,
                 self._scratch.path,
                 bounded=self._spec.bounded,
@@ -213,31 +225,39 @@ class SparkQuery:
         return self._reruns.happened(acks)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SparkEpochInput:
-    """A micro-batch, with what belongs to its query."""
+    """A micro-batch, with what belongs to its query; `shuffles` are those between its levels."""
 
-    batch: DataFrame
-    number: int
-    frames: EpochFrames
+    batch: MicroBatch
+    shuffles: int
+    limit: BatchLimit
     scratch: Scratch
     source_positions: Positions
+    has_run: bool = False
 
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+        frame = self.batch.anew() if self.has_run else self.batch.frame
+        self.has_run = True
+        self.limit.apply(frame.sparkSession)
+        context = frame.sparkSession.sparkContext
         try:
-            with spark_job(self.batch.sparkSession, description):
-                rows = self.frames.build(self.batch, orders).collect()
+            with spark_job(frame.sparkSession, description), send_orders(context, orders):
+                rows = frame.collect()
         except Exception as e:
             if OUTPUT_LOST in str(e):
                 raise EpochConflictError("output of tasks that others had read was lost") from None
             raise
         barriers = [decode_barrier(bytes(row[CONTROL])) for row in rows]
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
-        self.frames.limit.learn(max(row_bytes, default=0))
+        self.limit.learn(max(row_bytes, default=0))
         return barriers
 
+    def source_tasks(self) -> int:
+        return self.batch.tasks(self.shuffles)
+
     def positions(self) -> Sources:
-        offsets = self.scratch.offsets(self.number)
+        offsets = self.scratch.offsets(self.batch.number)
         return self.source_positions.advance(offsets, self.scratch.log_entries)
 
 

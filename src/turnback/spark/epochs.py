@@ -67,15 +67,24 @@ def _total(records: Iterable[Records]) -> Records:
     return totals
 
 
-def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAcks:
+def check_barriers(
+    barriers: list[Barrier], levels: Sequence[Level], source_tasks: int
+) -> EpochAcks:
     """Check that every task has read the attempts that acknowledge, and no others.
+
+    `source_tasks` is how many tasks a first level has that reads the sources.
 
     Raises:
         EpochConflictError: Two attempts of a task were read; nothing is confirmed.
     """
     acks = [ack for barrier in barriers for ack in barrier.acks]
-    names = align(barriers, "the driver")
+    names = align(barriers, _tasks(levels[-1], source_tasks), "the driver")
     for level in reversed(levels):
+        if len(names) != _tasks(level, source_tasks):
+            raise EpochConflictError(
+                f"level {level.index}: output of {len(names)} tasks was read, of "
+                f"{_tasks(level, source_tasks)}"
+            )
         mine = sorted((a for a in acks if a.level == level.index), key=lambda a: a.name.partition)
         if tuple(a.name for a in mine) != names:
             raise EpochConflictError(
@@ -91,6 +100,10 @@ def check_barriers(barriers: list[Barrier], levels: Sequence[Level]) -> EpochAck
         if level.index > 0:
             names = seen.pop()
     return EpochAcks(tuple(acks))
+
+
+def _tasks(level: Level, source_tasks: int) -> int:
+    return source_tasks if level.parallelism is None else level.parallelism
 
 
 class Epochs:
@@ -183,7 +196,9 @@ class Epochs:
         tries = 0
         while True:
             try:
-                return check_barriers(input.run(description, orders), self._plan.levels)
+                barriers = input.run(description, orders)
+                source_tasks = 0 if self._plan.native else input.source_tasks()
+                return check_barriers(barriers, self._plan.levels, source_tasks)
             except EpochConflictError as e:
                 tries += 1
                 if tries == _TRIES:

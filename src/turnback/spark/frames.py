@@ -1,9 +1,8 @@
-"""The DataFrame of an epoch, and how large the batches are that Spark hands to Python in it."""
+"""The DataFrame that runs epochs, and how large the batches are that Spark hands to Python."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -11,10 +10,8 @@ from pyspark.sql import functions as F
 from turnback.core.errors import PlanError
 from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.internals import pickle_by_value
-from turnback.spark.sources import control, nulls
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
-from turnback.worker.message import INJECTED, Order, encode_barrier
 from turnback.worker.program import CHANNEL, TO, LevelProgram, RowLayout, level_programs
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -55,50 +52,22 @@ class BatchLimit:
             self._is_off = True
 
 
-class EpochFrames:
-    """Turns the input of an epoch into the DataFrame whose rows are the acknowledgements."""
+def epoch_frame(sources: DataFrame, plan: Plan) -> DataFrame:
+    """The stream of acknowledgements: level after level over the stream of all sources.
 
-    def __init__(self, spark: SparkSession, plan: Plan) -> None:
-        programs = level_programs(plan)
-        self._levels = [(p, pickled(p), p.output.ddl(), _route(p)) for p in programs]
-        self._injected = _injector(spark, programs[0], native=plan.native)
-        self._prepared = False
-        self.limit = BatchLimit()
-
-    def build(self, batch: DataFrame, orders: Sequence[Order]) -> DataFrame:
-        """Level after level, with a shuffle before each but one that reads the sources."""
-        self._prepare(batch.sparkSession)
-        frame = batch.union(self._injected)
-        for (program, blob, ddl, route), order in zip(self._levels, orders, strict=True):
-            if route is not None:
-                assert program.level.parallelism is not None
-                frame = frame.repartitionById(program.level.parallelism, route)
-            task = LevelTask(blob, program.level.index, program.reads_sources, order)
-            # Spark insists on a function; the name is what its UI shows.
-            frame = frame.mapInArrow(task.__call__, ddl)
-        return frame
-
-    def _prepare(self, session: SparkSession) -> None:
-        """Set what epochs need in their session, which is the query's own.
-
-        Adaptive execution would run every shuffle as a job of its own, and has nothing to adapt:
-        the partitions are fixed.
-        """
-        if not self._prepared:
-            session.conf.set("spark.sql.adaptive.enabled", "false")
-            self._prepared = True
-        self.limit.apply(session)
-
-
-def _injector(spark: SparkSession, first: LevelProgram, *, native: bool) -> DataFrame:
-    """The coordinator's barriers: one row per task of the first shuffle.
-
-    Before a level that reads the sources there is one row in one last partition. The task that
-    finds it learns from its own number how many tasks there are.
+    Before each level is a shuffle, but not before one that reads the sources. It is the same in
+    every epoch, so Spark has to build nothing anew; what differs is in the orders.
     """
-    rows = (first.level.parallelism or 1) if native else 1
-    columns = control(F.col("id"), None, F.lit(encode_barrier(INJECTED)))
-    return spark.range(0, rows, 1, 1).select(*columns, *nulls(first.input))
+    frame = sources
+    for program in level_programs(plan):
+        route = _route(program)
+        if route is not None:
+            assert program.level.parallelism is not None
+            frame = frame.repartitionById(program.level.parallelism, route)
+        task = LevelTask(pickled(program), program.level.index, program.reads_sources)
+        # Spark insists on a function; the name is what its UI shows.
+        frame = frame.mapInArrow(task.__call__, program.output.ddl())
+    return frame
 
 
 def _route(program: LevelProgram) -> Column | None:

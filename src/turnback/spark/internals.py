@@ -14,7 +14,9 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,10 @@ CHECKPOINT_FILES = {
 and writes a second file with checksums: three times an epoch, 50 ms each. The scratch directory
 needs neither, as nothing is ever restored from it. Without these settings epochs are slower."""
 
+NO_ADAPTATION = {"spark.sql.adaptive.enabled": "false"}
+"""Adaptive execution would run every shuffle as a job of its own, and has nothing to adapt: the
+partitions are fixed. With it partitions may be joined, and a task would hold the state of two."""
+
 LOG_FORMATS = {
     "spark.sql.streaming.offsetLog.formatVersion": "1",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
@@ -76,7 +82,7 @@ _session_settings = threading.Lock()
 @contextmanager
 def streaming_query(
     frame: DataFrame,
-    on_batch: Callable[[DataFrame, int], None],
+    on_batch: Callable[[MicroBatch], None],
     scratch: Path,
     *,
     bounded: bool,
@@ -85,13 +91,18 @@ def streaming_query(
     """Run a streaming query until the end of the block.
 
     Args:
-        frame: The sources.
-        on_batch: Called with every micro-batch and its number.
+        frame: The plan of the query.
+        on_batch: Called with every micro-batch.
         scratch: Spark's checkpoint directory.
         bounded: Whether the query ends when all that is there now has been read.
         interval_ms: Time between the starts of two batches; 0 for as fast as possible.
     """
-    writer = _in_own_session(frame).writeStream.foreachBatch(on_batch)
+    running: Future[StreamingQuery] = Future()  # the first batch may come before `start` returns
+
+    def call(batch: DataFrame, number: int) -> None:
+        on_batch(MicroBatch(batch, number, running))
+
+    writer = _in_own_session(frame).writeStream.foreachBatch(call)
     writer = writer.option("checkpointLocation", scratch.as_uri())
     if bounded:
         writer = writer.trigger(availableNow=True)
@@ -99,6 +110,7 @@ def streaming_query(
         writer = writer.trigger(processingTime=f"{interval_ms} milliseconds")
     with _settings_for_file_sources(frame):
         query = writer.start()
+        running.set_result(query)
         with suppress(StreamingQueryException):  # raised again by whoever waits for the query
             query._jsq.streamingQuery().awaitInitialization(60_000)
     try:
@@ -125,7 +137,7 @@ def own_session(user: SparkSession) -> SparkSession:
     for listener in user._jsparkSession.streams().listListeners():
         java_session.streams().addListener(listener)
     own = SparkSession(user.sparkContext, java_session)
-    for key, value in (CHECKPOINT_FILES | LOG_FORMATS).items():
+    for key, value in (CHECKPOINT_FILES | NO_ADAPTATION | LOG_FORMATS).items():
         own.conf.set(key, value)
     return own
 
@@ -151,6 +163,38 @@ def _settings_for_file_sources(frame: DataFrame) -> Iterator[None]:
                     undo.callback(settings.unset, key)
                 settings.set(key, value)
         yield
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A batch of a query, as `foreachBatch` gets it: to be run, not to be built upon."""
+
+    frame: DataFrame
+    number: int
+    query: Future[StreamingQuery]
+
+    def anew(self) -> DataFrame:
+        """The batch as a DataFrame that shares nothing with an earlier run.
+
+        To run it once more, Spark would take what its shuffles still hold, and with it
+        acknowledgements of output that was rolled back. Only a copy of the plan has shuffles of its
+        own.
+        """
+        query = self.query.result()._jsq.streamingQuery()
+        plan, session = query.lastExecution().executedPlan().clone(), self.frame.sparkSession
+        create = session._jsparkSession.internalCreateDataFrame
+        return DataFrame(create(plan.execute(), plan.schema(), False), session)
+
+    def tasks(self, shuffles: int) -> int:
+        """How many tasks come before so many shuffles, counted from the end of the plan."""
+        rdd = self.frame._jdf.queryExecution().analyzed().rdd()
+        while shuffles:
+            dependencies = rdd.dependencies()
+            assert dependencies.size() == 1
+            dependency = dependencies.head()
+            shuffles -= dependency.getClass().getSimpleName() == "ShuffleDependency"
+            rdd = dependency.rdd()
+        return int(rdd.getNumPartitions())
 
 
 # -- the plan of a DataFrame

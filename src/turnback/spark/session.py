@@ -23,6 +23,7 @@ from turnback.spark.internals import (
     OLDEST,
     SEEDED_BATCHES,
     CheckpointLogs,
+    MicroBatch,
     describe_exit,
     lost_jvm,
     own_session,
@@ -154,6 +155,7 @@ def check_spark(spark: SparkSession) -> None:
     if spark.sparkContext in _checked:
         return
     _check_version(spark.version)
+    _check_threads()
     cause = None
     try:
         problem = None if spark.version in _TESTED else _try_restore(spark)
@@ -193,6 +195,14 @@ def _check_version(version: str) -> None:
         )
 
 
+def _check_threads() -> None:
+    if os.environ.get("PYSPARK_PIN_THREAD", "true").lower() != "true":
+        raise ConfigurationError(
+            "PYSPARK_PIN_THREAD is set to something else than true, so Spark does not pass on to "
+            "tasks what they have to do: unset it before the program starts"
+        )
+
+
 def _try_restore(spark: SparkSession) -> str | None:
     """Make a small query go on from a position; returns what is not as expected, if anything."""
     with tempfile.TemporaryDirectory(prefix="turnback-selftest-") as name:
@@ -206,15 +216,21 @@ def _try_restore(spark: SparkSession) -> str | None:
         entry = {"path": seen.as_uri(), "timestamp": modified_ms, "batchId": 0}
         logs.seed({"files": '{"logOffset":0}'}, {"files": [json.dumps(entry)]})
         batches: list[int] = []
+        again: list[int] = []
+
+        def on_batch(batch: MicroBatch) -> None:
+            batches.append(batch.number)
+            again.extend((batch.anew().count(), batch.tasks(0)))
+
         frame = own_session(spark).readStream.text(str(files))
-        with streaming_query(
-            frame, lambda _, batch: batches.append(batch), logs.path, bounded=True, interval_ms=0
-        ) as query:
+        with streaming_query(frame, on_batch, logs.path, bounded=True, interval_ms=0) as query:
             if not query.awaitTermination(_WAIT_S):
                 return f"a query over two files has not ended within {_WAIT_S} s"
         expected = len(SEEDED_BATCHES)
         if batches != [expected]:
             return f"a query that goes on has run the batches {batches}, not batch {expected}"
+        if again != [1, 1]:
+            return f"a batch of one row in one task, copied, has {again} rows and tasks"
         offset = logs.offsets(expected)["files"]
         entries = logs.log_entries("files", 0, 1) or []
         names = [Path(json.loads(e)["path"]).name for e in entries]

@@ -16,10 +16,11 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
 from turnback.core.errors import TurnbackError
+from turnback.spark.orders import read_order
 from turnback.types.columns import stream_ddl
 from turnback.types.hints import as_type
 from turnback.worker.level import LevelInstance
-from turnback.worker.message import Order, TaskName, decode_error, encode_error
+from turnback.worker.message import TaskName, decode_error, encode_error
 from turnback.worker.program import load_program
 
 T_co = TypeVar("T_co", covariant=True)
@@ -136,7 +137,6 @@ class LevelTask:
     level: int
     shared: bool
     """Whether one instance serves all partitions (a level without state)."""
-    order: Order
 
     def __call__(self, batches: Batches) -> Batches:
         context = TaskContext.get()
@@ -148,7 +148,7 @@ class LevelTask:
             context.attemptNumber(),
         )
         partition = -1 if self.shared else name.partition
-        order = self.order
+        order = read_order(context, self.level)
         key = InstanceKey(order.storage.uri, order.attempt, order.line, self.level, partition)
         try:
             yield from self._instance(key, name.partition).run(order, name, batches)

@@ -216,6 +216,9 @@ class LocalEpochInput:
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
         return self.query.levels.run(self.batches, orders)
 
+    def source_tasks(self) -> int:
+        return sum(map(len, self.batches.values()))
+
     def positions(self) -> Sources:
         self.is_confirmed = True
         readers = self.query.readers

@@ -20,13 +20,11 @@ from turnback.types.columns import stream_columns
 from turnback.types.keys import partition_of
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
-    INJECTED,
     Barrier,
     Order,
     TaskName,
     decode_barrier,
     decode_error,
-    encode_barrier,
     encode_error,
 )
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
@@ -62,25 +60,18 @@ class Levels:
             self._instances.popitem()[1].close()
 
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
-        """The input of the first level: a task per batch, and the coordinator's barriers."""
+        """The input of the first level: a task per batch."""
         layout = source_layout(self._plan)
         channels = {channel.producer: channel.id for channel in layout.channels}
         tasks: Partitions = {}
         for source in self._plan.sources:
             for batch in inputs.get(source.uid, ()):
                 tasks[len(tasks)] = [layout.pack(channels[source.id], batch, None)]
-        barrier = encode_barrier(INJECTED)
-        if not self._plan.native:
-            tasks[len(tasks)] = [layout.barriers([0], [barrier])]
-            return tasks
-        shuffled = self._shuffle(self.programs[0], tasks)
-        for partition in range(self.programs[0].level.parallelism or 0):
-            shuffled[partition].append(layout.barriers([partition], [barrier]))
-        return shuffled
+        return tasks
 
     def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:
         level = program.level
-        if level.parallelism is not None and not (level.index == 0 and self._plan.native):
+        if level.parallelism is not None:
             parts = self._shuffle(program, parts)
         count = len(parts) if level.parallelism is None else level.parallelism
         return {

@@ -188,7 +188,6 @@ class _Epoch:
         self.program = instance.program
         self.name = name
         self.barriers: list[Barrier] = []
-        self.injected = False
         self.emitted: list[tuple[int, Batch]] = []
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
@@ -220,10 +219,7 @@ class _Epoch:
         if batch.num_rows >= _SAMPLE_ROWS:
             self.row_bytes = max(self.row_bytes, -(-batch.nbytes // batch.num_rows))
         parts, controls = self.program.input.unpack(batch)
-        if self.program.reads_sources:
-            self.injected = self.injected or bool(controls)
-        else:
-            self.barriers += map(decode_barrier, controls)
+        self.barriers += map(decode_barrier, controls)
         here = self.program.level.index
         for channel, data in parts:
             elements = Batch(channel.type, data)
@@ -260,7 +256,7 @@ class _Epoch:
     def _snapshot(self) -> TaskAck:
         level = self.program.level
         where = f"level {level.index}, partition {self.name.partition}"
-        upstream = () if self.program.reads_sources else align(self.barriers, where)
+        upstream = align(self.barriers, self.program.upstream_tasks, where)
         state = self.state.snapshot()
         transactions = self.sinks.prepare()
         return TaskAck(
@@ -285,14 +281,11 @@ class _Epoch:
     def _acknowledge(self, ack: TaskAck) -> pa.RecordBatch:
         """Barriers for every downstream partition; one of them carries the acknowledgements."""
         level = self.program.level
-        total = level.parallelism
-        if self.program.reads_sources:
-            total = self.name.partition + 1 if self.injected else None
         acks = (*(a for b in self.barriers for a in b.acks), ack)
         targets = range(self.program.next_parallelism or 1)
         carrier = self.name.partition % len(targets)
         controls = [
-            encode_barrier(Barrier(level.index, self.name, total, acks if t == carrier else ()))
+            encode_barrier(Barrier(level.index, self.name, acks if t == carrier else ()))
             for t in targets
         ]
         return self.program.output.barriers(targets, controls)

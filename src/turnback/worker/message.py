@@ -63,34 +63,30 @@ class Barrier(msgspec.Struct, frozen=True):
     """The end of an epoch on the way from one task to one partition of the next level.
 
     Attributes:
-        level: Level it comes from; -1 for the coordinator itself.
-        total: Number of tasks of that level, from the one task that knows it.
+        level: Level it comes from.
         acks: Acknowledgements on their way to the driver.
     """
 
     level: int
     name: TaskName
-    total: int | None = None
     acks: tuple[TaskAck, ...] = ()
 
-
-INJECTED = Barrier(-1, TaskName(0, 0), total=1)
 
 encode_barrier = msgspec.msgpack.Encoder().encode
 decode_barrier = msgspec.msgpack.Decoder(Barrier).decode
 
 
-def align(barriers: list[Barrier], where: str) -> tuple[TaskName, ...]:
-    """Check that every upstream task's barrier has arrived exactly once; return their names."""
-    totals = {b.total for b in barriers if b.total is not None}
-    if len(totals) != 1:
-        raise EpochConflictError(f"{where}: upstream tasks disagree about their number: {totals}")
-    (total,) = totals
+def align(barriers: list[Barrier], tasks: int | None, where: str) -> tuple[TaskName, ...]:
+    """Check that every upstream task's barrier has arrived exactly once; return their names.
+
+    `tasks` is how many there are; None in a task after those that read the sources, whose number
+    only the driver knows.
+    """
     names = sorted((b.name for b in barriers), key=lambda n: (n.partition, n.attempt))
-    if [n.partition for n in names] != list(range(total)):
+    if [n.partition for n in names] != list(range(len(names) if tasks is None else tasks)):
         raise EpochConflictError(
-            f"{where}: expected one barrier of each of {total} upstream tasks, got "
-            f"{[(n.partition, n.attempt) for n in names]}"
+            f"{where}: expected one barrier of each of {'the' if tasks is None else tasks} "
+            f"upstream tasks, got {[(n.partition, n.attempt) for n in names]}"
         )
     return tuple(names)
 
@@ -117,6 +113,16 @@ class Order:
     storage: StorageRef
     files: dict[int, tuple[StateFile, ...]]
     line: str
+
+
+def encode_order(order: Order) -> str:
+    """An order as text, which is all that Spark passes on to tasks."""
+    return base64.b64encode(msgspec.msgpack.encode(order)).decode()
+
+
+def decode_order(text: str) -> Order:
+    """The order that `encode_order` was given."""
+    return msgspec.msgpack.decode(base64.b64decode(text), type=Order)
 
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent)

@@ -173,6 +173,8 @@ class LevelProgram:
 
     Attributes:
         reads_sources: Whether it runs in the sources' own tasks, before any shuffle.
+        upstream_tasks: Number of tasks of the level before, 0 for the first level; None if only
+            the driver knows it, for tasks that read the sources.
         next_parallelism: Number of tasks of the next level; None for the last.
         max_parallelism: Number of key groups.
     """
@@ -181,6 +183,7 @@ class LevelProgram:
     input: RowLayout
     output: RowLayout
     reads_sources: bool
+    upstream_tasks: int | None
     next_parallelism: int | None
     max_parallelism: int
 
@@ -221,11 +224,16 @@ def level_programs(plan: Plan) -> list[LevelProgram]:
             input,
             output,
             reads_sources=level.index == 0 and not plan.native,
+            upstream_tasks=before.parallelism if before else 0,
             next_parallelism=following.parallelism if following else None,
             max_parallelism=plan.max_parallelism,
         )
-        for level, following, input, output in zip_longest(
-            plan.levels, plan.levels[1:], [source_layout(plan), *layouts[:-1]], layouts
+        for level, before, following, input, output in zip_longest(
+            plan.levels,
+            (None, *plan.levels[:-1]),
+            plan.levels[1:],
+            [source_layout(plan), *layouts[:-1]],
+            layouts,
         )
     ]
 

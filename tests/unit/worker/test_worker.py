@@ -13,7 +13,7 @@ from turnback.core.errors import PlanError, StateError
 from turnback.spark import worker
 from turnback.spark.frames import pickled
 from turnback.state.files import StorageRef
-from turnback.worker.message import Order
+from turnback.worker.message import Order, encode_order
 from turnback.worker.program import level_programs, load_program
 
 
@@ -58,8 +58,7 @@ class TestInstances:
         worker._close_all()
 
     def instance(self, job="job", attempt=1, partition=0, nonce="n"):
-        order = Order(job, "id", attempt, 1, "rocksdb", None, StorageRef(job), {}, f"{attempt}-n")
-        task = worker.LevelTask(pickle.dumps(program(Pass())), 0, False, order)
+        task = worker.LevelTask(pickle.dumps(program(Pass())), 0, False)
         key = worker.InstanceKey(job, attempt, f"{attempt}-{nonce}", 0, partition)
         return task._instance(key, partition)
 
@@ -111,8 +110,11 @@ class TestInstances:
 
     def test_one_that_failed_is_not_used_again(self, monkeypatch):
         instance = self.instance()
-        told = {"partitionId": 0, "taskAttemptId": 7, "stageId": 3, "attemptNumber": 0}
-        context = type("Context", (), {k: lambda s, v=v: v for k, v in told.items()})()
+        order = Order("job", "id", 1, 1, "rocksdb", None, StorageRef("job"), {}, "1-n")
+        numbers = {"partitionId": 0, "taskAttemptId": 7, "stageId": 3, "attemptNumber": 0}
+        members = {name: lambda s, v=value: v for name, value in numbers.items()}
+        members["getLocalProperty"] = lambda s, key: {"turnback.order.0": encode_order(order)}[key]
+        context = type("Context", (), members)()
         monkeypatch.setattr(worker.TaskContext, "get", lambda: context)
 
         def run(*_):
@@ -120,8 +122,7 @@ class TestInstances:
             yield
 
         monkeypatch.setattr(instance, "run", run)
-        order = Order("job", "id", 1, 1, "rocksdb", None, StorageRef("job"), {}, "1-n")
-        task = worker.LevelTask(pickle.dumps(program(Pass())), 0, False, order)
+        task = worker.LevelTask(pickle.dumps(program(Pass())), 0, False)
         with pytest.raises(Exception, match=r"half done.*\n.*<<turnback "):
             list(task(iter(())))
         assert self.instance() is not instance

@@ -1,0 +1,77 @@
+"""Orders on their way to the tasks: in a property of the Spark job, or through a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from turnback.spark import orders
+from turnback.spark.orders import read_order, send_orders
+from turnback.state.files import StateFile, StorageRef
+from turnback.worker.message import Order
+
+FILES = tuple(
+    StateFile(f"state/1/{n}.arrow", 10, "d", 3, n, n, 0, 127, ("op",), lineage=(("1-n", n),))
+    for n in range(3)
+)
+
+
+class FakeContext:
+    """Passes properties on, as a Spark context does to the contexts of its tasks."""
+
+    def __init__(self) -> None:
+        self.properties: dict[str, str | None] = {}
+
+    def setLocalProperty(self, key: str, value: str | None) -> None:
+        self.properties[key] = value
+
+    def getLocalProperty(self, key: str) -> str | None:
+        return self.properties.get(key)
+
+
+def order(storage: StorageRef, epoch: int) -> Order:
+    return Order("job", "id", 1, epoch, "rocksdb", None, storage, {0: FILES, 2: FILES[:1]}, "1-n")
+
+
+@pytest.fixture
+def context() -> FakeContext:
+    return FakeContext()
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["in the property", "in a file"])
+def test_tasks_get_the_order_of_their_level(
+    context: FakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(orders, "LARGE", 10)
+    storage = StorageRef(str(tmp_path))
+    sent = [order(storage, 7), order(storage, 8)]
+    with send_orders(context, sent):  # type: ignore[arg-type]
+        assert len(list(tmp_path.rglob("order-*"))) == (2 if large else 0)
+        for level in (0, 1):
+            assert read_order(context, level) == sent[level]  # type: ignore[arg-type]
+    assert set(context.properties.values()) == {None}
+    assert list(tmp_path.rglob("order-*")) == []
+
+
+def test_workers_that_cannot_see_the_storage_get_even_large_orders_directly(
+    context: FakeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "LARGE", 10)
+    sent = order(StorageRef("memory://here", inline=True), 7)
+    with send_orders(context, [sent]):  # type: ignore[arg-type]
+        assert read_order(context, 0) == sent  # type: ignore[arg-type]
+
+
+def test_nothing_is_left_behind_by_an_epoch_that_fails(
+    context: FakeContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orders, "LARGE", 10)
+    with (
+        pytest.raises(RuntimeError, match="an epoch"),
+        send_orders(context, [order(StorageRef(str(tmp_path)), 7)]),  # type: ignore[arg-type]
+    ):
+        raise RuntimeError("an epoch that fails")
+    assert context.properties == {"turnback.order.0": None}
+    assert list(tmp_path.rglob("order-*")) == []
