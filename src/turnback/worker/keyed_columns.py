@@ -120,8 +120,10 @@ def _as_array(values: Any) -> pa.Array:
         values = values.to_struct_array()
     elif hasattr(values, "__arrow_c_stream__"):  # Polars, data frames, chunked arrays
         values = pa.chunked_array(values)
-    elif not isinstance(values, pa.Array):
+    elif hasattr(values, "__array__"):  # Arrow's own, NumPy, pandas
         values = pa.array(values)
+    else:
+        raise ElementTypeError(f"expected a column, got {short_repr(values)}")
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
