@@ -51,8 +51,7 @@ def as_function(given: Any, wanted: type[Function], method: str) -> Any:
     if not issubclass(CallableFunction, wanted):
         raise PlanError(
             f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction or a "
-            f"KeyedBatchFunction; "
-            f"{name_of(given)!r} is a plain function: use flat_map"
+            f"KeyedBatchFunction; {name_of(given)!r} is a plain function: use flat_map"
         )
     return CallableFunction(given)
 
