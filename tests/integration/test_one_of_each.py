@@ -17,6 +17,7 @@ from engine import test_savepoints as savepoints
 from engine.test_changes import test_rescaled_twice_with_the_backend_changed_in_between
 from engine.test_checkpoints import test_any_of_them_can_be_started_from
 from engine.test_damage import counted_once, test_files_that_are_missing_or_swapped
+from engine.test_keyed_batches import test_two_key_columns_over_several_epochs
 from engine.test_levels import test_several_sources_and_parallelism_of_single_operators
 from engine.test_local_caches import (
     local,
@@ -57,6 +58,7 @@ __all__ = [
     "test_rescaled_twice_with_the_backend_changed_in_between",
     "test_several_sources_and_parallelism_of_single_operators",
     "test_the_job_goes_on_from_the_last_checkpoint",
+    "test_two_key_columns_over_several_epochs",
     "test_types_of_what_comes_out",
 ]
 

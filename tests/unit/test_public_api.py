@@ -17,6 +17,8 @@ PUBLIC = [
     "FlatMapFunction",
     "JobClient",
     "KeySelector",
+    "KeyedBatchFunction",
+    "KeyedColumns",
     "KeyedProcessFunction",
     "KeyedStream",
     "ListStateDescriptor",

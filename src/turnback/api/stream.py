@@ -12,6 +12,7 @@ from turnback.program.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedBatchFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
@@ -49,8 +50,8 @@ def as_function(given: Any, wanted: type[Function], method: str) -> Any:
         )
     if not issubclass(CallableFunction, wanted):
         raise PlanError(
-            f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction; "
-            f"{name_of(given)!r} is a plain function: use flat_map"
+            f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction or a "
+            f"KeyedBatchFunction; {name_of(given)!r} is a plain function: use flat_map"
         )
     return CallableFunction(given)
 
@@ -137,10 +138,11 @@ class DataStream(_Named):
 
     def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
         """Turn each element into any number of others, with a context."""
-        if isinstance(func, KeyedProcessFunction):
-            raise PlanError(
-                f"{type(func).__name__} is a KeyedProcessFunction; put key_by(...) before process"
-            )
+        for keyed in (KeyedProcessFunction, KeyedBatchFunction):
+            if isinstance(func, keyed):
+                raise PlanError(
+                    f"{type(func).__name__} is a {keyed.__name__}; put key_by(...) before process"
+                )
         function = as_function(func, ProcessFunction, "process")
         type_ = self._output(output_type, None, "process")
         return self._add(NodeKind.PROCESS, func, function, type_)
@@ -254,10 +256,12 @@ class KeyedStream(DataStream):
         self._key = key
 
     def process(  # type: ignore[override]
-        self, func: KeyedProcessFunction, output_type: Any = None
+        self, func: KeyedProcessFunction | KeyedBatchFunction, output_type: Any = None
     ) -> DataStream:
-        """Turn each element into any number of others, with state per key."""
-        function = as_function(func, KeyedProcessFunction, "process")
+        """Turn elements into any number of others, one by one or whole batches, with state."""
+        function: Any = func
+        if not isinstance(func, KeyedBatchFunction):
+            function = as_function(func, KeyedProcessFunction, "process")
         type_ = self._output(output_type, None, "process")
         return self._add(NodeKind.KEYED_PROCESS, func, function, type_, self._key)
 

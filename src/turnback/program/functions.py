@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from turnback.program.descriptors import (
     AggregatingStateDescriptor,
@@ -14,6 +14,10 @@ from turnback.program.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 
 class RuntimeContext(Protocol):
@@ -162,6 +166,61 @@ class KeyedProcessFunction(Function, ABC):
 
         Called once per element and epoch; again, with the state as it was, when a task or an epoch
         is run anew. Side effects outside state and output are not undone.
+        """
+
+
+class KeyedColumns(Protocol):
+    """The keys of a batch, each once, and their state as columns.
+
+    Attributes:
+        keys: The distinct keys, in the order in which they come up first; structs if the key has
+            several columns.
+        index: For every element of the batch, where its key is in `keys`. So
+            ``np.bincount(index)`` counts the elements of each key.
+    """
+
+    keys: pa.Array
+    index: np.ndarray[Any, np.dtype[np.intp]]
+
+    def read(self, state: Any) -> pa.Array:
+        """The values of a state in the order of `keys`, null where a key has none.
+
+        Rows come as structs. Of a reducing state it is what has been reduced so far, of an
+        aggregating state the accumulator.
+
+        Args:
+            state: What the function has declared as a value, reducing or aggregating state.
+        """
+
+    def write(self, state: Any, values: Any, where: Any = None) -> None:
+        """Set the values of a state; null removes. What is written is there for later reads.
+
+        Args:
+            state: What the function has declared as a value, reducing or aggregating state.
+            values: One for every key, in the order of `keys`: an Arrow or NumPy array, a list, a
+                pandas or Polars Series (in pandas NaN is null). For rows an array of structs, a
+                record batch, a table, a data frame or a dict, with one column per field.
+            where: One truth value for every key: the others are left as they are.
+        """
+
+
+class KeyedBatchFunction(Function, ABC):
+    """A function over whole batches of a keyed stream, with the state of all their keys as columns.
+
+    State is declared or obtained as in `KeyedProcessFunction`, and is the same state: one kind of
+    function can take the place of the other under the same uid. Map and list state it cannot have.
+    """
+
+    @abstractmethod
+    def process_batch(
+        self, batch: pa.RecordBatch, state: KeyedColumns
+    ) -> pa.RecordBatch | pa.Table | Iterable[pa.RecordBatch | pa.Table] | None:
+        """Return or yield the new elements as Arrow batches or tables, or nothing.
+
+        Called in every task once per epoch with all elements the task has got, in order; more often
+        when these take much memory, and not at all when there are none. Where an epoch ends means
+        nothing and changes from run to run: a result that is to be the same every time must not
+        depend on it. Called again, with the state as it was, when a task or an epoch is run anew.
         """
 
 

@@ -12,7 +12,7 @@ import xxhash
 
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
-from turnback.program.functions import declared_states
+from turnback.program.functions import KeyedBatchFunction, declared_states
 from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
 from turnback.types.typeinfo import TypeInfo
 
@@ -195,6 +195,11 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
             if descriptor.name in seen:
                 raise PlanError(f"{who} declares the state {descriptor.name!r} twice; rename one")
             seen.add(descriptor.name)
+            if isinstance(node.function, KeyedBatchFunction) and descriptor.kind in ("list", "map"):
+                raise PlanError(
+                    f"{who} declares the {descriptor.kind} state {descriptor.name!r}, which has no "
+                    f"column of values; use a KeyedProcessFunction, or a value state"
+                )
             try:
                 descriptor.check()
             except UnsupportedTypeError as e:

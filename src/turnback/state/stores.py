@@ -69,6 +69,16 @@ class LocalStore(ABC):
         except Exception as e:
             raise self._failure("read", e) from e
 
+    def get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        """What `get` gives for each of the keys."""
+        try:
+            return self._get_many(keys)
+        except Exception as e:
+            raise self._failure("read", e) from e
+
+    def _get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        return list(map(self._get, keys))  # LMDB's own way takes half as long again
+
     @abstractmethod
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """All entries below a prefix, in key order."""
@@ -211,6 +221,11 @@ class RocksStore(LocalStore):
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub errs
         self._db.set_write_options(unlogged)
         self._get = self._db.get
+
+    def _get_many(self, keys: list[bytes]) -> list[bytes | None]:
+        get_many: Any = self._db.get  # with a list, which is a fifth cheaper than one by one
+        values: list[bytes | None] = get_many(keys)
+        return values
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounded = ReadOptions()

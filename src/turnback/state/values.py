@@ -30,11 +30,21 @@ class KeyContext:
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
         locations: Of the keys so far; they depend on nothing but the key.
-        get: Reads one entry of the store.
+        get: Reads one entry of the store; `get_many` reads several.
         scan: Reads all entries below a prefix.
     """
 
-    __slots__ = ("_codec", "epoch", "get", "key", "locations", "max_parallelism", "scan", "uid")
+    __slots__ = (
+        "_codec",
+        "epoch",
+        "get",
+        "get_many",
+        "key",
+        "locations",
+        "max_parallelism",
+        "scan",
+        "uid",
+    )
 
     def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
         self.uid = uid
@@ -43,6 +53,7 @@ class KeyContext:
         self.epoch = -1
         self.locations: dict[Any, KeyLocation] = {}
         self.get: Callable[[bytes], bytes | None] = self._no_store
+        self.get_many: Callable[[list[bytes]], list[bytes | None]] = self._no_store
         self.scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]] = self._no_store
         self._codec = codec
 
@@ -50,6 +61,7 @@ class KeyContext:
         self.key = None
         self.epoch = epoch
         self.get = store.get
+        self.get_many = store.get_many
         self.scan = store.scan
         if len(self.locations) > _MOST_LOCATIONS:
             self.locations.clear()
@@ -64,7 +76,7 @@ class KeyContext:
         if key is None:
             raise StateError(
                 f"keyed state of operator {self.uid!r} was used without a current key: it can only "
-                f"be used while an element is processed"
+                f"be used while an element is processed; process_batch uses its read and write"
             )
         encoded = self._codec.encode(key)
         group = self._codec.group(key, self.max_parallelism)
@@ -81,7 +93,7 @@ class KeyContext:
         get, locate = self.locations.get, self.locate
         return [get(key) or locate(key) for key in keys]
 
-    def _no_store(self, key: bytes) -> NoReturn:
+    def _no_store(self, key: object) -> NoReturn:
         raise StateError(
             f"keyed state of operator {self.uid!r} was used before processing had begun: open() "
             f"may ask for handles, not for values"
@@ -203,13 +215,15 @@ class KeyedState:
 class SingleState(KeyedState):
     """Base of value, reducing and aggregating state, which have one value per key.
 
-    `_cache` holds every value seen or set in this epoch, `_dirty` those that were set.
+    `_cache` holds every value seen or set in this epoch, `_dirty` those that were set. `type` is
+    what a value is stored as.
     """
 
-    __slots__ = ("_cache", "_dirty", "_from_cache")
+    __slots__ = ("_cache", "_dirty", "_from_cache", "type")
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
         super().__init__(context, schema, serializer)
+        self.type = serializer.type
         self._from_cache = self._format.from_cache
         self._cache: dict[Any, Any] = {}
         self._dirty: dict[Any, Any] = {}
@@ -257,6 +271,33 @@ class SingleState(KeyedState):
             value = self._to_cache(value)
         key = self._context.key
         self._cache[key] = self._dirty[key] = value
+
+    def read_many(self, keys: Sequence[Any]) -> list[Any]:
+        """The values of some keys in their order, None where there is none."""
+        cache = self._cache
+        missing = [key for key in keys if key not in cache]
+        if missing:
+            locations = self._context.locate_all(missing)
+            stored = self._context.get_many([self._prefix + where[2] for where in locations])
+            from_bytes = self._format.from_bytes
+            for key, (_, _, _, wrapped), data in zip(missing, locations, stored, strict=True):
+                cache[key] = None if data is None else from_bytes(data[wrapped:])
+        values = [cache[key] for key in keys]
+        if self._from_cache is None:
+            return values
+        return [None if value is None else self._from_cache(value) for value in values]
+
+    def write_many(self, keys: Sequence[Any], values: Sequence[Any]) -> None:
+        """Set the values of some keys; None removes.
+
+        The values must be as `from_column` gives them: of the class that belongs to the type.
+        """
+        if self._from_cache is not None:
+            to_cache = self._format.to_cache
+            values = [None if value is None else to_cache(value) for value in values]
+        changes = dict(zip(keys, values, strict=True))
+        self._cache.update(changes)
+        self._dirty.update(changes)
 
 
 T = TypeVar("T")

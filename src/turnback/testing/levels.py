@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.frames import pickled
-from turnback.types.columns import stream_columns
+from turnback.types.columns import from_column, stream_columns
 from turnback.types.keys import partition_of
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
@@ -129,7 +129,10 @@ def _key_partitions(channel: Channel, data: pa.RecordBatch, max_parallelism: int
     assert channel.key is not None
     group = channel.key.codec().group
     names = [name for name, _ in stream_columns(channel.type)]
-    columns = [data.column(names.index(name)).to_pylist() for name in channel.key.columns]
+    columns = [
+        from_column(data.column(names.index(name)), type)
+        for name, type in zip(channel.key.columns, channel.key.types, strict=True)
+    ]
     keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
     partitions = []
     for key in keys:

@@ -6,14 +6,14 @@ import contextlib
 import copy
 import gc
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, PlanError
-from turnback.program.functions import Function, declared_states
+from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Channel, Operator, Routing
 from turnback.state.backend import KeyedStateBackend
@@ -21,7 +21,9 @@ from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.keys import partition_of
 from turnback.types.typeinfo import TypeInfo
+from turnback.worker.batch_runners import KeyedBatchRunner, MapBatchesRunner
 from turnback.worker.context import SinkWriters, TaskContext
+from turnback.worker.keys import key_reader
 from turnback.worker.local_state import LocalState
 from turnback.worker.message import (
     Barrier,
@@ -34,7 +36,15 @@ from turnback.worker.message import (
     user_error,
 )
 from turnback.worker.program import LevelProgram
-from turnback.worker.runners import Runner, key_reader, make_runner
+from turnback.worker.runners import (
+    FilterRunner,
+    FlatMapRunner,
+    KeyedProcessRunner,
+    MapRunner,
+    ReduceRunner,
+    Runner,
+    SourceRunner,
+)
 
 _CACHED_KEYS = 100_000
 _SAMPLE_ROWS = 100
@@ -107,7 +117,27 @@ class LevelInstance:
                 raise user_error(e, operator.uid, operator.name, where="open()") from e
             self.opened.append(function)
             context.is_open = False
-        self.runners[operator.id] = make_runner(operator, backend)
+        self.runners[operator.id] = _make_runner(operator, backend)
+
+
+def _make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner:
+    if backend is None:
+        return _WITHOUT_KEY[operator.kind](operator)
+    if operator.kind is NodeKind.REDUCE:
+        return ReduceRunner(operator, backend)
+    if isinstance(operator.function, KeyedBatchFunction):
+        return KeyedBatchRunner(operator, backend)
+    return KeyedProcessRunner(operator, backend)
+
+
+_WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
+    NodeKind.SOURCE: SourceRunner,
+    NodeKind.MAP: MapRunner,
+    NodeKind.FLAT_MAP: FlatMapRunner,
+    NodeKind.FILTER: FilterRunner,
+    NodeKind.MAP_BATCHES: MapBatchesRunner,
+    NodeKind.PROCESS: FlatMapRunner,
+}
 
 
 class Router:
@@ -194,7 +224,7 @@ class _Epoch:
         self.sinks = SinkWriters(instance.program.level, order, name)
         self.state = LocalState(instance.program, order, name, list(instance.backends.values()))
         for runner in instance.runners.values():
-            runner.read = runner.written = 0
+            runner.begin()
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for router in self.instance.routers.values():
@@ -205,6 +235,9 @@ class _Epoch:
             with self._timed("process"):
                 out = self._process(batch)
             yield from out
+        with self._timed("process"):
+            out = self._finish()
+        yield from out
         with self._timed("snapshot"):
             ack = self._snapshot()
         yield self._acknowledge(ack)
@@ -227,6 +260,19 @@ class _Epoch:
                 self.emitted.append((channel.id, elements))
             else:
                 self._emit(elements, channel.consumers)
+        return self._packed()
+
+    def _finish(self) -> list[pa.RecordBatch]:
+        """Let operators process what they have put off, in the order data flows through them."""
+        for node, runner in self.instance.runners.items():
+            out = runner.finish()
+            if out is not None:
+                operator = self.instance.operators[node]
+                self._emit(out, operator.consumers, operator.channels)
+        return self._packed()
+
+    def _packed(self) -> list[pa.RecordBatch]:
+        """What has been emitted since the last call, as it goes to the next level."""
         out = []
         for channel_id, elements in self.emitted:
             targets = self.instance.routers[channel_id].targets(elements)

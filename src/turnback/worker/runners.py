@@ -1,84 +1,25 @@
-"""How each kind of operator reads the keys of a batch and turns its elements into new ones."""
+"""How each kind of operator turns elements into new ones, one after the other."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import compress
-from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.core.errors import ElementTypeError
 from turnback.program.descriptors import ValueStateDescriptor
-from turnback.program.graph import REDUCED, KeySpec, NodeKind
+from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch, stream_columns, stream_schema, transpose
+from turnback.types.columns import Batch, transpose
 from turnback.types.frozen import Freezer, is_mutable
-from turnback.types.keys import KeyNormalizer
 from turnback.types.row import build_rows, row_class, row_converter
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
-
-KeyReader = Callable[[Batch], list[Any]]
-
-
-def key_reader(key: KeySpec, type: TypeInfo, uid: str) -> KeyReader:
-    """A function that reads the keys of a batch, normalized, and refuses null ones."""
-    normalizer = key.codec().normalizer
-    if key.function is not None:
-        return _function_reader(key.function, normalizer, uid)
-    what = f"({', '.join(key.columns)})"
-    readers = [_column_reader(column, type) for column in key.columns]
-
-    def read(batch: Batch) -> list[Any]:
-        columns = [_not_null(reader(batch), uid, what) for reader in readers]
-        keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
-        return list(map(normalizer.normalize, keys)) if normalizer.changes_class else keys
-
-    return read
-
-
-def _column_reader(column: str, type: TypeInfo) -> KeyReader:
-    if not isinstance(type, RowTypeInfo):
-        return lambda batch: batch.rows
-    if type.python_class is tuple or not column.isidentifier():
-        index = [name for name, _ in stream_columns(type)].index(column)
-        return lambda batch: [row[index] for row in batch.rows]
-    get = attrgetter(column)  # faster than by index: rows take names there as well
-    return lambda batch: list(map(get, batch.rows))
-
-
-def _function_reader(
-    function: Callable[[Any], Any], normalizer: KeyNormalizer, uid: str
-) -> KeyReader:
-    def read(batch: Batch) -> list[Any]:
-        rows, row, keys = batch.rows, None, []
-        try:
-            for row in rows:
-                keys.append(function(row))
-        except Exception as e:
-            raise user_error(e, uid, "key function", element=row) from e
-        if normalizer.are_normal(keys):
-            return keys
-        _not_null(keys, uid, "that the key function gives")
-        try:
-            return list(map(normalizer.normalize, keys))
-        except ElementTypeError as e:
-            raise e.__class__(f"operator {uid!r}: {e}") from None
-
-    return read
-
-
-def _not_null(values: list[Any], uid: str, what: str) -> list[Any]:
-    if None in values:
-        raise NullKeyError(
-            f"operator {uid!r}: the key {what} of an element is null; filter such elements out or "
-            f"give them a key before key_by"
-        )
-    return values
 
 
 class FunctionOutput(Batch):
@@ -158,17 +99,30 @@ class Runner(ABC):
         self.read = 0
         self.written = 0
 
+    def begin(self) -> None:
+        """Start an epoch; the one before may have failed at any point."""
+        self.read = self.written = 0
+
     def run(self, batch: Batch) -> Batch | None:
         """Process a batch; None when nothing comes out."""
         self.read += len(batch)
-        out = self.process(batch)
-        if out is not None:
-            self.written += len(out)
-        return out
+        return self._counted(self.process(batch))
+
+    def finish(self) -> Batch | None:
+        """End the input of an epoch; None when nothing more comes out."""
+        return self._counted(self.process_rest())
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch | None:
         """Do the operator's work."""
+
+    def process_rest(self) -> Batch | None:
+        """Do what was put off until the input of the epoch has ended."""
+        return None
+
+    def _counted(self, out: Batch | None) -> Batch | None:
+        self.written += 0 if out is None else len(out)
+        return out
 
     def failed(self, error: Exception, element: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
@@ -326,67 +280,3 @@ class FilterRunner(Runner):
         else:
             passed = Batch(batch.type, list(compress(rows, mask)))
         return passed if len(passed) else None
-
-
-class MapBatchesRunner(Runner):
-    """Arrow in, Arrow out, without a Python object per element."""
-
-    def process(self, batch: Batch) -> Batch | None:
-        data, kind = batch.arrow, self.operator.type
-        assert kind is not None
-        schema = stream_schema(kind)
-        tables: list[pa.Table] = []
-        try:
-            result = self.operator.function(data)
-            whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
-            for part in [result] if whole else result:
-                if part is not None:
-                    tables.append(self._conform(part, schema))
-        except ElementTypeError:
-            raise
-        except Exception as e:
-            op = self.operator
-            raise user_error(e, op.uid, op.name, batch_of=f"{len(batch)} elements") from e
-        if not sum(t.num_rows for t in tables):
-            return None
-        (combined,) = pa.concat_tables(tables).combine_chunks().to_batches()
-        return Batch(kind, combined)
-
-    def _conform(self, part: Any, schema: pa.Schema) -> pa.Table:
-        table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
-        if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
-            got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
-            raise self._mismatch(f"got {got}, expected the columns {schema.names}")
-        try:
-            table = table.select(schema.names).cast(schema)
-        except (pa.ArrowException, ValueError) as e:
-            raise self._mismatch(str(e)) from None
-        # Its memory may be a NumPy array that the function fills again; the empty part makes
-        # Arrow copy it.
-        return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
-
-    def _mismatch(self, problem: str) -> ElementTypeError:
-        op = self.operator
-        return ElementTypeError(
-            f"operator {op.uid!r} ({op.name}): map_batches must give Arrow batches or tables of "
-            f"{op.type}: {problem}"
-        )
-
-
-def make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner:
-    """The runner for an operator other than a sink."""
-    if backend is None:
-        return _PLAIN[operator.kind](operator)
-    if operator.kind is NodeKind.REDUCE:
-        return ReduceRunner(operator, backend)
-    return KeyedProcessRunner(operator, backend)
-
-
-_PLAIN: dict[NodeKind, Callable[[Operator], Runner]] = {
-    NodeKind.SOURCE: SourceRunner,
-    NodeKind.MAP: MapRunner,
-    NodeKind.FLAT_MAP: FlatMapRunner,
-    NodeKind.FILTER: FilterRunner,
-    NodeKind.MAP_BATCHES: MapBatchesRunner,
-    NodeKind.PROCESS: FlatMapRunner,
-}

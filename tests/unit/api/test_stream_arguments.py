@@ -8,6 +8,7 @@ from local_engine import collected, environment, source
 from turnback import (
     CollectSink,
     FileSink,
+    KeyedBatchFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
@@ -18,6 +19,11 @@ from turnback import (
 from turnback.core.errors import PlanError, UnsupportedTypeError
 
 SCHEMA = "a string, n bigint"
+
+
+class Batches(KeyedBatchFunction):
+    def process_batch(self, batch, state):
+        return batch
 
 
 class Keyed(KeyedProcessFunction):
@@ -81,6 +87,19 @@ WRONG = {
         lambda s: s.process(Keyed(), SCHEMA),
         r"Keyed is a KeyedProcessFunction; put key_by\(...\) before process",
     ),
+    "process, keyed batch function": (
+        lambda s: s.process(Batches(), SCHEMA),
+        r"Batches is a KeyedBatchFunction; put key_by\(...\) before process",
+    ),
+    "keyed batches, a class": (
+        lambda s: s.key_by("a").process(Batches, SCHEMA),
+        r"write Batches\(\)",
+    ),
+    "keyed batches without a type": (
+        lambda s: s.key_by("a").process(Batches()),
+        "process needs output_type",
+    ),
+    "map with keyed batches": (lambda s: s.map(Batches(), SCHEMA), "map takes a MapFunction"),
     "process, plain function": (lambda s: s.process(list, SCHEMA), "plain function: use flat_map"),
     "process without a type": (lambda s: s.process(Plain()), "process needs output_type"),
     "keyed process, not keyed": (

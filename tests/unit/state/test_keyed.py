@@ -20,6 +20,9 @@ class EmptyStore:
     def get(self, key):
         return None
 
+    def get_many(self, keys):
+        return [None] * len(keys)
+
     def scan(self, prefix):
         return iter(())
 

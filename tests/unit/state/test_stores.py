@@ -50,6 +50,15 @@ def test_scan_gives_exactly_what_is_below_the_prefix_in_order(make, tmp_path):
     store.close()
 
 
+def test_many_are_got_as_one_by_one(make, tmp_path):
+    store = make(tmp_path / "s")
+    put(store, {b"key-000001": b"1", b"key-000002": b"", b"key-000003": b"3"})
+    asked = [b"key-000003", b"missing", b"key-000002", b"key-000001", b"key-000003"]
+    assert store.get_many(asked) == [b"3", None, b"", b"1", b"3"] == list(map(store.get, asked))
+    assert store.get_many([]) == []
+    store.close()
+
+
 def test_clears_come_before_puts_and_touch_nothing_else(make, tmp_path):
     store = make(tmp_path / "s")
     put(store, {b"a1": b"1", b"a2": b"2", b"b1": b"3"})

@@ -1,0 +1,125 @@
+"""Operators whose functions take whole Arrow batches, without a Python object per element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from turnback.core.errors import ElementTypeError
+from turnback.program.plan import Operator
+from turnback.state.backend import KeyedStateBackend
+from turnback.types.columns import Batch, stream_schema
+from turnback.worker.keyed_columns import BatchState
+from turnback.worker.keys import distinct_key_reader
+from turnback.worker.message import user_error
+from turnback.worker.runners import Runner
+
+MOST_ROWS = 1 << 20
+MOST_BYTES = 64 << 20
+"""What is gathered for one call; a single piece from Spark may be larger."""
+
+
+class BatchRunner(Runner):
+    """Base of the operators that call a function for a batch, and check what it gives."""
+
+    method: ClassVar[str]
+
+    def call(self, elements: int, function: Callable[..., Any], *arguments: Any) -> Batch | None:
+        """What the function makes of a batch; errors name the operator."""
+        op = self.operator
+        assert op.type is not None
+        schema = stream_schema(op.type)
+        tables: list[pa.Table] = []
+        try:
+            result = function(*arguments)
+            whole = result is None or isinstance(result, pa.RecordBatch | pa.Table)
+            for part in [result] if whole else result:
+                if part is not None:
+                    tables.append(self._conform(part, schema))
+        except ElementTypeError:
+            raise
+        except Exception as e:
+            raise user_error(e, op.uid, op.name, batch_of=f"{elements} elements") from e
+        if not sum(t.num_rows for t in tables):
+            return None
+        (combined,) = pa.concat_tables(tables).combine_chunks().to_batches()
+        return Batch(op.type, combined)
+
+    def _conform(self, part: Any, schema: pa.Schema) -> pa.Table:
+        table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
+        if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
+            got = table.column_names if isinstance(table, pa.Table) else repr(table)[:80]
+            raise self._mismatch(f"got {got}, expected the columns {schema.names}")
+        try:
+            table = table.select(schema.names).cast(schema)
+        except (pa.ArrowException, ValueError) as e:
+            raise self._mismatch(str(e)) from None
+        # Its memory may be a NumPy array that the function fills again; the empty part makes
+        # Arrow copy it.
+        return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
+
+    def _mismatch(self, problem: str) -> ElementTypeError:
+        op = self.operator
+        return ElementTypeError(
+            f"operator {op.uid!r} ({op.name}): {self.method} must give Arrow batches or tables of "
+            f"{op.type}: {problem}"
+        )
+
+
+class MapBatchesRunner(BatchRunner):
+    """Arrow in, Arrow out."""
+
+    method = "map_batches"
+
+    def process(self, batch: Batch) -> Batch | None:
+        return self.call(len(batch), self.operator.function, batch.arrow)
+
+
+class KeyedBatchRunner(BatchRunner):
+    """A `KeyedBatchFunction`: gathers the elements of an epoch and processes them at its end.
+
+    Spark hands them over in pieces of some thousand rows, too few to make up for what a call
+    costs.
+    """
+
+    method = "process_batch"
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
+        super().__init__(operator)
+        assert operator.key is not None
+        assert operator.input_type is not None
+        self.backend = backend
+        self.keys = distinct_key_reader(operator.key, operator.input_type, operator.uid)
+        self._gathered: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def begin(self) -> None:
+        super().begin()
+        self._drop()
+
+    def process(self, batch: Batch) -> Batch | None:
+        data = batch.arrow
+        out = None
+        if self._rows + data.num_rows > MOST_ROWS or self._bytes + data.nbytes > MOST_BYTES:
+            out = self.process_rest()
+        self._gathered.append(data)
+        self._rows += data.num_rows
+        self._bytes += data.nbytes
+        return out
+
+    def process_rest(self) -> Batch | None:
+        if not self._rows:
+            return None
+        (data,) = pa.Table.from_batches(self._gathered).combine_chunks().to_batches()
+        self._drop()
+        op = self.operator
+        assert op.input_type is not None
+        keys = self.keys(Batch(op.input_type, data))
+        state = BatchState(op.uid, keys)
+        return self.call(data.num_rows, op.function.process_batch, data, state)
+
+    def _drop(self) -> None:
+        self._gathered.clear()
+        self._rows = self._bytes = 0
