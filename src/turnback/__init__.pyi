@@ -11,6 +11,20 @@ from .config.checkpointing import (
 )
 from .config.restart import RestartStrategies
 from .config.savepoints import SavepointFormat
+from .program.aggregates import (
+    Aggregate,
+    count,
+    count_of,
+    first_of,
+    last_of,
+    list_of,
+    max_of,
+    mean_of,
+    min_of,
+    stddev_of,
+    sum_of,
+    variance_of,
+)
 from .program.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -31,6 +45,7 @@ from .program.functions import (
     ReduceFunction,
     RuntimeContext,
 )
+from .program.groups import Groups
 from .sinks.files import FileSink
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.two_phase import TwoPhaseCommitSink
@@ -39,6 +54,7 @@ from .types.row import Row
 from .types.typeinfo import Types
 
 __all__ = [
+    "Aggregate",
     "AggregateFunction",
     "AggregatingStateDescriptor",
     "CheckpointConfig",
@@ -53,6 +69,7 @@ __all__ = [
     "FileSink",
     "FilterFunction",
     "FlatMapFunction",
+    "Groups",
     "JobClient",
     "KeySelector",
     "KeyedBatchFunction",
@@ -76,5 +93,16 @@ __all__ = [
     "TwoPhaseCommitSink",
     "Types",
     "ValueStateDescriptor",
+    "count",
+    "count_of",
     "diff",
+    "first_of",
+    "last_of",
+    "list_of",
+    "max_of",
+    "mean_of",
+    "min_of",
+    "stddev_of",
+    "sum_of",
+    "variance_of",
 ]

@@ -10,6 +10,7 @@ import duckdb
 import pandas as pd
 import pytest
 
+from engine import test_aggregations as aggregations
 from engine import test_golden as golden
 from engine import test_keyed_state as keyed_state
 from engine import test_restores as restores
@@ -71,6 +72,10 @@ def test_every_kind_of_state(jobs: Jobs, backend: str) -> None:
 def test_odd_keys(jobs: Jobs) -> None:
     """Spark's hash of columns and Python's agree in all types of keys."""
     keyed_state.test_odd_keys_are_told_apart_and_found_again(jobs, "rocksdb")
+
+
+def test_a_declared_aggregation(jobs: Jobs) -> None:
+    aggregations.test_two_key_columns_over_several_epochs(jobs)
 
 
 def test_a_golden_savepoint(jobs: Jobs, tmp_path: Path) -> None:

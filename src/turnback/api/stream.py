@@ -8,6 +8,8 @@ from typing import Any, Self
 
 from turnback.core.errors import PlanError
 from turnback.core.ids import check_uid
+from turnback.program.aggregates import Aggregate
+from turnback.program.aggregation import plan_aggregation
 from turnback.program.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -248,6 +250,16 @@ class DataStream(_Named):
         return KeySpec((), call, (as_type(declared),))
 
 
+class AggregatedStream(DataStream):
+    """What an aggregation gives; its uid is also that of the operator that combines."""
+
+    def uid(self, uid: str) -> Self:
+        """Set the aggregation's identity: by it its state is found again."""
+        (combination,) = super().uid(uid)._node.inputs
+        combination.uid = f"{uid}-combine"
+        return self
+
+
 class KeyedStream(DataStream):
     """A stream whose elements have a key, so that functions on it have state per key."""
 
@@ -264,6 +276,23 @@ class KeyedStream(DataStream):
             function = as_function(func, KeyedProcessFunction, "process")
         type_ = self._output(output_type, None, "process")
         return self._add(NodeKind.KEYED_PROCESS, func, function, type_, self._key)
+
+    def aggregate(self, **aggregates: Aggregate) -> AggregatedStream:
+        """Aggregate the elements of each key: ``aggregate(views=count(), paid=sum_of("amount"))``.
+
+        Gives one row per key that has changed in an epoch: the columns of the key, which is called
+        ``key`` if a function gives it, and the aggregates. Elements are combined before the
+        shuffle, on columns, so this is much faster than a function per element. Aggregates can be
+        added and removed later: a new one counts from then on.
+        """
+        combination, aggregation = plan_aggregation(self.type, self._key, aggregates)
+        node = self._graph.add(
+            NodeKind.COMBINE, "combine", combination.type, (self._node,), function=combination
+        )
+        merged = DataStream(self._graph, node)._add(
+            NodeKind.KEYED_PROCESS, aggregation, aggregation, aggregation.type, aggregation.key
+        )
+        return AggregatedStream(self._graph, merged._node)
 
     def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
         """Combine the elements of each key; gives the combination after every element."""

@@ -35,6 +35,7 @@ class NodeKind(Enum):
     FLAT_MAP = "flat_map"
     FILTER = "filter"
     MAP_BATCHES = "map_batches"
+    COMBINE = "combine"
     PROCESS = "process"
     KEYED_PROCESS = "keyed_process"
     REDUCE = "reduce"

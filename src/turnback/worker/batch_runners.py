@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError
+from turnback.program.graph import KeySpec
 from turnback.program.plan import Operator
-from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch, stream_schema
 from turnback.worker.keyed_columns import BatchState
-from turnback.worker.keys import distinct_key_reader
+from turnback.worker.keys import DistinctKeys, distinct_key_reader
 from turnback.worker.message import user_error
 from turnback.worker.runners import Runner
 
@@ -77,21 +78,17 @@ class MapBatchesRunner(BatchRunner):
         return self.call(len(batch), self.operator.function, batch.arrow)
 
 
-class KeyedBatchRunner(BatchRunner):
-    """A `KeyedBatchFunction`: gathers the elements of an epoch and processes them at its end.
+class GatheringRunner(BatchRunner):
+    """Base of the operators that gather the elements of an epoch, and process them at its end.
 
     Spark hands them over in pieces of some thousand rows, too few to make up for what a call
     costs.
     """
 
-    method = "process_batch"
-
-    def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
+    def __init__(self, operator: Operator, key: KeySpec) -> None:
         super().__init__(operator)
-        assert operator.key is not None
         assert operator.input_type is not None
-        self.backend = backend
-        self.keys = distinct_key_reader(operator.key, operator.input_type, operator.uid)
+        self.keys = distinct_key_reader(key, operator.input_type, operator.uid)
         self._gathered: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
@@ -114,12 +111,41 @@ class KeyedBatchRunner(BatchRunner):
             return None
         (data,) = pa.Table.from_batches(self._gathered).combine_chunks().to_batches()
         self._drop()
-        op = self.operator
-        assert op.input_type is not None
-        keys = self.keys(Batch(op.input_type, data))
-        state = BatchState(op.uid, keys)
-        return self.call(data.num_rows, op.function.process_batch, data, state)
+        assert self.operator.input_type is not None
+        return self.process_gathered(data, self.keys(Batch(self.operator.input_type, data)))
+
+    @abstractmethod
+    def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
+        """Do the operator's work on all elements so far, which have these keys."""
 
     def _drop(self) -> None:
         self._gathered.clear()
         self._rows = self._bytes = 0
+
+
+class KeyedBatchRunner(GatheringRunner):
+    """A `KeyedBatchFunction`."""
+
+    method = "process_batch"
+
+    def __init__(self, operator: Operator) -> None:
+        assert operator.key is not None
+        super().__init__(operator, operator.key)
+
+    def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
+        op = self.operator
+        state = BatchState(op.uid, keys)
+        return self.call(data.num_rows, op.function.process_batch, data, state)
+
+
+class CombineRunner(GatheringRunner):
+    """The part of an aggregation that comes before the shuffle."""
+
+    method = "combine"
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator, operator.function.key)
+
+    def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
+        combine = self.operator.function.combine
+        return self.call(data.num_rows, combine, data, keys.column, keys.index)

@@ -21,7 +21,7 @@ from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.keys import partition_of
 from turnback.types.typeinfo import TypeInfo
-from turnback.worker.batch_runners import KeyedBatchRunner, MapBatchesRunner
+from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
 from turnback.worker.context import SinkWriters, TaskContext
 from turnback.worker.keys import key_reader
 from turnback.worker.local_state import LocalState
@@ -126,7 +126,7 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runne
     if operator.kind is NodeKind.REDUCE:
         return ReduceRunner(operator, backend)
     if isinstance(operator.function, KeyedBatchFunction):
-        return KeyedBatchRunner(operator, backend)
+        return KeyedBatchRunner(operator)
     return KeyedProcessRunner(operator, backend)
 
 
@@ -136,6 +136,7 @@ _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.FLAT_MAP: FlatMapRunner,
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
+    NodeKind.COMBINE: CombineRunner,
     NodeKind.PROCESS: FlatMapRunner,
 }
 

@@ -15,6 +15,9 @@ from turnback import (
     ProcessFunction,
     ReduceFunction,
     Types,
+    count,
+    mean_of,
+    sum_of,
 )
 from turnback.core.errors import PlanError, UnsupportedTypeError
 
@@ -107,6 +110,24 @@ WRONG = {
         "takes a KeyedProcessFunction or a function, got Plain",
     ),
     "keyed process, a class": (lambda s: s.key_by("a").process(Keyed, SCHEMA), r"write Keyed\(\)"),
+    "aggregate nothing": (lambda s: s.key_by("a").aggregate(), r"such as n=count\(\)"),
+    "aggregate a name": (
+        lambda s: s.key_by("a").aggregate(n="count"),
+        r"n='count' is no aggregate; write for example n=count\(\)",
+    ),
+    "aggregate a function": (lambda s: s.key_by("a").aggregate(n=count), "is no aggregate"),
+    "aggregate no column": (
+        lambda s: s.key_by("a").aggregate(x=sum_of("nn")),
+        r"x: there is no column 'nn'; there are \[",
+    ),
+    "aggregate the key": (
+        lambda s: s.key_by("a").aggregate(a=count()),
+        "'a' is the name of the key",
+    ),
+    "aggregate text": (
+        lambda s: s.key_by("a").aggregate(x=sum_of("a")),
+        "x: column 'a' of type string holds no numbers",
+    ),
     "reduce with a map": (lambda s: s.key_by("a").reduce(Same()), "reduce takes a ReduceFunction"),
     "key_by nothing": (lambda s: s.key_by(), "key_by needs at least one column"),
     "key_by unknown column": (lambda s: s.key_by("b"), r"no column 'b'; there are \['a', 'n'\]"),
@@ -173,6 +194,21 @@ def test_types_that_do_not_change(stream):
         stream.map_batches(lambda b: b),
     ):
         assert same.type == stream.type
+
+
+def test_the_type_of_an_aggregation(stream):
+    def of(keyed):
+        return keyed.aggregate(n=count(), m=mean_of("n")).type
+
+    results = [Types.LONG(), Types.DOUBLE()]
+    assert of(stream.key_by("a")) == Types.ROW_NAMED(["a", "n", "m"], [Types.STRING(), *results])
+    by_function = stream.key_by(lambda row: row.n % 2, key_type=int)
+    assert of(by_function) == Types.ROW_NAMED(["key", "n", "m"], [Types.LONG(), *results])
+
+
+def test_an_aggregation_has_one_uid(stream):
+    aggregated = stream.key_by("a").aggregate(x=count()).uid("mine").name("x")
+    assert (aggregated._node.uid, aggregated._node.inputs[0].uid) == ("mine", "mine-combine")
 
 
 def test_names_and_prints(stream, tmp_path):

@@ -1,0 +1,318 @@
+"""Declared aggregates: what a stream is aggregated to, computed on columns.
+
+An aggregate is combined in the tasks that have the elements, so that one row per key and task goes
+through the shuffle, and merged into the accumulator that is the state of its key. All of it works
+on Arrow columns, divided into groups.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from turnback.core.errors import ElementTypeError, PlanError
+from turnback.program.groups import Groups
+from turnback.types.typeinfo import (
+    BasicTypeInfo,
+    DecimalTypeInfo,
+    ListTypeInfo,
+    RowTypeInfo,
+    TypeInfo,
+    Types,
+)
+
+_MAX_LONG = float(1 << 63)
+_MAX_DECIMAL = 1e38
+
+
+class Aggregate(ABC):
+    """One column of a declared aggregation; subclass it for your own.
+
+    Both `combine` and `merge` have to be associative: how elements are divided into tasks and
+    epochs must not matter. Nothing may depend on the order of elements that is not in a column.
+
+    Attributes:
+        columns: The columns it reads.
+    """
+
+    columns: tuple[str, ...] = ()
+
+    @abstractmethod
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        """The types of the accumulator, which is the state, and of the result.
+
+        Raise `PlanError` for columns that it cannot aggregate.
+        """
+
+    @abstractmethod
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        """The accumulator of the elements of each group."""
+
+    @abstractmethod
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        """One accumulator for those of each group, earlier ones first; none of them is null."""
+
+    def result(self, accumulators: pa.Array) -> pa.Array:
+        """What comes out, for each accumulator."""
+        return accumulators
+
+
+class _Count(Aggregate):
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns
+
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        return Types.LONG(), Types.LONG()
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        return groups.counts(columns[0]) if columns else groups.sizes()
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        return groups.sum(accumulators)
+
+
+class _OfColumn(Aggregate):
+    """An aggregate of the values of one column."""
+
+    def __init__(self, column: str) -> None:
+        self.columns = (column,)
+
+
+class _Sum(_OfColumn):
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        kind = _numeric(self, columns[0])
+        if isinstance(kind, DecimalTypeInfo):
+            total: TypeInfo = DecimalTypeInfo(38, kind.scale)
+        else:
+            total = Types.DOUBLE() if _is_floating(kind) else Types.LONG()
+        return total, total
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        return self._sum(groups, columns[0])
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        return self._sum(groups, accumulators)
+
+    def _sum(self, groups: Groups, values: pa.Array) -> pa.Array:
+        total = groups.sum(values)
+        if not pa.types.is_floating(total.type):
+            about = pc.max(pc.abs(groups.sum(values.cast(pa.float64(), safe=False)))).as_py()
+            if (about or 0) >= (_MAX_DECIMAL if pa.types.is_decimal(total.type) else _MAX_LONG):
+                raise ElementTypeError(
+                    f"the sum of column {self.columns[0]!r} does not fit {total.type}; map the "
+                    "column to double first"
+                )
+        return total
+
+
+class _Extreme(_OfColumn):
+    def __init__(self, column: str, which: Callable[[Groups, pa.Array], pa.Array]) -> None:
+        super().__init__(column)
+        self._which = which
+
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        if not _is_ordered(columns[0]):
+            raise PlanError(f"values of type {columns[0]} have no order")
+        return columns[0], columns[0]
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        return self._which(groups, columns[0])
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        return self._which(groups, accumulators)
+
+
+_MEAN = RowTypeInfo(("n", "total"), (Types.LONG(), Types.DOUBLE()))
+
+
+class _Mean(_OfColumn):
+    """Count and sum: the mean of whole numbers is exact."""
+
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        _numeric(self, columns[0])
+        return _MEAN, Types.DOUBLE()
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        total = groups.sum(columns[0].cast(pa.float64(), safe=False)).fill_null(0.0)
+        return _struct([groups.counts(columns[0]), total], _MEAN)
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        return _struct([groups.sum(field) for field in accumulators.flatten()], _MEAN)
+
+    def result(self, accumulators: pa.Array) -> pa.Array:
+        n, total = accumulators.flatten()
+        return pc.divide(total, pc.if_else(pc.equal(n, 0), None, n).cast(pa.float64()))
+
+
+def _struct(columns: list[pa.Array], type_: RowTypeInfo, mask: pa.Array | None = None) -> pa.Array:
+    return pa.StructArray.from_arrays(columns, fields=list(type_.arrow()), mask=mask)
+
+
+_MOMENTS = RowTypeInfo(("n", "mean", "m2"), (Types.LONG(), Types.DOUBLE(), Types.DOUBLE()))
+
+
+class _Moments(_OfColumn):
+    """Count, mean and sum of squared differences from it, which do not lose digits as sums do."""
+
+    def __init__(self, column: str, result: Callable[[Any, Any, Any], Any]) -> None:
+        super().__init__(column)
+        self._result = result
+
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        _numeric(self, columns[0])
+        return _MOMENTS, Types.DOUBLE()
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        valid = np.asarray(columns[0].is_valid())
+        values = columns[0].drop_null().cast(pa.float64(), safe=False).to_numpy()
+        ones = np.ones(len(values))
+        return self._joined(groups.index[valid], groups.count, ones, values, np.zeros(len(values)))
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        n, mean, m2 = (field.to_numpy(zero_copy_only=False) for field in accumulators.flatten())
+        return self._joined(groups.index, groups.count, n, mean, m2)
+
+    def _joined(self, index: Any, count: int, n: Any, mean: Any, m2: Any) -> pa.Array:
+        total = np.bincount(index, n, count)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = np.bincount(index, n * mean, count) / total
+        spread = np.bincount(index, m2 + n * (mean - means[index]) ** 2, count)
+        missing = total == 0
+        columns = [total.astype(np.int64), np.where(missing, 0.0, means), spread.astype(float)]
+        return _struct([pa.array(column) for column in columns], _MOMENTS, pa.array(missing))
+
+    def result(self, accumulators: pa.Array) -> pa.Array:
+        n, mean, m2 = (field.fill_null(0).to_numpy() for field in accumulators.flatten())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = self._result(n, mean, m2)
+        undefined = (n == 0) | (np.isnan(values) & ~np.isnan(m2) & ~np.isnan(mean))
+        return pa.array(values, pa.float64(), mask=undefined)
+
+
+def _variance(n: Any, mean: Any, m2: Any) -> Any:
+    return np.where(n > 1, m2 / (n - 1), np.nan)
+
+
+def _stddev(n: Any, mean: Any, m2: Any) -> Any:
+    return np.sqrt(_variance(n, mean, m2))
+
+
+class _End(Aggregate):
+    """The value of the element that comes first or last by another column."""
+
+    def __init__(self, column: str, by: str, *, last: bool) -> None:
+        self.columns = (column, by)
+        self._last = last
+
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        if not _is_ordered(columns[1]):
+            raise PlanError(f"by={self.columns[1]!r}: values of type {columns[1]} have no order")
+        return RowTypeInfo(("by", "value"), (columns[1], columns[0])), columns[0]
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        values, by = columns
+        rows = pa.StructArray.from_arrays([by, values], ["by", "value"])
+        return self._pick(groups, rows, by)
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        return self._pick(groups, accumulators, accumulators.field(0))
+
+    def _pick(self, groups: Groups, rows: pa.Array, by: pa.Array) -> pa.Array:
+        return groups.last(rows, by) if self._last else groups.first(rows, by)
+
+    def result(self, accumulators: pa.Array) -> pa.Array:
+        return accumulators.flatten()[1]
+
+
+class _Collected(_OfColumn):
+    def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
+        collected = ListTypeInfo(columns[0])
+        return collected, collected
+
+    def combine(self, groups: Groups, *columns: pa.Array) -> pa.Array:
+        return groups.lists(columns[0])
+
+    def merge(self, groups: Groups, accumulators: pa.Array) -> pa.Array:
+        return groups.joined(accumulators)
+
+
+# -- what users write
+
+
+def count() -> Aggregate:
+    """The number of elements."""
+    return _Count()
+
+
+def count_of(column: str) -> Aggregate:
+    """The number of values of a column that are not null."""
+    return _Count(column)
+
+
+def sum_of(column: str) -> Aggregate:
+    """The sum of a column; null until it has a value."""
+    return _Sum(column)
+
+
+def min_of(column: str) -> Aggregate:
+    """The least value of a column."""
+    return _Extreme(column, Groups.min)
+
+
+def max_of(column: str) -> Aggregate:
+    """The greatest value of a column."""
+    return _Extreme(column, Groups.max)
+
+
+def mean_of(column: str) -> Aggregate:
+    """The mean of a column."""
+    return _Mean(column)
+
+
+def variance_of(column: str) -> Aggregate:
+    """The variance of a column as a sample, as Spark's `variance`; null below two values."""
+    return _Moments(column, _variance)
+
+
+def stddev_of(column: str) -> Aggregate:
+    """The standard deviation of a column as a sample, as Spark's `stddev`."""
+    return _Moments(column, _stddev)
+
+
+def first_of(column: str, *, by: str) -> Aggregate:
+    """The value of a column in the element with the least `by`; of several, any of them."""
+    return _End(column, by, last=False)
+
+
+def last_of(column: str, *, by: str) -> Aggregate:
+    """The value of a column in the element with the greatest `by`; of several, any of them."""
+    return _End(column, by, last=True)
+
+
+def list_of(column: str) -> Aggregate:
+    """All values of a column; each epoch writes the whole list of every key that has changed."""
+    return _Collected(column)
+
+
+def _numeric(aggregate: Aggregate, type_: TypeInfo) -> TypeInfo:
+    numbers = ("byte", "short", "int", "long", "float", "double")
+    if isinstance(type_, DecimalTypeInfo):
+        return type_
+    if isinstance(type_, BasicTypeInfo) and type_.name in numbers:
+        return type_
+    raise PlanError(f"column {aggregate.columns[0]!r} of type {type_} holds no numbers")
+
+
+def _is_floating(type_: TypeInfo) -> bool:
+    return isinstance(type_, BasicTypeInfo) and type_.name in ("float", "double")
+
+
+def _is_ordered(type_: TypeInfo) -> bool:
+    return isinstance(type_, DecimalTypeInfo) or (
+        isinstance(type_, BasicTypeInfo) and type_.name not in ("pickled", "big_int")
+    )
