@@ -14,7 +14,7 @@ from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.functions import KeyedBatchFunction, declared_states
 from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
 
 class Routing(Enum):
@@ -109,12 +109,18 @@ class Level:
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """A source; `dataframe` never leaves the driver."""
+    """A source; `dataframe` never leaves the driver.
+
+    Attributes:
+        type: Type of its elements.
+        read: Type of what is read of them: without columns that no operator needs.
+    """
 
     id: int
     uid: str
     name: str
     type: TypeInfo
+    read: TypeInfo
     dataframe: Any
 
 
@@ -246,6 +252,7 @@ class _Cut:
         self.edges: list[tuple[Node, Node]] = []
         for node in self.nodes:
             self._assign(node)
+        self.read = {n.id: self._needed(n) for n in self.nodes if n.kind is NodeKind.SOURCE}
 
     def plan(self, warnings: tuple[str, ...]) -> Plan:
         channels = self._channels()
@@ -258,7 +265,7 @@ class _Cut:
                 for c in channels
             ]
         sources = tuple(
-            SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), n.function)
+            SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), self.read[n.id], n.function)
             for n in self.nodes
             if n.kind is NodeKind.SOURCE
         )
@@ -299,7 +306,7 @@ class _Cut:
                 i,
                 producer_id,
                 tuple(consumers),
-                _typed(by_id[producer_id]),
+                self._type(by_id[producer_id]),
                 key,
                 parallelism,
                 self.level[producer_id],
@@ -310,6 +317,23 @@ class _Cut:
                 shapes.items()
             )
         ]
+
+    def _needed(self, source: Node) -> TypeInfo:
+        """The columns of a source that are read, if all who read it say which they need."""
+        type, needed = _typed(source), set[str]()
+        for producer, consumer in self.edges:
+            if producer is source:
+                columns = _columns_read(consumer)
+                if columns is None or not isinstance(type, RowTypeInfo):
+                    return type
+                needed |= columns
+        if not isinstance(type, RowTypeInfo):
+            return type
+        names, types = zip(*(field for field in type.fields() if field[0] in needed), strict=True)
+        return RowTypeInfo(names, types)
+
+    def _type(self, node: Node) -> TypeInfo:
+        return self.read.get(node.id) or _typed(node)
 
     def _native(self, channels: list[Channel]) -> bool:
         """Whether the first level would only pass rows on, which Spark does by itself."""
@@ -345,8 +369,8 @@ class _Cut:
             node.name,
             node.kind,
             None if node.kind is NodeKind.SOURCE else node.function,
-            node.type,
-            _typed(node.inputs[0]) if node.inputs else None,
+            self.read.get(node.id, node.type),
+            self._type(node.inputs[0]) if node.inputs else None,
             node.key,
             self.parallelism[node.id] or self.default,
             consumers,
@@ -360,6 +384,16 @@ def _producers(node: Node) -> list[Node]:
     for each in node.inputs:
         producers += _producers(each) if each.kind is NodeKind.UNION else [each]
     return producers
+
+
+def _columns_read(node: Node) -> set[str] | None:
+    """The columns of its input that an operator reads; None for all of them."""
+    if node.kind is not NodeKind.COMBINE or node.inputs[0].kind is NodeKind.UNION:
+        return None
+    key, aggregates = node.function.key, node.function.aggregates.values()
+    if key.function is not None:
+        return None
+    return {*key.columns, *(column for each in aggregates for column in each.columns)}
 
 
 def _typed(node: Node) -> TypeInfo:

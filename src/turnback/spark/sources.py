@@ -174,7 +174,7 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
 
 def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
     columns, span = nulls(layout), layout.spans[channel]
-    for i, (name, _) in enumerate(stream_columns(source.type)):
+    for i, (name, _) in enumerate(stream_columns(source.read)):
         column = F.col(quote_name(name))
         columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe

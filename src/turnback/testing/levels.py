@@ -65,8 +65,10 @@ class Levels:
         channels = {channel.producer: channel.id for channel in layout.channels}
         tasks: Partitions = {}
         for source in self._plan.sources:
+            columns = [name for name, _ in stream_columns(source.read)]
             for batch in inputs.get(source.uid, ()):
-                tasks[len(tasks)] = [layout.pack(channels[source.id], batch, None)]
+                needed = batch.select(columns)
+                tasks[len(tasks)] = [layout.pack(channels[source.id], needed, None)]
         return tasks
 
     def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:

@@ -210,7 +210,7 @@ def source_layout(plan: Plan) -> RowLayout:
     if plan.native:
         return RowLayout(tuple(w for w in plan.channels if w.first_level == -1))
     return RowLayout(
-        tuple(Channel(i, s.id, (s.id,), s.type, None, 1, -1, 0) for i, s in enumerate(plan.sources))
+        tuple(Channel(i, s.id, (s.id,), s.read, None, 1, -1, 0) for i, s in enumerate(plan.sources))
     )
 
 

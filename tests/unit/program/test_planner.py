@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 from local_engine import collected, environment, source
-from turnback import KeyedProcessFunction
+from turnback import KeyedProcessFunction, count, sum_of
 from turnback.program.plan import Plan, Routing
 
 SCHEMA = "a string, n bigint"
@@ -139,3 +139,24 @@ def test_plans_can_be_pickled_without_their_sources():
     levels = pickle.loads(pickle.dumps(plan.levels))
     assert [[op.uid for op in level.operators] for level in levels] == [["p", "out"]]
     assert plan.sources[0].uid == "s"
+
+
+def test_only_columns_that_aggregates_need_are_read():
+    def read(*also, keyed=lambda s: s.key_by("k")):
+        env = environment()
+        stream = source(env, "s", "k string, a bigint, b bigint, c bigint")
+        collected(keyed(stream).aggregate(n=count(), total=sum_of("b")).uid("agg"), "out")
+        for branch in also:
+            collected(branch(stream), "other")
+        plan = env.plan()
+        operator = next(op for op in plan.operators() if op.uid == "s")
+        assert operator.type == plan.sources[0].read
+        return list(plan.sources[0].read.names)
+
+    everything = ["k", "a", "b", "c"]
+    assert read() == ["k", "b"]
+    assert read(lambda s: s.key_by("a").aggregate(n=count()).uid("too")) == ["k", "a", "b"]
+    assert read(lambda s: s.filter(bool)) == everything
+    assert read(keyed=lambda s: s.key_by(lambda row: row.k, key_type=str)) == everything
+    assert read(keyed=lambda s: s.union(s).key_by("k")) == everything
+    assert read(keyed=lambda s: s.filter(bool).key_by("k")) == everything
