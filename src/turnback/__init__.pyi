@@ -32,6 +32,7 @@ from .program.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
+from .program.distinct import approx_distinct_of
 from .program.functions import (
     AggregateFunction,
     FilterFunction,
@@ -93,6 +94,7 @@ __all__ = [
     "TwoPhaseCommitSink",
     "Types",
     "ValueStateDescriptor",
+    "approx_distinct_of",
     "count",
     "count_of",
     "diff",
