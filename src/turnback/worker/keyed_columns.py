@@ -126,7 +126,12 @@ def _as_array(values: Any) -> pa.Array:
     else:
         raise ElementTypeError(f"expected a column, got {short_repr(values)}")
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    return array.dictionary_decode() if is_.is_dictionary(array.type) else array
+    if not is_.is_dictionary(array.type):
+        return array
+    entries = array.dictionary
+    if is_.is_string_view(entries.type):  # Polars' categories, from which Arrow cannot take
+        entries = entries.cast(pa.string())
+    return entries.take(array.indices)
 
 
 def _structs(fields: Mapping[str, Any], kind: RowTypeInfo, nulls: pa.Array | None) -> pa.Array:
