@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError
+from turnback.program.functions import KeyedColumns
 from turnback.program.plan import Operator
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch, stream_schema
@@ -117,7 +118,7 @@ class KeyedBatchRunner(BatchRunner):
         op = self.operator
         assert op.input_type is not None
         keys = self.keys(Batch(op.input_type, data))
-        state = BatchState(op.uid, keys)
+        state: KeyedColumns = BatchState(op.uid, keys)
         return self.call(data.num_rows, op.function.process_batch, data, state)
 
     def _drop(self) -> None:
