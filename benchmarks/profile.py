@@ -1,7 +1,7 @@
 """Where does the time of an epoch go? Turnback on RocksDB, the throughput data, epoch by epoch.
 
-Runs the counting job twice: as it is, and with a function that does nothing, which leaves Spark's
-share (reading, shuffle, Arrow) and the fixed cost of an epoch.
+Runs the counting job as it is, with functions over whole batches, and with one that does nothing,
+which leaves Spark's share (reading, shuffle, Arrow) and the fixed cost of an epoch.
 """
 
 from __future__ import annotations
@@ -14,17 +14,54 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from benchmarks.engines import spark_query, spark_session
 from benchmarks.engines.turnback_job import Count
 from benchmarks.generate import prepare
 from benchmarks.run import CACHE
 from benchmarks.table import table
 from benchmarks.workload import PARALLELISM, Workload
-from turnback import DiscardSink, KeyedProcessFunction, Row, StreamExecutionEnvironment
+from turnback import (
+    DiscardSink,
+    KeyedBatchFunction,
+    KeyedColumns,
+    KeyedProcessFunction,
+    Row,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
 from turnback.spark.engine import SparkEpochInput
 from turnback.worker.message import Barrier
 
 WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=12, warmup_batches=6)
+
+
+class BatchCount(KeyedBatchFunction):
+    """Gives what `Count` gives: every record with its number."""
+
+    count = ValueStateDescriptor("count", int)
+
+    def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.Table:
+        before = state.read(self.count).fill_null(0).to_numpy()
+        sizes = np.bincount(state.index)
+        order = np.argsort(state.index, kind="stable")
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        state.write(self.count, before + sizes)
+        return pa.table({"post": batch["post"], "n": before[state.index] + numbers + 1})
+
+
+class BatchTotals(KeyedBatchFunction):
+    """Gives every key of an epoch once, with its count."""
+
+    count = ValueStateDescriptor("count", int)
+
+    def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.Table:
+        counts = state.read(self.count).fill_null(0).to_numpy() + np.bincount(state.index)
+        state.write(self.count, counts)
+        return pa.table({"post": state.keys, "n": counts})
 
 
 class Nothing(KeyedProcessFunction):
@@ -48,7 +85,9 @@ class Stopwatch:
         return barriers
 
 
-def measure(spark: Any, files: str, function: KeyedProcessFunction) -> tuple[str, ...]:
+def measure(
+    spark: Any, files: str, function: KeyedProcessFunction | KeyedBatchFunction
+) -> tuple[str, ...]:
     watch = Stopwatch()
     SparkEpochInput.run = lambda *arguments: watch(*arguments)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as root:
@@ -70,7 +109,8 @@ def main() -> int:
     dataset = prepare(WORKLOAD, CACHE)
     with tempfile.TemporaryDirectory() as scratch:
         spark = spark_session.start("turnback-profile", Path(scratch))
-        rows = [measure(spark, dataset.batch_files, f) for f in (Count(), Nothing())]
+        functions = (Count(), BatchCount(), BatchTotals(), Nothing())
+        rows = [measure(spark, dataset.batch_files, f) for f in functions]
         spark.stop()
     print(f"{WORKLOAD.batch_records:,} records an epoch, median of the epochs after the first six.")
     print("In the slowest task: open (state to the last epoch), process, snapshot.\n")

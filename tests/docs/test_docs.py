@@ -21,6 +21,12 @@ def test_the_readme_shows_the_example_as_it_is():
     assert shown in (ROOT / "examples" / "social_media.py").read_text()
 
 
+def test_the_howto_shows_the_features_as_they_are():
+    shown = [block for block in blocks(ROOT / "docs" / "howto.md", "python") if "class" in block]
+    assert len(shown) == 1
+    assert shown[0] in (ROOT / "examples" / "features.py").read_text()
+
+
 @pytest.mark.timeout(300)
 def test_the_tutorial_runs(tmp_path):
     script = tmp_path / "tutorial.py"

@@ -266,7 +266,7 @@ def test_the_example_and_the_page(tmp_path: Path) -> None:
     page = (EXAMPLES.parent / "docs" / "testing.md").read_text()
     shown = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "test_page.py").write_text("\n\n".join(shown))
-    files = [str(EXAMPLES / "test_social_media.py"), str(tmp_path / "test_page.py")]
+    files = [*map(str, sorted(EXAMPLES.glob("test_*.py"))), str(tmp_path / "test_page.py")]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files],
         cwd=tmp_path,
@@ -274,7 +274,7 @@ def test_the_example_and_the_page(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stdout
-    assert "11 passed" in done.stdout
+    assert "15 passed" in done.stdout
 
 
 def test_the_page_names_every_point() -> None:

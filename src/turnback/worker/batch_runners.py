@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError
+from turnback.program.functions import KeyedColumns
 from turnback.program.graph import KeySpec
 from turnback.program.plan import Operator
 from turnback.types.columns import Batch, stream_schema
@@ -134,7 +135,7 @@ class KeyedBatchRunner(GatheringRunner):
 
     def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
         op = self.operator
-        state = BatchState(op.uid, keys)
+        state: KeyedColumns = BatchState(op.uid, keys)
         return self.call(data.num_rows, op.function.process_batch, data, state)
 
 

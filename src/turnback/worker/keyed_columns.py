@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.types as is_
 
 from turnback.core.errors import ElementTypeError, StateError
 from turnback.state.values import SingleState
@@ -107,9 +108,9 @@ def _as_column(values: Any, kind: TypeInfo) -> pa.Array:
     if isinstance(values, Mapping) and isinstance(kind, RowTypeInfo):
         return _structs(dict(values), kind, None)
     array = _as_array(values)
-    if pa.types.is_null(array.type):
+    if is_.is_null(array.type):
         return pa.nulls(len(array), kind.arrow())
-    if isinstance(kind, RowTypeInfo) and pa.types.is_struct(array.type):
+    if isinstance(kind, RowTypeInfo) and is_.is_struct(array.type):
         fields = dict(zip([f.name for f in array.type], array.flatten(), strict=True))
         return _structs(fields, kind, array.is_null() if array.null_count else None)
     return _cast(array, kind)
@@ -125,7 +126,12 @@ def _as_array(values: Any) -> pa.Array:
     else:
         raise ElementTypeError(f"expected a column, got {short_repr(values)}")
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+    if not is_.is_dictionary(array.type):
+        return array
+    entries = array.dictionary
+    if is_.is_string_view(entries.type):  # Polars' categories, from which Arrow cannot take
+        entries = entries.cast(pa.string())
+    return entries.take(array.indices)
 
 
 def _structs(fields: Mapping[str, Any], kind: RowTypeInfo, nulls: pa.Array | None) -> pa.Array:
@@ -146,8 +152,8 @@ def _structs(fields: Mapping[str, Any], kind: RowTypeInfo, nulls: pa.Array | Non
 def _cast(array: pa.Array, kind: TypeInfo) -> pa.Array:
     """Widen and narrow where nothing is lost; Arrow alone would also read numbers out of text."""
     wanted = kind.arrow()
-    if _family(array.type) != _family(wanted):
-        raise ElementTypeError(f"got {array.type}, expected {kind}")
+    if not _is_like(array.type, wanted):
+        raise ElementTypeError(f"got a column of {array.type}, expected {wanted}")
     column = array.cast(wanted)
     if kind == BasicTypeInfo("float"):
         became_infinite = pc.and_(pc.is_inf(column), pc.is_finite(array))
@@ -156,16 +162,37 @@ def _cast(array: pa.Array, kind: TypeInfo) -> pa.Array:
     return column
 
 
-def _family(arrow: pa.DataType) -> str:
-    is_ = pa.types
-    if is_.is_integer(arrow) or is_.is_floating(arrow) or is_.is_decimal(arrow):
-        return "number"
-    if is_.is_string(arrow) or is_.is_large_string(arrow) or is_.is_string_view(arrow):
-        return "text"
-    if is_.is_binary(arrow) or is_.is_large_binary(arrow) or is_.is_binary_view(arrow):
-        return "bytes"
-    if is_.is_date(arrow) or is_.is_timestamp(arrow):
-        return "date"
-    if is_.is_list(arrow) or is_.is_large_list(arrow):
-        return "list"
-    return str(arrow.id)
+def _is_like(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether one type holds the same kind of values as the other, in whatever width."""
+    if is_.is_null(given):
+        return True
+    if _is_list(given) and _is_list(wanted):
+        return _is_like(given.value_type, wanted.value_type)
+    if is_.is_map(given) and is_.is_map(wanted):
+        same_keys = _is_like(given.key_type, wanted.key_type)
+        return same_keys and _is_like(given.item_type, wanted.item_type)
+    if is_.is_struct(given) and is_.is_struct(wanted):
+        fields = {field.name: field.type for field in given}
+        return fields.keys() == {field.name for field in wanted} and all(
+            _is_like(fields[field.name], field.type) for field in wanted
+        )
+    if is_.is_integer(given) and is_.is_decimal(wanted):
+        return True
+    if is_.is_timestamp(given) and is_.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    return any(test(given) and test(wanted) for test in _ALIKE)
+
+
+def _is_list(arrow: pa.DataType) -> bool:
+    return bool(is_.is_list(arrow) or is_.is_large_list(arrow))
+
+
+_ALIKE: tuple[Callable[[pa.DataType], bool], ...] = (
+    lambda t: is_.is_integer(t) or is_.is_floating(t),
+    lambda t: is_.is_string(t) or is_.is_large_string(t) or is_.is_string_view(t),
+    lambda t: is_.is_binary(t) or is_.is_large_binary(t) or is_.is_binary_view(t),
+    is_.is_boolean,
+    is_.is_decimal,
+    is_.is_date,
+    is_.is_time,
+)

@@ -22,7 +22,9 @@ from turnback.worker.keyed_columns import BatchState
 from turnback.worker.keys import DistinctKeys
 
 KEYS = ["a", "b", "c"]
+CATEGORIES = pa.DictionaryArray.from_arrays([1, 0, None], pa.array(["", "é"], pa.string_view()))
 STATS = "n bigint, mean double"
+MAPS = pa.array([[("a", 1), ("b", None)], [], None], pa.map_(pa.string(), pa.int32()))
 
 
 @pytest.fixture
@@ -149,6 +151,8 @@ def test_only_some_keys_are_written(backend, columns, where):
         ("string", pa.array(["é", "", None], pa.large_string())),
         ("string", pa.array(["é", "", None], pa.string_view())),
         ("string", pd.Series(["é", "", None])),
+        ("string", pd.Series(["é", "", None], dtype="category")),
+        ("string", CATEGORIES),
         ("binary", pa.array([b"a", b"", None], pa.large_binary())),
         ("boolean", np.array([True, False, True])),
         ("float", np.array([0.1, np.inf, 3e38])),
@@ -160,6 +164,9 @@ def test_only_some_keys_are_written(backend, columns, where):
         ("timestamp", pd.Series(pd.to_datetime(["2024-02-29"] * 3, utc=True))),
         ("timestamp", [datetime(2024, 1, 1, tzinfo=UTC), None, None]),
         ("array<bigint>", pa.array([[1, None], [], None])),
+        ("array<struct<a: int>>", pa.array([[{"a": 1}, None], [], None])),
+        ("map<string, bigint>", MAPS),
+        ("decimal(38,0)", pa.array([1, -1, 2**62])),
         ("struct<a: struct<b: int>>", pa.array([{"a": {"b": 1}}, {"a": None}, None])),
     ],
     ids=named,
@@ -167,7 +174,8 @@ def test_only_some_keys_are_written(backend, columns, where):
 def test_every_type_comes_back_in_this_epoch_and_in_the_next(tmp_path, columns, kind, values):
     job = FakeJob("hashmap", tmp_path, [ValueStateDescriptor("s", as_type(kind))])
     job.one("a", lambda h: columns.write(h["s"], values))
-    expected = pa.array(values, as_type(kind).arrow()).to_pylist()
+    given = values if values is CATEGORIES else pa.array(values, as_type(kind).arrow())
+    expected = given.to_pylist()
     for wrote_before in (False, True):
         if wrote_before:
             job.one("a", lambda h: columns.write(h["s"], columns.read(h["s"])))
@@ -188,19 +196,31 @@ def test_every_type_comes_back_in_this_epoch_and_in_the_next(tmp_path, columns, 
         ("bigint", {3, 4, 5}, "expected a column, got {3, 4, 5}"),
         ("bigint", {"n": [1, 2, 3]}, "expected a column, got {'n'"),
         ("bigint", ["x", "y", "z"], "'x' of class str does not fit"),
-        ("bigint", pa.array(["1", "2", "3"]), "got string, expected bigint"),
-        ("bigint", np.array([True, False, True]), "got bool, expected bigint"),
+        ("bigint", pa.array(["1", "2", "3"]), "got a column of string, expected int64"),
+        ("bigint", np.array([True, False, True]), "got a column of bool, expected int64"),
         ("bigint", np.array([0.5, 1.0, 2.0]), "truncated"),
         ("int", np.array([0, 0, 2**31]), "not in range"),
         ("float", np.array([0, 0, 1e39]), "too large for 32 bits"),
-        ("string", pa.array([1, 2, 3]), "got int64, expected string"),
-        ("array<bigint>", pa.array([1, 2, 3]), "got int64, expected array"),
+        ("string", pa.array([1, 2, 3]), "got a column of int64, expected string"),
+        ("array<bigint>", pa.array([1, 2, 3]), "got a column of int64, expected list"),
+        ("array<bigint>", pa.array([["1"], [], None]), "got a column of list<.*string"),
+        ("array<struct<a: int>>", pa.array([[{"b": 1}]] * 3), "got a column of list<.*struct"),
+        (
+            "map<string, bigint>",
+            MAPS.cast(pa.map_(pa.string(), pa.string())),
+            "got a column of map",
+        ),
+        ("double", pa.array([Decimal(1)] * 3), "got a column of decimal128"),
+        ("decimal(10,2)", np.array([0.1, 0.2, 0.3]), "got a column of double"),
+        ("date", np.zeros(3, "M8[us]"), "got a column of timestamp"),
+        ("timestamp", np.zeros(3, "M8[us]"), r"expected timestamp\[us, tz=UTC\]"),
+        ("timestamp_ntz", np.zeros(3, "M8[ns]") + 1, "would lose data"),
         (STATS, [1, 2, 3], "expected a row, a tuple or a dict"),
-        (STATS, pa.array([1, 2, 3]), "got int64, expected struct"),
+        (STATS, pa.array([1, 2, 3]), "got a column of int64, expected struct"),
         (STATS, {"n": [1, 2, 3]}, r"got the fields \['n'\], expected \['n', 'mean'\]"),
         (STATS, {"n": [1], "mean": [1.0, 2.0]}, r"different lengths: \{'n': 1, 'mean': 2\}"),
         (STATS, {"n": ["x"] * 3, "mean": [1.0] * 3}, "field 'n': 'x' of class str"),
-        (STATS, {"n": pa.array(["x"] * 3), "mean": [1.0] * 3}, "field 'n': got string"),
+        (STATS, {"n": pa.array(["x"] * 3), "mean": [1.0] * 3}, "field 'n': got a column of string"),
     ],
     ids=named,
 )

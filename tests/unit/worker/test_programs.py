@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from local_engine import LocalEngine, collected, environment, source
 from turnback import (
     CollectSink,
     DataStream,
+    KeyedBatchFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     Row,
@@ -37,6 +39,21 @@ class Count(KeyedProcessFunction):
         yield key if isinstance(key, str) else repr(key), n
 
 
+class CountBatches(KeyedBatchFunction):
+    """`Count`, of whole batches."""
+
+    count = ValueStateDescriptor("count", int)
+
+    def process_batch(self, batch, state):
+        keys, counts = state.keys.to_pylist(), state.read(self.count).fill_null(0).to_pylist()
+        rows = []
+        for i in state.index.tolist():
+            counts[i] += 1
+            rows.append({"k": keys[i], "n": counts[i]})
+        state.write(self.count, counts)
+        return pa.Table.from_pylist(rows)
+
+
 # -- random programs
 
 
@@ -49,7 +66,8 @@ class Step(NamedTuple):
 @st.composite
 def programs(draw: st.DrawFn) -> list[Step]:
     steps = [Step("source", (), None)] * draw(st.integers(1, 2))
-    kinds = ["map", "filter", "flat_map", "by column", "by both", "by function", "union"]
+    keyed = ["by column", "by both", "by function", "batches"]
+    kinds = ["map", "filter", "flat_map", *keyed, "union"]
     for _ in range(draw(st.integers(1, 7))):
         kind = draw(st.sampled_from(kinds))
         one = st.integers(0, len(steps) - 1)
@@ -74,6 +92,8 @@ def build(env: StreamExecutionEnvironment, steps: list[Step]) -> list[DataStream
                 stream = first.flat_map(lambda r: [r, Row(r.k + "x", r.n)], SCHEMA)
             case "by column":
                 stream = first.key_by("k").process(Count(), SCHEMA)
+            case "batches":
+                stream = first.key_by("k").process(CountBatches(), SCHEMA)
             case "by both":
                 stream = first.key_by("n", "k").process(Count(), SCHEMA)
             case "by function":
@@ -111,6 +131,7 @@ class Model:
             return [pair for k, n in given for pair in ((k, n), (k + "x", n))]
         keys = {
             "by column": lambda k, _: k,
+            "batches": lambda k, _: k,
             "by both": lambda k, n: repr((n, k)),
             "by function": lambda _, n: repr(n % 3),
         }.get(kind)
