@@ -1,6 +1,7 @@
 import turnback
 
 PUBLIC = [
+    "Aggregate",
     "AggregateFunction",
     "AggregatingStateDescriptor",
     "CheckpointConfig",
@@ -15,6 +16,7 @@ PUBLIC = [
     "FileSink",
     "FilterFunction",
     "FlatMapFunction",
+    "Groups",
     "JobClient",
     "KeySelector",
     "KeyedBatchFunction",
@@ -38,7 +40,19 @@ PUBLIC = [
     "TwoPhaseCommitSink",
     "Types",
     "ValueStateDescriptor",
+    "approx_distinct_of",
+    "count",
+    "count_of",
     "diff",
+    "first_of",
+    "last_of",
+    "list_of",
+    "max_of",
+    "mean_of",
+    "min_of",
+    "stddev_of",
+    "sum_of",
+    "variance_of",
 ]
 
 

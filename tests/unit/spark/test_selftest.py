@@ -53,6 +53,13 @@ def test_releases_that_were_tested_are_taken_as_they_are(version: str, tried: li
     assert tried == []
 
 
+@pytest.mark.parametrize("value", ["false", "FALSE", "0"])
+def test_threads_that_do_not_pass_orders_on(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PIN_THREAD", value)
+    with pytest.raises(ConfigurationError, match=r"PYSPARK_PIN_THREAD.*unset it"):
+        check_spark(session("4.2.0"))
+
+
 def test_a_spark_that_behaves_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     spark = session("4.3.9")
     monkeypatch.setattr(session_module, "_try_restore", lambda _: "it has read too much")
