@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import zip_longest
@@ -27,7 +26,7 @@ from turnback.state.schema import (
     state_prefix,
     wrap,
 )
-from turnback.state.stores import Changes, HashMapStore, LocalStore, RocksStore
+from turnback.state.stores import Changes, HashMapStore, LocalStore, RocksStore, remove_store
 from turnback.storage.directory import DirectoryLock, sweep_private, take_private
 
 
@@ -144,7 +143,7 @@ class Replica:
             self.store.close()
         finally:
             if self.store.broken or lock.private:
-                shutil.rmtree(self.directory, ignore_errors=True)
+                remove_store(self.directory)
             lock.release()
 
 
@@ -253,7 +252,7 @@ def _open_store(kind: str, directory: Path) -> LocalStore:
     try:
         return _STORES[kind](directory)
     except StateError:
-        shutil.rmtree(directory, ignore_errors=True)
+        remove_store(directory)
         return _STORES[kind](directory)
 
 
@@ -268,7 +267,7 @@ def _wipe(replica: Replica, kind: str) -> None:
         if next(replica.store.scan(b""), None) is None:
             return
     replica.store.close()
-    shutil.rmtree(replica.directory, ignore_errors=True)
+    remove_store(replica.directory)
     replica.store = _open_store(kind, replica.directory)
 
 

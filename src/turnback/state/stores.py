@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
+import stat
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache, partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,6 +21,7 @@ from rocksdict import (
     BlockBasedOptions,
     Cache,
     DBCompressionType,
+    DBPath,
     Options,
     Rdict,
     ReadOptions,
@@ -197,6 +204,11 @@ _FILE_SIZE = 8 << 20
 _MAX_OPEN_FILES = 256
 _MAX_UNSORTED = 8  # level-0 files a store may be left with; above it, closing waits
 _LARGE_VALUE = 64 << 10  # larger values have files of their own kind
+_NO_LIMIT = 1 << 62
+_MANIFEST_STEP = 64 << 10  # memory is taken for the manifest in steps of this size
+_LEAST_ROOM = 16 << 20  # in shared memory, for new stores to keep their metadata there
+_NUMBER, _TABLES = "NUMBER", "TABLES"
+SHARED_MEMORY = Path("/dev/shm")
 
 
 class RocksStore(LocalStore):
@@ -204,6 +216,11 @@ class RocksStore(LocalStore):
 
     The write-ahead log is off: a batch lies in one memtable, and memtables reach the disk whole
     and in order, so a killed process leaves the store as it was after some earlier batch.
+
+    What RocksDB writes and syncs whenever it opens a store (its manifest, its options) is in shared
+    memory, if there is any, and only the tables are in the directory: five waits for the disk less
+    in every epoch. Both have one number at random. If one is missing, as after a reboot, or belongs
+    to another store, the store is empty.
     """
 
     name = "RocksDB"
@@ -212,9 +229,11 @@ class RocksStore(LocalStore):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         try:
+            home = _join_metadata(directory)
             # Options of an existing store count only when given for its column family too.
             options = _options()
-            self._db = Rdict(str(directory), options, column_families={"default": options})
+            options.set_db_paths([DBPath(str(directory), _NO_LIMIT)])
+            self._db = Rdict(str(home), options, column_families={"default": options})
         except Exception as e:
             raise StateError(f"cannot open the RocksDB store {directory}: {e}") from e
         unlogged = WriteOptions()
@@ -266,6 +285,69 @@ class RocksStore(LocalStore):
         return int(self._db.property_value("rocksdb.num-files-at-level0") or 0)
 
 
+def remove_store(directory: Path) -> None:
+    """Remove a store that nobody has open, of either kind."""
+    shutil.rmtree(directory, ignore_errors=True)
+    metadata = metadata_directory(directory)
+    if metadata is not None:
+        shutil.rmtree(metadata, ignore_errors=True)
+
+
+def _join_metadata(directory: Path) -> Path:
+    """Where the metadata of a RocksDB store is; the store is emptied if they do not belong."""
+    metadata, number = metadata_directory(directory), _read(directory / _NUMBER)
+    if metadata is not None and number is not None and number == _read(metadata / _NUMBER):
+        return metadata
+    has_room = metadata is not None and shutil.disk_usage(metadata.parent).free >= _LEAST_ROOM
+    if metadata is None or not has_room:
+        if number is not None:
+            remove_store(directory)
+            directory.mkdir(parents=True)
+        return directory
+    remove_store(directory)
+    _sweep_metadata(metadata.parent)
+    number = secrets.token_hex(16)
+    for place in (directory, metadata):
+        place.mkdir(parents=True)
+    (metadata / _TABLES).write_text(str(directory.absolute()))
+    (metadata / _NUMBER).write_text(number)
+    (directory / _NUMBER).write_text(number)
+    return metadata
+
+
+def metadata_directory(directory: Path) -> Path | None:
+    """The place in shared memory for the metadata of a RocksDB store; None if there is none."""
+    parent = SHARED_MEMORY / f"turnback-rocksdb-{os.getuid()}"
+    try:
+        parent.mkdir(mode=0o700, exist_ok=True)
+        status = parent.lstat()
+    except OSError:
+        return None
+    # Shared memory is open to all: what another user put there is not ours.
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        return None
+    return parent / blake2b(os.fsencode(directory.absolute()), digest_size=12).hexdigest()
+
+
+def _sweep_metadata(parent: Path) -> None:
+    """Remove the metadata of stores that are gone."""
+    for metadata in parent.iterdir():
+        tables = _read(metadata / _TABLES)
+        if tables is not None and not os.path.exists(tables):  # noqa: PTH110 - nor if it is rubbish
+            gone = parent / f"gone-{secrets.token_hex(8)}"
+            with suppress(OSError):
+                # Renamed first: its store may just be made again, by another process.
+                metadata.rename(gone)
+                shutil.rmtree(gone)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except (OSError, ValueError):
+        return None
+
+
 def prefix_end(prefix: bytes) -> bytes | None:
     """The smallest key above all keys with this prefix; None if there is none."""
     stripped = prefix.rstrip(b"\xff")
@@ -304,6 +386,7 @@ def _options() -> Options:
     options.set_min_blob_size(_LARGE_VALUE)
     options.set_enable_blob_gc(True)
     options.set_max_open_files(_MAX_OPEN_FILES)
+    options.set_manifest_preallocation_size(_MANIFEST_STEP)
     options.set_keep_log_file_num(1)
     options.set_skip_stats_update_on_db_open(True)
     options.set_stats_dump_period_sec(0)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import textwrap
 import pytest
 
 from turnback.core.errors import StateError
+from turnback.state import stores
 from turnback.state.stores import Changes, HashMapStore, RocksStore, prefix_end
 
 
@@ -97,8 +99,9 @@ def test_a_store_of_rubbish_refuses_to_open(make, tmp_path):
     store = make(tmp_path / "s")
     put(store, {b"k" * 9: b"v"})
     store.close()
-    for file in (tmp_path / "s").iterdir():
-        if file.is_file():
+    files = [*(tmp_path / "s").iterdir(), *stores.metadata_directory(tmp_path / "s").glob("*")]
+    for file in files:
+        if file.is_file() and file.name != "NUMBER":
             file.write_bytes(b"rubbish" * 1000)
     with pytest.raises(StateError, match="cannot open"):
         make(tmp_path / "s")
@@ -178,8 +181,89 @@ def test_options_hold_for_a_store_that_is_there_already(tmp_path, monkeypatch):
         store = RocksStore(tmp_path / "s")
         assert store._db.property_value("rocksdb.block-cache-capacity") == str(3 << 20)
         store.close()
-    log = (tmp_path / "s" / "LOG").read_text()
+    log = (stores.metadata_directory(tmp_path / "s") / "LOG").read_text()
     assert "filter_policy: bloomfilter" in log
+
+
+def filled(path):
+    store = RocksStore(path)
+    put(store, {b"key-%06d" % i: b"v" * 100 for i in range(2000)})
+    store.settle()
+    store.close()
+
+
+def entries(path):
+    store = RocksStore(path)
+    count = sum(1 for _ in store.scan(b"key-"))
+    store.close()
+    return count
+
+
+class TestMetadataInSharedMemory:
+    """A store is whole or empty, whatever becomes of one of its halves."""
+
+    def test_only_tables_are_on_disk(self, tmp_path):
+        filled(tmp_path / "s")
+        kinds = {path.suffix for path in (tmp_path / "s").iterdir()}
+        assert kinds == {".sst", ""}
+        assert {path.name for path in (tmp_path / "s").iterdir() if not path.suffix} == {"NUMBER"}
+        assert entries(tmp_path / "s") == 2000
+
+    def test_shared_memory_is_lost_as_after_a_reboot(self, tmp_path):
+        filled(tmp_path / "s")
+        shutil.rmtree(stores.metadata_directory(tmp_path / "s"))
+        assert entries(tmp_path / "s") == 0
+        assert not list((tmp_path / "s").glob("*.sst"))
+
+    def test_the_tables_are_lost(self, tmp_path):
+        filled(tmp_path / "s")
+        shutil.rmtree(tmp_path / "s")
+        assert entries(tmp_path / "s") == 0
+
+    def test_a_machine_with_other_shared_memory_has_used_the_directory(self, tmp_path, monkeypatch):
+        filled(tmp_path / "s")
+        (tmp_path / "other").mkdir()
+        with monkeypatch.context() as other:
+            other.setattr(stores, "SHARED_MEMORY", tmp_path / "other")
+            assert entries(tmp_path / "s") == 0
+            filled(tmp_path / "s")
+        assert entries(tmp_path / "s") == 0
+
+    def test_a_copy_of_the_directory(self, tmp_path):
+        filled(tmp_path / "s")
+        shutil.copytree(tmp_path / "s", tmp_path / "copy")
+        assert entries(tmp_path / "copy") == 0
+        assert entries(tmp_path / "s") == 2000
+
+    @pytest.mark.parametrize("why", ["none", "full", "of another user"])
+    def test_it_cannot_be_used(self, why, tmp_path, monkeypatch):
+        filled(tmp_path / "before")
+        if why == "none":
+            monkeypatch.setattr(stores, "SHARED_MEMORY", tmp_path / "nowhere")
+        elif why == "full":
+            monkeypatch.setattr(stores, "_LEAST_ROOM", 1 << 62)
+        else:
+            monkeypatch.setattr(stores.os, "getuid", lambda: 12345)
+        filled(tmp_path / "s")
+        assert (tmp_path / "s" / "CURRENT").exists()
+        assert entries(tmp_path / "s") == 2000
+        assert entries(tmp_path / "before") == (2000 if why == "full" else 0)
+
+    def test_a_store_of_an_earlier_version_is_rebuilt(self, tmp_path, monkeypatch):
+        with monkeypatch.context() as before:
+            before.setattr(stores, "SHARED_MEMORY", tmp_path / "nowhere")
+            filled(tmp_path / "s")
+        assert entries(tmp_path / "s") == 0
+
+    def test_nothing_is_left_of_stores_that_are_gone(self, tmp_path):
+        filled(tmp_path / "s")
+        filled(tmp_path / "t")
+        stores.remove_store(tmp_path / "t")
+        assert not stores.metadata_directory(tmp_path / "t").exists()
+        shutil.rmtree(tmp_path / "s")
+        filled(tmp_path / "u")
+        assert not stores.metadata_directory(tmp_path / "s").exists()
+        assert stores.metadata_directory(tmp_path / "u").exists()
 
 
 def test_unsorted_files_do_not_pile_up(tmp_path, monkeypatch):
