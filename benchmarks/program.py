@@ -17,6 +17,16 @@ class ProgramFailedError(Exception):
     """The program gave no result: it failed, was wrong, ran out of time or is not installed."""
 
 
+def python_of(environment: str | None) -> Path:
+    """The interpreter of `.venv-<environment>`; None for the one that runs this."""
+    if environment is None:
+        return Path(sys.executable)
+    python = REPOSITORY / f".venv-{environment}" / "bin" / "python"
+    if not python.exists():
+        raise ProgramFailedError(f"not installed: run sh benchmarks/setup_{environment}.sh")
+    return python
+
+
 def run(
     module: str,
     arguments: Sequence[str],

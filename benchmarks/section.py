@@ -19,5 +19,12 @@ def find(text: str, name: str) -> str:
     return found[1].strip() if found else ""
 
 
+def keep(text: str, old: str) -> str:
+    """Add all sections of `old` to a text that has none: other programs have written them."""
+    for name in re.findall(r"<!-- /([\w-]+) -->", old):
+        text = put(text, name, find(old, name))
+    return text
+
+
 def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"<!-- {name} -->\n(.*?)\n<!-- /{name} -->", re.DOTALL)
