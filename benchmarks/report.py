@@ -67,9 +67,9 @@ class Report:
             "is said.",
         ]
         if self.throughput:
-            parts += [f"## {_batches(self.throughput)}", throughput_table(self.throughput)]
+            parts += [*_heading(self.throughput), throughput_table(self.throughput)]
         if self.large:
-            parts += [f"## {_batches(self.large)}", throughput_table(self.large)]
+            parts += [*_heading(self.large), throughput_table(self.large)]
         if self.epochs:
             parts += [
                 f"## An epoch of {SMALL_BATCH:,} records",
@@ -137,9 +137,16 @@ def epoch_table(outcomes: Outcomes) -> str:
     return table(EPOCH_HEAD, rows)
 
 
-def _batches(outcomes: Outcomes) -> str:
-    workload = next(iter(outcomes.values())).workload
-    return f"Batches of {workload.batch_records:,} records over {workload.keys:,} keys"
+def _heading(outcomes: Outcomes) -> list[str]:
+    workloads = {name: outcome.workload for name, outcome in outcomes.items()}
+    keys = next(iter(workloads.values())).keys
+    batch = max(workload.batch_records for workload in workloads.values())
+    parts = [f"## Batches of {batch:,} records over {keys:,} keys"]
+    smaller = {name: w.batch_records for name, w in workloads.items() if w.batch_records < batch}
+    if smaller:
+        sizes = ", ".join(f"{name} {size:,}" for name, size in smaller.items())
+        parts.append(f"Engines that would take minutes get smaller ones: {sizes}.")
+    return parts
 
 
 def _failed(name: str, failure: str, columns: int) -> list[str]:

@@ -55,8 +55,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         given.epochs, given.repeat = min(given.epochs, QUICK_EPOCHS), 1
     if given.output is None and not given.quick:
         given.output = RESULTS
-    if min(given.batch, given.large_batch) < PARALLELISM:
-        parser.error(f"--batch and --large-batch must be at least {PARALLELISM}")
+    least = PARALLELISM * max(engine.batches.divisor for engine in ENGINES.values())
+    if min(given.batch, given.large_batch) < least:
+        parser.error(f"--batch and --large-batch must be at least {least}")
     if min(given.keys, given.repeat, given.epochs) < 1:
         parser.error("--keys, --repeat and --epochs must be at least 1")
     return given

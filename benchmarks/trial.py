@@ -37,13 +37,13 @@ class Trial:
 class Progress:
     """Goes through trials, and prints each with how long those that are left will take.
 
-    Estimates come from the engines' usual rates at first, and from the last trial of the same
-    kind as soon as there is one.
+    A trial takes as long as the last of its kind. Before there is one, its engine's usual rate
+    tells, and by how much all trials so far have missed theirs.
     """
 
     def __init__(self, trials: Sequence[Trial]) -> None:
         self._trials = trials
-        self._seconds = {(t.engine, t.workload): t.engine.trial_seconds(t.workload) for t in trials}
+        self._measured: dict[tuple[Engine, Workload], float] = {}
         self._skipped: set[tuple[Engine, Workload]] = set()
         self._begun = time.monotonic()
 
@@ -57,7 +57,7 @@ class Progress:
             yield trial
 
     def done(self, trial: Trial, result: Result, seconds: float) -> None:
-        self._seconds[trial.engine, trial.workload] = seconds
+        self._measured[trial.engine, trial.workload] = seconds
         text = f"{result.summary()}; the trial took {seconds:.0f} s"
         print(f"{_label(trial)}: {text}", file=sys.stderr, flush=True)
 
@@ -71,8 +71,14 @@ class Progress:
         print(f"all trials took {took}", file=sys.stderr, flush=True)
 
     def _left(self, position: int) -> float:
+        usual = sum(engine.trial_seconds(workload) for engine, workload in self._measured)
+        slowness = sum(self._measured.values()) / usual if usual else 1.0
         kinds = [(trial.engine, trial.workload) for trial in self._trials[position:]]
-        return sum(self._seconds[kind] for kind in kinds if kind not in self._skipped)
+        return sum(
+            self._measured.get(kind) or kind[0].trial_seconds(kind[1]) * slowness
+            for kind in kinds
+            if kind not in self._skipped
+        )
 
 
 def _label(trial: Trial) -> str:

@@ -13,18 +13,21 @@ SMALL_WARMUP = 5
 
 @dataclass(frozen=True)
 class Batches:
-    """How many batches an engine warms up with, and how many are counted."""
+    """How many batches an engine warms up with, how many are counted, and how large they are.
+
+    The JVM compiles hot code for about ten seconds: warm-ups take at least that. Slow engines are
+    warm after one batch, and would take minutes for more.
+    """
 
     warmup: int
     counted: int
+    divisor: int = 1
 
 
-FAST = Batches(6, 8)
-MEDIUM = Batches(2, 3)
-SLOW = Batches(1, 1)
-"""The JVM compiles hot code for about ten seconds: warm-ups take at least that, whatever the speed.
-
-Slow engines are warm after few batches, and take minutes for more."""
+MANY = Batches(6, 8)
+SOME = Batches(4, 4)
+TWO = Batches(1, 1)
+TWO_HALVES = Batches(1, 1, divisor=2)
 LARGE = Batches(2, 2)
 
 
@@ -58,7 +61,8 @@ def throughput(batch_records: int, keys: int, batches: Batches) -> Workload:
     costs, `small_epochs` what a batch does.
     """
     total = batches.warmup + batches.counted
-    return Workload("throughput", keys, batch_records, total, batches.warmup)
+    records = batch_records // batches.divisor
+    return Workload("throughput", keys, records, total, batches.warmup)
 
 
 def small_epochs(batches: int, keys: int) -> Workload:
