@@ -13,12 +13,12 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks import section
 from benchmarks.engines.marks import Point
 from benchmarks.launched import LaunchedJob
 from benchmarks.machine import Machine
 from benchmarks.processes import command, cpu_seconds, descendants
 from benchmarks.run import RESULTS
-from benchmarks.section import put
 from benchmarks.table import table
 
 KEYS = 10_000
@@ -34,7 +34,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one sample of 3 s, to see that it runs: no RESULTS.md"
     )
+    parser.add_argument("--output", type=Path, help="whose section to write instead")
     given = parser.parse_args(argv)
+    if given.output is None and not given.quick:
+        given.output = RESULTS
     if given.quick:
         given.seconds, given.samples, given.settle = 3, 1, 1
     if min(given.seconds, given.samples) < 1 or given.settle < 0:
@@ -94,12 +97,11 @@ def report(machine: Machine, given: argparse.Namespace, samples: list[dict[str, 
         [kind, f"{median(v):.1f} %", f"{min(v):.1f} to {max(v):.1f} %"]
         for kind, v in columns.items()
     ]
-    busy = " **Other work was running.**" if machine.busy else ""
     return (
         "## An idle job\n\n"
         f"Processor time in percent of one core over {given.seconds} s; samples: {given.samples}. "
         "A job with a file source, RocksDB state of {KEYS:,} keys and a file "
-        f"sink, {given.settle} s after its last epoch. {machine.describe()}{busy}\n\n"
+        f"sink, {given.settle} s after its last epoch. {machine.describe()}\n\n"
         + table(["process", "median", "lowest to highest"], rows)
         + "\n\nRepeat with `python -m benchmarks.idle`."
     )
@@ -112,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = Machine.here()
     text = report(machine, given, measure(given))
     print(text)
-    if not given.quick:
-        RESULTS.write_text(put(RESULTS.read_text(), "idle", text))
+    if given.output is not None:
+        section.write(given.output, "idle", text)
     return 0
 
 

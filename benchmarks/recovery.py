@@ -16,11 +16,11 @@ from statistics import median
 
 import numpy as np
 
+from benchmarks import section
 from benchmarks.engines.marks import Point
 from benchmarks.launched import LaunchedJob
 from benchmarks.machine import Machine
 from benchmarks.run import RESULTS
-from benchmarks.section import put
 from benchmarks.table import table
 
 RECORDS = 1_000
@@ -61,7 +61,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one job, to see that it runs: no RESULTS.md"
     )
+    parser.add_argument("--output", type=Path, help="whose section to write instead")
     given = parser.parse_args(argv)
+    if given.output is None and not given.quick:
+        given.output = RESULTS
     if given.quick:
         given.repeat, given.keys = 1, min(given.keys, 2 * RECORDS)
     if given.repeat < 1 or given.keys < RECORDS:
@@ -100,12 +103,11 @@ def report(machine: Machine, keys: int, starts: Sequence[tuple[Start, Start]]) -
         for i, (name, _) in enumerate(PHASES)
     ]
     rows.append(["all", *(_cell([sum(phases) for phases in column]) for column in columns)])
-    busy = " **Other work was running.**" if machine.busy else ""
     return (
         "## From start and from failure to the first epoch\n\n"
         "Jobs are started with `turnback run`, then their driver is killed; median, and lowest to "
         f"highest, of {len(starts)}. Epochs of {RECORDS:,} records; after the kill there is a "
-        f"state of {keys:,} keys. {machine.describe()}{busy}\n\n"
+        f"state of {keys:,} keys. {machine.describe()}\n\n"
         + table(["phase", "after `turnback run`", "after kill -9 of the driver"], rows)
         + "\n\nUntil there is a driver: `turnback run` starts a supervisor, which starts it; after "
         "the kill the supervisor first waits as the restart strategy says, 1 s by default. Repeat "
@@ -129,8 +131,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         starts.append(measure(given.keys))
     text = report(machine, given.keys, starts)
     print(text)
-    if not given.quick:
-        RESULTS.write_text(put(RESULTS.read_text(), "recovery", text))
+    if given.output is not None:
+        section.write(given.output, "recovery", text)
     return 0
 
 

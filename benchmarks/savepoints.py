@@ -100,9 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = savepoint_report.section(command, machine, shapes[0], measured)
     print(text)
     if given.output is not None:
-        old = given.output.read_text() if given.output.exists() else ""
-        given.output.write_text(section.put(old, "savepoints", text))
-        print(f"written to {given.output}", file=sys.stderr)
+        section.write(given.output, "savepoints", text)
     return int(any(m.failure for m in measured))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 
 def put(text: str, name: str, body: str) -> str:
@@ -11,6 +13,12 @@ def put(text: str, name: str, body: str) -> str:
     if find(text, name):
         return _pattern(name).sub(lambda _: section, text)
     return f"{text.rstrip()}\n\n{section}\n".lstrip()
+
+
+def write(path: Path, name: str, body: str) -> None:
+    """Put `body` into a file, which need not be there yet, and say so."""
+    path.write_text(put(path.read_text() if path.exists() else "", name, body))
+    print(f"written to {path}", file=sys.stderr)
 
 
 def find(text: str, name: str) -> str:
