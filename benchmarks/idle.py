@@ -18,6 +18,7 @@ from benchmarks.engines.marks import Point
 from benchmarks.launched import LaunchedJob
 from benchmarks.machine import Machine
 from benchmarks.processes import command, cpu_seconds, descendants
+from benchmarks.program import ProgramFailedError
 from benchmarks.run import RESULTS
 from benchmarks.table import table
 
@@ -30,7 +31,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.idle", description=__doc__)
     parser.add_argument("--seconds", type=int, default=30, help="a sample (%(default)s)")
     parser.add_argument("--samples", type=int, default=3, help="one after the other (%(default)s)")
-    parser.add_argument("--settle", type=int, default=10, help="seconds before (%(default)s)")
+    parser.add_argument("--settle", type=int, default=20, help="seconds before (%(default)s)")
     parser.add_argument(
         "--quick", action="store_true", help="one sample of 3 s, to see that it runs: no RESULTS.md"
     )
@@ -86,7 +87,7 @@ def measure(given: argparse.Namespace) -> list[dict[str, float]]:
         driver, supervisor = job.marks(0)[Point.PROCESS].pid, job.supervisor()
         samples = [sample(supervisor, driver, given.seconds) for _ in range(given.samples)]
         if job.marks(1):
-            raise SystemExit("the driver was started again meanwhile: look into its log")
+            raise ProgramFailedError("its driver died and was started again; try once more")
     return samples
 
 
@@ -100,7 +101,7 @@ def report(machine: Machine, given: argparse.Namespace, samples: list[dict[str, 
     return (
         "## An idle job\n\n"
         f"Processor time in percent of one core over {given.seconds} s; samples: {given.samples}. "
-        "A job with a file source, RocksDB state of {KEYS:,} keys and a file "
+        f"A job with a file source, RocksDB state of {KEYS:,} keys and a file "
         f"sink, {given.settle} s after its last epoch. {machine.describe()}\n\n"
         + table(["process", "median", "lowest to highest"], rows)
         + "\n\nRepeat with `python -m benchmarks.idle`."

@@ -18,7 +18,7 @@ from pyarrow import parquet
 
 from benchmarks import records
 from benchmarks.engines.marks import Mark, Point, read
-from benchmarks.program import REPOSITORY, ProgramFailedError
+from benchmarks.program import REPOSITORY, ProgramFailedError, reason
 from benchmarks.result import WrongAnswerError, check
 from benchmarks.workload import PARALLELISM
 from turnback.job.run import RunDirectory
@@ -97,11 +97,10 @@ class LaunchedJob:
         """
         deadline = time.monotonic() + TIMEOUT_S
         while not there():
-            log = (self.place / "launcher.log").read_text()
             if self._launcher.poll():
-                raise ProgramFailedError(f"the job could not be started: {log}")
+                raise ProgramFailedError(f"the job could not be started: {self._reason()}")
             if time.monotonic() > deadline:
-                raise ProgramFailedError(f"no {what} within {TIMEOUT_S} s: {log}")
+                raise ProgramFailedError(f"no {what} within {TIMEOUT_S} s: {self._reason()}")
             time.sleep(POLL_S)
 
     def check_output(self) -> None:
@@ -118,6 +117,10 @@ class LaunchedJob:
             for n in range(1, number + 1):
                 if found[post, n] != 1:
                     raise WrongAnswerError(f"count {n} of {post} is there {found[post, n]} times")
+
+    def _reason(self) -> str:
+        logs = [self.place / "launcher.log", *self.place.glob("runs/*/driver.log")]
+        return reason("".join(log.read_text(errors="replace") for log in logs))
 
     def epochs(self) -> int:
         """How many are committed: each writes a file in every task."""
