@@ -52,7 +52,9 @@ def check_state(given: arguments.Arguments, job: Running) -> None:
     probe = given.scratch / "probe"
     probe.mkdir()
     lines = given.dataset.csv_probe.read_text().splitlines(keepends=True)
-    (probe / "some.csv").write_text("".join(lines[::CHECK_STEP]))
+    # In small workloads there are keys that no batch holds.
+    counted = [line for line in lines[::CHECK_STEP] if not line.endswith(",0\n")]
+    (probe / "some.csv").write_text("".join(counted))
     # Flink numbers the operators of a process, and finds state by these numbers.
     with ProcessPoolExecutor(1, get_context("spawn")) as new_process:
         check = partial(flink_sql.start_checked, step=CHECK_STEP, known=True)
