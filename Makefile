@@ -48,10 +48,13 @@ soak: env
 
 bench: env
 	sh benchmarks/setup_flink.sh
+	sh benchmarks/setup_bytewax.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.savepoints
+	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.idle
 
 docs: env
 	$(BIN)/python -m pytest -q tests/docs

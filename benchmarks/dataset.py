@@ -37,8 +37,27 @@ class Dataset:
         return str(self.root / "parquet" / "*.parquet")
 
     @property
+    def probe_file(self) -> Path:
+        """One record per key, its `amount` the count that key has after the last batch."""
+        return self.root / "parquet" / "probe.parquet"
+
+    @property
     def csv_directory(self) -> Path:
+        """The records of the batches; there for engines that need it."""
         return self.root / "csv"
+
+    @property
+    def csv_probe(self) -> Path:
+        """The records of the probe, in the order of their keys."""
+        return self.root / "csv-probe" / "probe.csv"
+
+    def counts_after_probe(self) -> dict[str, int]:
+        """What every key must have been counted to when the probe has been read as well."""
+        # Imported here: programs that do not check counts by key have no use for it.
+        from pyarrow import parquet
+
+        rows = parquet.read_table(self.probe_file, columns=["post", "amount"]).to_pydict()
+        return {post: n + 1 for post, n in zip(rows["post"], rows["amount"], strict=True)}
 
     @staticmethod
     def load(root: Path) -> Dataset:

@@ -15,7 +15,7 @@ from benchmarks.dataset import Answer, Dataset
 from benchmarks.workload import PARALLELISM, Workload
 
 SEED = 20_000
-FORMAT = 1
+FORMAT = 2
 """Part of the name in the cache; raise it whenever the records change."""
 
 Numbers = NDArray[np.int64]
@@ -32,9 +32,22 @@ def prepare(workload: Workload, cache: Path) -> Dataset:
     return Dataset.load(root)
 
 
+def add_csv(dataset: Dataset) -> None:
+    """Write the same records as CSV, for engines that cannot read Parquet."""
+    if dataset.csv_directory.exists():
+        return
+    dataset.csv_probe.parent.mkdir(exist_ok=True)
+    records.copy_to_csv(dataset.probe_file, dataset.csv_probe.parent)
+    unfinished = dataset.root / "csv-unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    for path in sorted(dataset.root.glob("parquet/batch-*.parquet")):
+        records.copy_to_csv(path, unfinished)
+    unfinished.rename(dataset.csv_directory)
+
+
 def _generate(workload: Workload, root: Path) -> None:
     (root / "parquet").mkdir(parents=True)
-    (root / "csv").mkdir()
     random = np.random.default_rng(SEED)
     counts = np.zeros(workload.keys, dtype=np.int64)
     rows_touched = sum_per_record = sum_touched = 0
@@ -62,11 +75,9 @@ def _write_batch(root: Path, batch: int, keys: Numbers, amounts: Numbers) -> Non
         name = f"batch-{batch:04d}-{part}"
         position = batch * PARALLELISM + part
         records.write_parquet(root / "parquet" / f"{name}.parquet", rows, position)
-        records.write_csv(root / "csv" / f"{name}.csv", rows)
 
 
 def _write_probe(root: Path, workload: Workload, counts: Numbers) -> None:
-    """One record per key, its `amount` the count that key must have after the last batch."""
     rows = records.table(np.arange(workload.keys), counts)
     position = workload.batches * PARALLELISM
     records.write_parquet(root / "parquet" / "probe.parquet", rows, position)

@@ -36,9 +36,10 @@ class Machine:
         )
 
     def describe(self) -> str:
+        busy = " **Other work was running: these numbers say little.**" if self.busy else ""
         return (
             f"{self.cores} cores ({self.cpu}), {self.memory_gib:.0f} GiB, {self.system}, "
-            f"{self.java}, {self.busy_cores:.1f} cores busy before the start."
+            f"{self.java}, {self.busy_cores:.1f} cores busy before the start.{busy}"
         )
 
     @property

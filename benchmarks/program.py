@@ -17,6 +17,16 @@ class ProgramFailedError(Exception):
     """The program gave no result: it failed, was wrong, ran out of time or is not installed."""
 
 
+def python_of(environment: str | None) -> Path:
+    """The interpreter of `.venv-<environment>`; None for the one that runs this."""
+    if environment is None:
+        return Path(sys.executable)
+    python = REPOSITORY / f".venv-{environment}" / "bin" / "python"
+    if not python.exists():
+        raise ProgramFailedError(f"not installed: run sh benchmarks/setup_{environment}.sh")
+    return python
+
+
 def run(
     module: str,
     arguments: Sequence[str],
@@ -43,7 +53,7 @@ def run(
         finally:
             _end_group(process)
     if process.returncode != 0 or not out.strip():
-        raise ProgramFailedError(_reason(log.read_text(errors="replace")))
+        raise ProgramFailedError(reason(log.read_text(errors="replace")))
     return out.strip().splitlines()[-1]
 
 
@@ -63,7 +73,7 @@ def _end_group(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def _reason(log: str) -> str:
+def reason(log: str) -> str:
     """The line of a traceback that says what went wrong, or the last line there is."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if "Error: " in line or "Exception: " in line]

@@ -37,3 +37,8 @@ def write_parquet(path: Path, records: pa.Table, position: int) -> None:
 def write_csv(path: Path, records: pa.Table) -> None:
     """Write the same records without header or quotes."""
     csv.write_csv(records, path, csv.WriteOptions(include_header=False, quoting_style="none"))
+
+
+def copy_to_csv(path: Path, directory: Path) -> None:
+    """Write the records of a Parquet file as CSV, under the same name."""
+    write_csv(directory / f"{path.stem}.csv", parquet.read_table(path))

@@ -2,107 +2,153 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.engine import BASELINE, ENGINES
+from benchmarks.engine import BASELINE, CEILING, ENGINES
 from benchmarks.machine import Machine
 from benchmarks.result import Result
 from benchmarks.table import table
-from benchmarks.workload import FAST_BATCHES, PARALLELISM, SLOW_BATCHES
+from benchmarks.workload import PARALLELISM, SMALL_BATCH, Workload
 
-SAVEPOINTS = "savepoints"
-"""Name of the section of RESULTS.md that another program writes."""
+THROUGHPUT_HEAD = (
+    "engine", "records/s", "lowest to highest", "spread", f"to {BASELINE}", f"to {CEILING}",
+    "counted", "checkpoints", "a trial takes", "what it does",
+)  # fmt: skip
+EPOCH_HEAD = (
+    "engine", "median epoch", "lowest to highest trial", "spread", f"to {CEILING}",
+    "shortest to longest epoch", "a trial takes",
+)  # fmt: skip
 
 
 @dataclass
 class Outcome:
-    """What came of all trials of one engine on one workload."""
+    """What came of all trials of one engine on one workload.
 
+    Attributes:
+        took: How long each trial took from start to end, in seconds.
+        failure: Why there are not as many results as there should be.
+    """
+
+    workload: Workload
     results: list[Result] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
     failure: str | None = None
 
 
-Outcomes = dict[str, Outcome]
+Outcomes = Mapping[str, Outcome]
+"""By the name of the engine."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that one run has measured."""
+
+    command: str
+    machine: Machine
+    throughput: Outcomes
+    large: Outcomes
+    epochs: Outcomes
+
+    def failures(self) -> list[str]:
+        return [o.failure for o in self._all() if o.failure is not None]
+
+    def document(self) -> str:
+        """The part of RESULTS.md that is about all engines."""
+        parts = [
+            "# Results",
+            f"Written by `{self.command}`; [README.md](README.md) says what is compared and how.",
+            f"{self.machine.describe()} {self._versions()}",
+            "Medians of the trials of this one run, and ratios of these medians; spread: highest "
+            f"less lowest, in percent of the median. Parallelism {PARALLELISM} where nothing else "
+            "is said.",
+        ]
+        if self.throughput:
+            parts += [*_heading(self.throughput), throughput_table(self.throughput)]
+        if self.large:
+            parts += [*_heading(self.large), throughput_table(self.large)]
+        if self.epochs:
+            parts += [
+                f"## An epoch of {SMALL_BATCH:,} records",
+                f"Seconds from trigger to commit, median of a trial's epochs. To {CEILING}: above "
+                "1 is slower.",
+                epoch_table(self.epochs),
+            ]
+        return "\n\n".join(parts) + "\n"
+
+    def _all(self) -> list[Outcome]:
+        return [o for some in (self.throughput, self.large, self.epochs) for o in some.values()]
+
+    def _versions(self) -> str:
+        found = {pair for o in self._all() for r in o.results for pair in r.versions.items()}
+        return ", ".join(f"{name} {version}" for name, version in sorted(found)) + "."
 
 
 def throughput_table(outcomes: Outcomes) -> str:
-    """Records a second, median of the trials, and how it compares to the baseline."""
+    """Records a second, and how they compare."""
     rates = {name: [r.records_per_second for r in o.results] for name, o in outcomes.items()}
     rows = []
     for name, outcome in outcomes.items():
-        if not rates[name]:
-            rows.append((name, f"failed: {outcome.failure}", *[""] * 4, ENGINES[name].does))
+        if outcome.failure is not None:
+            rows.append(_failed(name, outcome.failure, len(THROUGHPUT_HEAD)))
             continue
+        values = rates[name]
         rows.append(
-            (
+            [
                 name,
-                f"{median(rates[name]):,.0f}",
-                f"{min(rates[name]):,.0f} to {max(rates[name]):,.0f}",
-                _ratio(rates, name),
-                f"{outcome.results[0].records:,}",
+                f"{median(values):,.0f}",
+                f"{min(values):,.0f} to {max(values):,.0f}",
+                _spread(values),
+                _ratio(rates, name, BASELINE),
+                _ratio(rates, name, CEILING),
+                f"{outcome.results[0].records:,} of {outcome.workload.records:,}",
                 _checkpoints(outcome.results),
+                f"{median(outcome.took):.0f} s",
                 ENGINES[name].does,
-            )
+            ]
         )
-    head = (
-        "engine", "records/s", "lowest to highest", "ratio", "counted", "checkpoints",
-        "what it does",
-    )  # fmt: skip
-    return table(head, rows)
+    return table(THROUGHPUT_HEAD, rows)
 
 
 def epoch_table(outcomes: Outcomes) -> str:
-    """Seconds an epoch takes, median over all epochs of all trials."""
-    seconds = {name: [s for r in o.results for s in r.seconds] for name, o in outcomes.items()}
+    """Seconds an epoch takes."""
+    medians = {name: [r.median_seconds for r in o.results] for name, o in outcomes.items()}
     rows = []
     for name, outcome in outcomes.items():
-        if not seconds[name]:
-            rows.append((name, f"failed: {outcome.failure}", "", "", ""))
+        if outcome.failure is not None:
+            rows.append(_failed(name, outcome.failure, len(EPOCH_HEAD)))
             continue
-        ordered = sorted(seconds[name])
+        values = medians[name]
+        seconds = [s for result in outcome.results for s in result.seconds]
         rows.append(
-            (
+            [
                 name,
-                f"{median(ordered):.3f} s",
-                f"{ordered[0]:.3f} to {ordered[-1]:.3f} s",
-                _ratio(seconds, name),
-                str(len(ordered)),
-            )
+                f"{median(values):.3f} s",
+                f"{min(values):.3f} to {max(values):.3f} s",
+                _spread(values),
+                _ratio(medians, name, CEILING),
+                f"{min(seconds):.3f} to {max(seconds):.3f} s, of {len(seconds)}",
+                f"{median(outcome.took):.0f} s",
+            ]
         )
-    return table(("engine", "median epoch", "lowest to highest", "ratio", "epochs"), rows)
+    return table(EPOCH_HEAD, rows)
 
 
-def document(
-    command: str,
-    machine: Machine,
-    batch_records: int,
-    keys: int,
-    throughput: Outcomes,
-    epochs: Outcomes,
-) -> str:
-    """The whole of RESULTS.md."""
-    busy = "**Other work was running: these numbers say little.** " if machine.busy else ""
-    parts = [
-        "# Results",
-        f"Written by `{command}`; [README.md](README.md) says what is compared and how.",
-        machine.describe() + f" {busy}{_versions([*throughput.values(), *epochs.values()])}",
-        "## Throughput",
-        f"Batches of {batch_records:,} records over {keys:,} keys: {FAST_BATCHES[1]} of them after "
-        f"{FAST_BATCHES[0]} to warm up, {SLOW_BATCHES[1]} after {SLOW_BATCHES[0]} in the engines "
-        f"for which these take minutes. Parallelism {PARALLELISM}. Ratio: records/s divided by "
-        f"those of {BASELINE}.",
-        throughput_table(throughput),
-    ]
-    if epochs:
-        parts += [
-            "## An epoch of 1,000 records",
-            f"From trigger to commit. Ratio: seconds divided by those of {BASELINE}; "
-            "above 1 is slower.",
-            epoch_table(epochs),
-        ]
-    return "\n\n".join(parts) + "\n"
+def _heading(outcomes: Outcomes) -> list[str]:
+    workloads = {name: outcome.workload for name, outcome in outcomes.items()}
+    keys = next(iter(workloads.values())).keys
+    batch = max(workload.batch_records for workload in workloads.values())
+    parts = [f"## Batches of {batch:,} records over {keys:,} keys"]
+    smaller = {name: w.batch_records for name, w in workloads.items() if w.batch_records < batch}
+    if smaller:
+        sizes = ", ".join(f"{name} {size:,}" for name, size in smaller.items())
+        parts.append(f"Engines that would take minutes get smaller ones: {sizes}.")
+    return parts
+
+
+def _failed(name: str, failure: str, columns: int) -> list[str]:
+    return [name, f"failed: {failure}", *[""] * (columns - 2)]
 
 
 def _checkpoints(results: Sequence[Result]) -> str:
@@ -110,11 +156,12 @@ def _checkpoints(results: Sequence[Result]) -> str:
     return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
-def _ratio(measured: dict[str, list[float]], name: str) -> str:
-    baseline = measured.get(BASELINE)
-    return f"{median(measured[name]) / median(baseline):.3g}" if baseline else "-"
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return "one trial"
+    return f"{(max(values) - min(values)) / median(values) * 100:.0f} %"
 
 
-def _versions(outcomes: Sequence[Outcome]) -> str:
-    found = {pair for o in outcomes for r in o.results for pair in r.versions.items()}
-    return ", ".join(f"{name} {version}" for name, version in sorted(found)) + "."
+def _ratio(measured: Mapping[str, list[float]], name: str, to: str) -> str:
+    base = measured.get(to)
+    return f"{median(measured[name]) / median(base):.3g}" if base else "-"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from statistics import median
 
@@ -52,3 +53,10 @@ def check(what: str, actual: object, expected: object) -> None:
     """Raise unless the engine's `what` is the workload's."""
     if actual != expected:
         raise WrongAnswerError(f"{what}: {actual}, expected {expected}")
+
+
+def check_counts(found: Mapping[str, int], expected: Mapping[str, int]) -> None:
+    """Raise unless every key has its count; what is emitted for a probe, for example."""
+    check("keys", len(found), len(expected))
+    for key, n in found.items():
+        check(f"count of {key}", n, expected.get(key))

@@ -1,4 +1,4 @@
-"""Compare Turnback with Spark's own stateful operators and with PyFlink, on this machine."""
+"""Compare Turnback with Spark's own stateful operators, Flink and Bytewax, on this machine."""
 
 from __future__ import annotations
 
@@ -6,21 +6,25 @@ import argparse
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import report, section, trial
+from benchmarks import section
 from benchmarks.dataset import Dataset
-from benchmarks.engine import ENGINES, Engine
-from benchmarks.generate import prepare
+from benchmarks.engine import ENGINES
+from benchmarks.generate import add_csv, prepare
 from benchmarks.machine import Machine
 from benchmarks.program import ProgramFailedError
-from benchmarks.report import Outcome, Outcomes
-from benchmarks.workload import PARALLELISM, small_epochs, throughput
+from benchmarks.report import Outcome, Report
+from benchmarks.trial import Progress, Trial
+from benchmarks.workload import LARGE, PARALLELISM, Workload, small_epochs, throughput
 
 CACHE = Path(__file__).parent / ".cache"
 RESULTS = Path(__file__).parent / "RESULTS.md"
-QUICK_BATCH = 50_000
+QUICK_BATCH, QUICK_LARGE, QUICK_EPOCHS = 50_000, 100_000, 5
+
+Series = dict[str, Outcome]
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -30,49 +34,72 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help=f"which to run, default all: {', '.join(ENGINES)}",
     )  # fmt: skip
     parser.add_argument("--batch", type=int, default=500_000, help="records (%(default)s)")
+    parser.add_argument(
+        "--large-batch", type=int, default=3_000_000,
+        help="records in the second table (%(default)s)",
+    )  # fmt: skip
     parser.add_argument("--keys", type=int, default=20_000, help="distinct (%(default)s)")
     parser.add_argument("--repeat", type=int, default=3, help="trials each (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=20, help="small epochs (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=15, help="small epochs (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a trial may take")
     parser.add_argument(
         "--quick", action="store_true",
-        help=f"batches of {QUICK_BATCH:,}, one trial, to see that all engines run: no RESULTS.md",
+        help=f"batches of {QUICK_BATCH:,} and {QUICK_LARGE:,}, {QUICK_EPOCHS} small epochs, one "
+        "trial, to see that all engines run: no RESULTS.md",
     )  # fmt: skip
     parser.add_argument("--output", type=Path, help="where to write the results instead")
     given = parser.parse_args(argv)
     if given.quick:
-        given.batch, given.repeat = min(given.batch, QUICK_BATCH), 1
+        given.batch = min(given.batch, QUICK_BATCH)
+        given.large_batch = min(given.large_batch, QUICK_LARGE)
+        given.epochs, given.repeat = min(given.epochs, QUICK_EPOCHS), 1
     if given.output is None and not given.quick:
         given.output = RESULTS
-    if min(given.batch // PARALLELISM, given.keys, given.repeat, given.epochs) < 1:
-        parser.error(f"--batch must be at least {PARALLELISM}, all other numbers at least 1")
+    least = PARALLELISM * max(engine.batches.divisor for engine in ENGINES.values())
+    if min(given.batch, given.large_batch) < least:
+        parser.error(f"--batch and --large-batch must be at least {least}")
+    if min(given.keys, given.repeat, given.epochs) < 1:
+        parser.error("--keys, --repeat and --epochs must be at least 1")
     return given
 
 
-def measure(engines: Sequence[Engine], dataset: Dataset, repeat: int, timeout: float) -> Outcomes:
+def datasets(some: Sequence[Series]) -> dict[Workload, Dataset]:
+    """Make the records, in the formats that the engines of each workload read."""
+    found = {}
+    for series in some:
+        for name, outcome in series.items():
+            workload = outcome.workload
+            if workload not in found:
+                print(f"preparing {workload.records:,} records ...", file=sys.stderr, flush=True)
+                found[workload] = prepare(workload, CACHE)
+            if ENGINES[name].csv:
+                add_csv(found[workload])
+    return found
+
+
+def measure(some: Sequence[Series], repeat: int, timeout: float) -> None:
     """Run every engine `repeat` times, in turns, so that a busy moment does not hit one alone."""
-    outcomes = {engine.name: Outcome() for engine in engines}
-    for number in range(repeat):
-        for engine in engines:
-            outcome = outcomes[engine.name]
-            if outcome.failure is not None:
-                continue
-            label = f"{dataset.workload.name} {number + 1}/{repeat} {engine.name}"
-            print(f"{label} ...", file=sys.stderr, flush=True)
-            try:
-                result = trial.run(engine, dataset, timeout)
-                outcome.results.append(result)
-                print(f"{label}: {result.summary()}", file=sys.stderr, flush=True)
-            except ProgramFailedError as error:
-                outcome.failure = str(error)
-                print(f"{label} failed: {error}", file=sys.stderr, flush=True)
-    return outcomes
-
-
-def _with_savepoints(text: str, output: Path) -> str:
-    """Keep what `benchmarks.savepoints` has written there."""
-    kept = section.find(output.read_text(), report.SAVEPOINTS) if output.exists() else ""
-    return section.put(text, report.SAVEPOINTS, kept) if kept else text
+    prepared = datasets(some)
+    trials = [
+        (series[name], Trial(ENGINES[name], series[name].workload, number + 1))
+        for series in some
+        for number in range(repeat)
+        for name in series
+    ]
+    outcomes = {trial: outcome for outcome, trial in trials}
+    progress = Progress(list(outcomes))
+    for trial in progress:
+        outcome, begun = outcomes[trial], time.monotonic()
+        try:
+            result = trial.run(prepared[trial.workload], timeout)
+        except ProgramFailedError as error:
+            outcome.failure = str(error)
+            progress.failed(trial, error)
+            continue
+        outcome.results.append(result)
+        outcome.took.append(time.monotonic() - begun)
+        progress.done(trial, result, outcome.took[-1])
+    progress.finish()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -81,22 +108,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine.here()
     engines = [ENGINES[name] for name in given.engines]
-    rates: Outcomes = {}
-    for slow in (False, True):
-        some = [engine for engine in engines if engine.slow is slow]
-        if some:
-            dataset = prepare(throughput(given.batch, given.keys, slow=slow), CACHE)
-            rates |= measure(some, dataset, given.repeat, given.timeout)
-    small = prepare(small_epochs(given.epochs, given.keys), CACHE)
-    # One trial is enough here: it holds as many measurements as epochs.
-    epochs = measure([e for e in engines if e.epochs], small, 1, given.timeout)
+    sized = [engine for engine in engines if engine.all_sizes]
+    batch, large, keys = given.batch, given.large_batch, given.keys
+    rates = {e.name: Outcome(throughput(batch, keys, e.batches)) for e in engines}
+    large_rates = {e.name: Outcome(throughput(large, keys, LARGE)) for e in sized}
+    epochs = {e.name: Outcome(small_epochs(given.epochs, keys)) for e in sized}
+    measure([rates, large_rates, epochs], given.repeat, given.timeout)
     command = shlex.join(["python", "-m", "benchmarks.run", *(argv or sys.argv[1:])])
-    text = report.document(command, machine, given.batch, given.keys, rates, epochs)
+    report = Report(command, machine, rates, large_rates, epochs)
+    text = report.document()
     print(text)
     if given.output is not None:
-        given.output.write_text(_with_savepoints(text, given.output))
+        old = given.output.read_text() if given.output.exists() else ""
+        given.output.write_text(section.keep(text, old))
         print(f"written to {given.output}", file=sys.stderr)
-    return int(any(o.failure for o in [*rates.values(), *epochs.values()]))
+    return int(bool(report.failures()))
 
 
 if __name__ == "__main__":

@@ -35,14 +35,13 @@ class Measured:
 
 def section(command: str, machine: Machine, shape: Shape, measured: Sequence[Measured]) -> str:
     """Text and table."""
-    busy = "**Other work was running: these numbers say little.** " if machine.busy else ""
     versions = {pair for m in measured for pair in (m.versions or {}).items()}
     named = ", ".join(f"{name} {version}" for name, version in sorted(versions))
     return "\n\n".join(
         [
             "## Savepoints",
             f"Written by `{command}`; [README.md](README.md) says how it is measured. "
-            f"{machine.describe()} {busy}{named}.",
+            f"{machine.describe()} {named}.",
             f"A long for every string key, RocksDB, parallelism 2, 128 key groups. The stream goes "
             f"on meanwhile, records over all keys, Turnback's in batches of "
             f"{shape.batch_records:,}. Ratio: records/s during the savepoint divided by those "

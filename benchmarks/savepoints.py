@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import program, savepoint_report, section
-from benchmarks.engine import FLINK_PYTHON
 from benchmarks.engines.savepoint_arguments import PHASES, SAVE
 from benchmarks.machine import Machine
 from benchmarks.program import ProgramFailedError
-from benchmarks.report import SAVEPOINTS
 from benchmarks.run import CACHE, RESULTS
 from benchmarks.saved import Saved
 from benchmarks.savepoint_dataset import SavepointDataset, Shape, prepare
@@ -31,12 +29,12 @@ class Engine:
     """A program that takes savepoints and starts from them, one phase at a time."""
 
     module: str
-    python: Path = Path(sys.executable)
+    environment: str | None = None
 
 
 ENGINES = {
     "turnback": Engine("benchmarks.engines.turnback_savepoint"),
-    "flink": Engine("benchmarks.engines.flink_savepoint", FLINK_PYTHON),
+    "flink": Engine("benchmarks.engines.flink_savepoint", "flink"),
 }
 
 
@@ -65,8 +63,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def measure(name: str, dataset: SavepointDataset, timeout: float) -> Measured:
     """Take the savepoints, then start from each, all in processes of their own."""
     engine, keys = ENGINES[name], dataset.shape.keys
-    if not engine.python.exists():
-        return Measured(keys, name, failure="not installed: run sh benchmarks/setup_flink.sh")
     found = {}
     with tempfile.TemporaryDirectory(prefix="turnback-savepoint-") as scratch:
         arguments = ["--dataset", str(dataset.root.resolve()), "--scratch", scratch]
@@ -74,9 +70,9 @@ def measure(name: str, dataset: SavepointDataset, timeout: float) -> Measured:
             label = f"{keys:,} keys, {name}, {phase}"
             print(f"{label} ...", file=sys.stderr, flush=True)
             try:
-                line = program.run(
-                    engine.module, [phase, *arguments], Path(scratch), timeout, engine.python
-                )
+                python = program.python_of(engine.environment)
+                words = [phase, *arguments]
+                line = program.run(engine.module, words, Path(scratch), timeout, python)
             except ProgramFailedError as error:
                 print(f"{label} failed: {error}", file=sys.stderr, flush=True)
                 return Measured(keys, name, failure=str(error))
@@ -104,9 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = savepoint_report.section(command, machine, shapes[0], measured)
     print(text)
     if given.output is not None:
-        old = given.output.read_text() if given.output.exists() else ""
-        given.output.write_text(section.put(old, SAVEPOINTS, text))
-        print(f"written to {given.output}", file=sys.stderr)
+        section.write(given.output, "savepoints", text)
     return int(any(m.failure for m in measured))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 
 
 def put(text: str, name: str, body: str) -> str:
@@ -13,10 +15,23 @@ def put(text: str, name: str, body: str) -> str:
     return f"{text.rstrip()}\n\n{section}\n".lstrip()
 
 
+def write(path: Path, name: str, body: str) -> None:
+    """Put `body` into a file, which need not be there yet, and say so."""
+    path.write_text(put(path.read_text() if path.exists() else "", name, body))
+    print(f"written to {path}", file=sys.stderr)
+
+
 def find(text: str, name: str) -> str:
     """The body of the section, empty if there is none."""
     found = _pattern(name).search(text)
     return found[1].strip() if found else ""
+
+
+def keep(text: str, old: str) -> str:
+    """Add all sections of `old` to a text that has none: other programs have written them."""
+    for name in re.findall(r"<!-- /([\w-]+) -->", old):
+        text = put(text, name, find(old, name))
+    return text
 
 
 def _pattern(name: str) -> re.Pattern[str]:

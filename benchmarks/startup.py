@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks import section
 from benchmarks.machine import Machine
-from benchmarks.section import put
 from benchmarks.table import table
 from turnback.job.directory import JobDirectory
 from turnback.job.status import JobState
@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         + table(["command", "median", "range", "to `list`"], rows)
         + "\n\nRepeat with `python -m benchmarks.startup`."
     )
-    RESULTS.write_text(put(RESULTS.read_text(), "startup", body))
+    section.write(RESULTS, "startup", body)
     print(body)
 
 

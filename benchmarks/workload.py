@@ -7,11 +7,28 @@ from dataclasses import dataclass
 PARALLELISM = 2
 """Tasks in every engine, and files in every batch so that both cores read."""
 
-SLOW_BATCHES = (2, 2)
-FAST_BATCHES = (6, 10)
-"""Batches to warm up with, and batches that are counted."""
-
 SMALL_BATCH = 1_000
+SMALL_WARMUP = 5
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How many batches an engine warms up with, how many are counted, and how large they are.
+
+    The JVM compiles hot code for about ten seconds: warm-ups take at least that. Slow engines are
+    warm after one batch, and would take minutes for more.
+    """
+
+    warmup: int
+    counted: int
+    divisor: int = 1
+
+
+MANY = Batches(6, 8)
+SOME = Batches(4, 4)
+TWO = Batches(1, 1)
+TWO_HALVES = Batches(1, 1, divisor=2)
+LARGE = Batches(2, 2)
 
 
 @dataclass(frozen=True)
@@ -37,19 +54,17 @@ class Workload:
         return self.records - self.warmup_records
 
 
-def throughput(batch_records: int, keys: int, *, slow: bool) -> Workload:
+def throughput(batch_records: int, keys: int, batches: Batches) -> Workload:
     """Large batches, some of them to warm up.
-
-    The JVM compiles hot code for about ten seconds. Slow engines have those behind them after two
-    batches; fast ones take more batches, and would look slower than they are with two.
 
     Every engine that works in batches has a fixed cost for each: large ones show what a record
     costs, `small_epochs` what a batch does.
     """
-    warmup, counted = SLOW_BATCHES if slow else FAST_BATCHES
-    return Workload("throughput", keys, batch_records, warmup + counted, warmup)
+    total = batches.warmup + batches.counted
+    records = batch_records // batches.divisor
+    return Workload("throughput", keys, records, total, batches.warmup)
 
 
 def small_epochs(batches: int, keys: int) -> Workload:
     """Batches of 1,000 records: what an epoch costs when there is next to nothing to do."""
-    return Workload("epoch", keys, SMALL_BATCH, batches + 5, warmup_batches=5)
+    return Workload("epoch", keys, SMALL_BATCH, batches + SMALL_WARMUP, SMALL_WARMUP)

@@ -16,7 +16,7 @@ import sysconfig
 from collections.abc import Iterator
 from platform import python_version
 
-from pyflink.common import Configuration, Row, Types
+from pyflink.common import Row, Types
 from pyflink.datastream import (
     KeyedProcessFunction,
     RuntimeContext,
@@ -29,15 +29,13 @@ from pyflink.table import StreamTableEnvironment
 from pyflink.version import __version__ as flink_version
 
 from benchmarks.dataset import Dataset
-from benchmarks.engines import arguments
+from benchmarks.engines import arguments, flink_settings
 from benchmarks.engines.checkpoint_count import CheckpointCount
 from benchmarks.engines.probe import Probe, combine
 from benchmarks.result import Result, check
-from benchmarks.workload import PARALLELISM
 
 THREAD = "pyflink-thread"
 PROCESS = "pyflink-process"
-NOMINAL_RATE = {THREAD: 15_000, PROCESS: 5_000}
 
 
 class Count(KeyedProcessFunction):
@@ -57,23 +55,10 @@ class Count(KeyedProcessFunction):
         self.probe.save()
 
 
-def configuration(given: arguments.Arguments) -> Configuration:
-    # Flink checkpoints by the clock; at these rates that is about once per batch, as with the
-    # others. The number it really completed is part of the result.
-    rate = NOMINAL_RATE[given.variant]
-    checkpoint_ms = max(1_000, 1_000 * given.dataset.workload.batch_records // rate)
-    settings = {
-        "parallelism.default": str(PARALLELISM),
-        "execution.runtime-mode": "STREAMING",
-        "pipeline.object-reuse": "true",
-        "state.backend.type": "rocksdb",
-        "execution.checkpointing.mode": "EXACTLY_ONCE",
-        "execution.checkpointing.interval": f"{checkpoint_ms} ms",
-        "execution.checkpointing.incremental": "true",
-        "execution.checkpointing.dir": (given.scratch / "checkpoints").as_uri(),
-        "taskmanager.memory.managed.size": "1g",
-        "io.tmp.dirs": str(given.scratch),
-        "restart-strategy.type": "none",
+def settings(given: arguments.Arguments) -> dict[str, str]:
+    return {
+        **flink_settings.common(given.scratch),
+        **flink_settings.interval(given.variant, given.dataset),
         "python.executable": sys.executable,
         "python.execution-mode": given.variant.removeprefix("pyflink-"),
         "python.metric.enabled": "false",
@@ -82,10 +67,6 @@ def configuration(given: arguments.Arguments) -> Configuration:
         "python.state.cache-size": "100000",
         "python.fn-execution.bundle.size": "100000",
     }
-    result = Configuration()
-    for key, value in settings.items():
-        result.set_string(key, value)
-    return result
 
 
 def build(env: StreamExecutionEnvironment, dataset: Dataset, probe: Probe) -> None:
@@ -115,7 +96,9 @@ def prepare_environment() -> None:
 def main() -> None:
     given = arguments.parse(__doc__, (THREAD, PROCESS))
     prepare_environment()
-    env = StreamExecutionEnvironment.get_execution_environment(configuration(given))
+    env = StreamExecutionEnvironment.get_execution_environment(
+        flink_settings.configuration(settings(given))
+    )
     probes = given.scratch / "probes"
     probes.mkdir()
     build(env, given.dataset, Probe(probes))

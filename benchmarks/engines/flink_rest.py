@@ -45,6 +45,10 @@ class FlinkRest:
         if read > records:
             raise RuntimeError(f"{read} records read, but there are only {records}")
 
+    def checkpoints(self, job: str) -> int:
+        """How many are complete."""
+        return int(self._get(f"/jobs/{job}/checkpoints")["counts"]["completed"])
+
     def _get(self, path: str) -> Any:
         with self._opener.open(f"http://localhost:{self._port}{path}", timeout=30) as answer:
             return json.load(answer)

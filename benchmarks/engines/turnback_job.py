@@ -1,8 +1,8 @@
-"""The counting job in Turnback, and the same job reading its state back to check it."""
+"""Counting jobs in Turnback, and the same jobs going on from their state to check it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +11,11 @@ from tempfile import TemporaryDirectory
 from pyspark.sql import SparkSession
 
 from benchmarks.engines import spark_query
-from benchmarks.result import WrongAnswerError
+from benchmarks.result import WrongAnswerError, check_counts
 from benchmarks.workload import PARALLELISM
 from turnback import (
+    CollectSink,
+    DataStream,
     DiscardSink,
     JobClient,
     KeyedProcessFunction,
@@ -23,9 +25,12 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.sinks.base import Sink
 from turnback.spark.job import JobReport
 
 JOB = "bench"
+Counting = Callable[[DataStream], DataStream]
+"""Makes rows with post and n of the events."""
 
 
 class Count(KeyedProcessFunction):
@@ -46,6 +51,15 @@ class Check(Count):
         if n != value.amount:
             raise WrongAnswerError(f"{value.post} counted {n} times, expected {value.amount}")
         yield Row(value.post, n)
+
+
+def with_function(function: Count) -> Counting:
+    """Count with a function that sees one record after the other."""
+
+    def counting(events: DataStream) -> DataStream:
+        return events.key_by("post").process(function, output_type="post string, n bigint")
+
+    return counting
 
 
 @dataclass(frozen=True)
@@ -79,18 +93,18 @@ def local_directory(backend: str) -> Iterator[Path]:
         yield Path(directory)
 
 
-def count(spark: SparkSession, place: Place, files: str) -> Ran:
+def count(spark: SparkSession, place: Place, files: str, counting: Counting | None = None) -> Ran:
     """Count the records of `files`; the interval is less than an epoch: a checkpoint after each."""
     env = _environment(spark, place)
     env.enable_checkpointing("10 ms")
-    return _execute(env, files, Count())
+    return _execute(env, files, counting or with_function(Count()))
 
 
 def go_on(spark: SparkSession, place: Place, files: str) -> JobClient:
     """Start the job of `count` again, over more files, and leave it running."""
     env = _environment(spark, place)
     env.enable_checkpointing("10 ms")
-    _build(env, files, Count())
+    _build(env, files, with_function(Count()))
     return env.execute_async(JOB)
 
 
@@ -99,13 +113,22 @@ def check_state(spark: SparkSession, place: Place, files: str) -> Ran:
 
     Without checkpoints there are no restarts either, so a wrong count fails the job at once.
     """
-    return _execute(_environment(spark, place), files, Check())
+    return _execute(_environment(spark, place), files, with_function(Check()))
+
+
+def check_counts_from(
+    spark: SparkSession, place: Place, files: str, counting: Counting, expected: Mapping[str, int]
+) -> None:
+    """Resume the job, and check what it counts keys to with those of `files` it has not seen."""
+    env, rows = _environment(spark, place), CollectSink()
+    _execute(env, files, counting, rows)
+    check_counts({row.post: row.n for row in rows.results}, expected)
 
 
 def start_from(spark: SparkSession, place: Place, files: str, savepoint: Path | None) -> Ran:
     """Start another job from a savepoint, or empty, and check its state with `files`."""
     env = _environment(spark, place)
-    _build(env, files, Check())
+    _build(env, files, with_function(Check()))
     report = env.execute("restored", bounded=True, start_from=savepoint, fork=True)
     return _ran(report)
 
@@ -117,15 +140,18 @@ def _environment(spark: SparkSession, place: Place) -> StreamExecutionEnvironmen
     return env.set_parallelism(PARALLELISM).set_state_backend(place.backend)
 
 
-def _execute(env: StreamExecutionEnvironment, files: str, function: Count) -> Ran:
-    _build(env, files, function)
+def _execute(
+    env: StreamExecutionEnvironment, files: str, counting: Counting, sink: Sink | None = None
+) -> Ran:
+    _build(env, files, counting, sink)
     return _ran(env.execute(JOB, bounded=True))
 
 
-def _build(env: StreamExecutionEnvironment, files: str, function: Count) -> None:
+def _build(
+    env: StreamExecutionEnvironment, files: str, counting: Counting, sink: Sink | None = None
+) -> None:
     events = env.from_dataframe(spark_query.read(env.spark, files), uid="events")
-    counts = events.key_by("post").process(function, output_type="post string, n bigint")
-    counts.uid("count").sink_to(DiscardSink()).uid("out")
+    counting(events).uid("count").sink_to(sink or DiscardSink()).uid("out")
 
 
 def _ran(report: JobReport) -> Ran:
