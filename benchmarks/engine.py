@@ -48,6 +48,9 @@ CEILING = "spark-group-by"
 _ALL = (
     Engine(BASELINE, "turnback_count", 310_000, all_sizes=True),
     Engine("turnback-hashmap", "turnback_count", 330_000, all_sizes=True),
+    Engine("turnback-batch", "turnback_batch", 600_000, all_sizes=True,
+           does="one read, one update, one row out per record, on columns"),
+    Engine("turnback-aggregate", "turnback_aggregate", 1_000_000, all_sizes=True, does=PER_KEY),
     Engine(CEILING, "spark_group_by", 500_000, all_sizes=True, does=f"in the JVM, {PER_KEY}"),
     Engine("spark-transform-with-state", "spark_transform_with_state", 9_700, TWO_HALVES),
     Engine("spark-transform-with-state-per-key", "spark_transform_with_state", 39_000, TWO,
