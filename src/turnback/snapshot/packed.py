@@ -224,7 +224,7 @@ def _number(
         return pa.array(to_values(numbers), mask=nulls)
 
     def write(column: pa.Array) -> list[pa.Array]:
-        values = column.fill_null(0) if column.null_count else column
+        values = column.fill_null(pa.scalar(0).cast(column.type)) if column.null_count else column
         return [forms.write(to_numbers(values.to_numpy(zero_copy_only=False)), _nulls(column))]
 
     return PackedColumn(read, write)
