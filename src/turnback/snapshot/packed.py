@@ -161,7 +161,7 @@ class _Forms:
         for head in found.tolist():
             dtype = self._dtypes.get(head)
             if dtype is not None:
-                mine = np.flatnonzero(heads == head)
+                mine = _where(heads == head, all=len(found) == 1)
                 wide = rows.numbers(start[mine] + 1, dtype)
                 if dtype == ">u8" and int(wide.max()) > _MOST:
                     raise UnusualError
@@ -174,15 +174,20 @@ class _Forms:
             forms[nulls] = len(self._forms) - 1
         bounds = _bounds(self._form_sizes[forms])
         start, body = bounds[:-1], np.empty(bounds[-1], np.uint8)
-        for form in np.flatnonzero(np.bincount(forms)).tolist():
-            (head, dtype), mine = self._forms[form], np.flatnonzero(forms == form)
-            if head == _NULL or dtype is not None:
-                body[start[mine]] = head
-            else:
-                body[start[mine]] = (numbers[mine] + head).astype(np.uint8)
+        found = np.flatnonzero(np.bincount(forms)).tolist()
+        for form in found:
+            mine = _where(forms == form, all=len(found) == 1)
+            (head, dtype), at = self._forms[form], start[mine]
+            in_head = dtype is None and head != _NULL
+            body[at] = (numbers[mine] + head).astype(np.uint8) if in_head else head
             if dtype is not None:
-                _windows(body, dtype)[start[mine] + 1] = numbers[mine]
+                _windows(body, dtype)[at + 1] = numbers[mine]
         return _binary(bounds, body)
+
+
+def _where(mask: Mask, *, all: bool) -> Any:
+    """What picks the rows of a mask; of `all` rows it takes no copy."""
+    return slice(None) if all else np.flatnonzero(mask)
 
 
 _INTEGERS = _Forms(
@@ -341,8 +346,8 @@ def _interleaved(pieces: list[pa.Array]) -> pa.Array:
     if sum(piece.nbytes for piece in pieces) > _MOST_BYTES:
         raise UnusualError
     count, rows = len(pieces), len(pieces[0])
-    order = np.arange(rows)[:, None] + np.arange(count) * rows
-    joined = pa.concat_arrays(pieces).take(pa.array(order.ravel()))
+    order = np.arange(count * rows, dtype=np.int32).reshape(count, rows).T.ravel()
+    joined = pa.concat_arrays(pieces).take(pa.array(order))
     _, bounds, body = joined.buffers()
     # A value ends where its last piece does.
     ends = np.frombuffer(bounds, np.int32)[::count].copy()

@@ -192,8 +192,8 @@ def _copy(
 
 
 COPY_BYTES = 64 << 20
-SPAN_ROWS = 250_000
-SPAN_BYTES = 16 << 20
+SPAN_ROWS = 1_000_000
+SPAN_BYTES = 32 << 20
 """A task folds about as much: little enough to free its slot for an epoch soon."""
 
 
