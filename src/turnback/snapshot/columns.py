@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import ElementTypeError
+from turnback.snapshot.packed import UnusualError, packed_column
 from turnback.types.coerce import decimal_quantizer, type_mismatch
 from turnback.types.columns import (
     from_column,
@@ -86,15 +87,26 @@ class ColumnCodec:
         self.arrow = column.arrow
         self._decode = msgspec.msgpack.Decoder(_LIST[column.hint | None]).decode
         self._encode = msgspec.msgpack.Encoder().encode
+        self._packed = packed_column(type_)
 
     def decode(self, data: pa.Array) -> pa.Array:
         if data.null_count:
             raise ElementTypeError("a row was removed or cleared, and is not live")
+        if self._packed is not None:
+            try:
+                return self._packed.unpack(data)
+            except UnusualError:
+                pass  # msgspec reads it, or says what is wrong
         return self._column.to_arrow(self._decode(_as_one_list(data)))
 
     def encode(self, column: pa.Array) -> pa.Array:
         if self._required and _holds_null(column):
             raise ElementTypeError("null cannot be a key, nor be part of one")
+        if self._packed is not None:
+            try:
+                return self._packed.pack(column)
+            except UnusualError:
+                pass
         return pa.array(list(map(self._encode, self._column.to_values(column))), pa.binary())
 
 

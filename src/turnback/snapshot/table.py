@@ -17,7 +17,7 @@ from turnback.core.ids import path_segment
 from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
-from turnback.state.delta import COLUMNS
+from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
 from turnback.state.schema import KINDS, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
@@ -33,8 +33,6 @@ _GROUP = "key_group"
 ROWS = pa.schema([field for field in COLUMNS if field.name != "state"])
 """The columns of rows: group, key, sub, value."""
 
-_BATCH_ROWS = 1 << 16
-_BATCH_BYTES = 64 << 20
 _POSITION = np.dtype([("epoch", ">u8"), ("index", ">u4")])
 _MAX_EPOCH = (1 << 31) - 1
 _CONVERSION_ERRORS = (TurnbackError, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError)
@@ -98,7 +96,7 @@ class StateTable:
         self, table: pa.Table, translate: Callable[[dict[str, pa.Array]], list[Any]], to: pa.Schema
     ) -> pa.Table:
         batches = []
-        for some in bounded_tables(table, _BATCH_ROWS, _BATCH_BYTES):
+        for some in bounded_tables(table, BATCH_ROWS, BATCH_BYTES):
             columns = {name: some[name].combine_chunks() for name in some.schema.names}
             batches.append(pa.record_batch(translate(columns), schema=to))
         return pa.Table.from_batches(batches, schema=to)
@@ -187,17 +185,6 @@ def _from_positions(positions: pa.Array) -> pa.Array:
 
 def _column_text(columns: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in columns.items()) or "nothing"
-
-
-def bounded_tables(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
-    """Cut a table into tables of at most so many rows and bytes; a single row may be larger."""
-    count = table.num_rows
-    if count <= 1 or (count <= rows and table.nbytes <= size):
-        yield table
-        return
-    middle = count // 2
-    yield from bounded_tables(table.slice(0, middle), rows, size)
-    yield from bounded_tables(table.slice(middle), rows, size)
 
 
 # -- Parquet files
@@ -300,7 +287,11 @@ class _Part:
         self._path = path
         self._out = pa.BufferOutputStream()
         self._writer = pq.ParquetWriter(
-            self._out, schema, compression="zstd", write_statistics=[_GROUP]
+            self._out,
+            schema,
+            compression="zstd",
+            use_dictionary=[_GROUP],  # keys and most values are all different
+            write_statistics=[_GROUP],
         )
         self._rows = 0
         self._groups: list[int] = []

@@ -192,9 +192,10 @@ def _copy(
 
 
 COPY_BYTES = 64 << 20
-SPAN_ROWS = 250_000
-SPAN_BYTES = 16 << 20
-"""A task folds about as much: little enough to free its slot for an epoch soon."""
+SPAN_ROWS = 1_000_000
+SPAN_BYTES = 32 << 20
+"""A task folds about as much: little enough to free its slot for an epoch soon, and enough that the
+savepoint does not have to wait for many slots, which takes longer than the work."""
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,17 @@ def bounded_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
         )
 
 
+def bounded_tables(table: pa.Table, rows: int, size: int) -> Iterator[pa.Table]:
+    """Cut a table into tables of at most so many rows and bytes; a single row may be larger."""
+    count = table.num_rows
+    if count <= 1 or (count <= rows and table.nbytes <= size):
+        yield table
+        return
+    middle = count // 2
+    yield from bounded_tables(table.slice(0, middle), rows, size)
+    yield from bounded_tables(table.slice(middle), rows, size)
+
+
 def _narrow(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.Array:
     array = column.combine_chunks()
     if array.type != wanted and len(array) and pa.types.is_large_binary(array.type):

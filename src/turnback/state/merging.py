@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -17,12 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.state.delta import (
+    BATCH_BYTES,
+    BATCH_ROWS,
     WIDE_COLUMNS,
     BuiltDelta,
     Delta,
     DeltaBatch,
     ReadFile,
     bounded_batches,
+    bounded_tables,
     open_delta,
     write_delta,
 )
@@ -30,14 +34,14 @@ from turnback.state.files import StateFile, in_order
 from turnback.state.replica import check_compatible, select
 from turnback.state.schema import LONGEST, SINGLE_KINDS, StateSchema, component
 
-_ENTRY = ["state", "group", "key", "sub"]
+_ENTRY = ["key", "state", "group", "sub"]
 _OWNER = _ENTRY[:3]
-_MOST_IDS = 1 << 62
 
 HELD_BYTES = 128 << 20
 """A piece with more bytes than this is cut; a key group with more is never held as a whole."""
 
 Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
 
 
 def merge(files: Sequence[StateFile], read: ReadFile, *, final: bool) -> BuiltDelta:
@@ -65,9 +69,10 @@ def live_rows(files: Sequence[StateFile], read: ReadFile) -> Iterator[tuple[Stat
     """
     states = _States()
     for rows in _folded(files, read, states, final=True):
-        for number in pc.unique(rows["state"]).to_pylist():
-            for batch in bounded_batches(rows.filter(pc.field("state") == number)):
-                table = pa.Table.from_batches([batch]).drop_columns(["state"])
+        numbers = pc.unique(rows["state"]).to_pylist()
+        for number in numbers:
+            mine = rows if len(numbers) == 1 else rows.filter(pc.field("state") == number)
+            for table in bounded_tables(mine.drop_columns(["state"]), BATCH_ROWS, BATCH_BYTES):
                 yield states.schemas[number], table
 
 
@@ -75,9 +80,21 @@ def _folded(
     files: Sequence[StateFile], read: ReadFile, states: _States, *, final: bool
 ) -> Iterable[pa.Table]:
     """The rows that count; all states are numbered before the first of them comes."""
-    sources = [_Source(file, open_delta(file, read), states) for file in in_order(files)]
-    single = states.single()
-    return (rows for piece in _pieces(sources) for rows in _fold(piece, single, final=final))
+    files = in_order(files)
+    sources = [_Source(file, open_delta(file, read), states) for file in files]
+    single, pieces = states.single(), _pieces(sources, _settled(files))
+    return (rows for piece in pieces for rows in _fold(piece, single, final=final))
+
+
+def _settled(files: Sequence[StateFile]) -> int:
+    """How many files at the beginning are complete, and have no key group in common."""
+    for count, file in enumerate(files):
+        if not file.complete or any(
+            file.first_group <= other.last_group and other.first_group <= file.last_group
+            for other in files[:count]
+        ):
+            return count
+    return len(files)
 
 
 class _Counter:
@@ -111,11 +128,13 @@ class _Part(NamedTuple):
 class _Piece(NamedTuple):
     """The rows of some key groups, in the order of the files.
 
-    A `large` piece is one key group with more rows than fit into memory.
+    A `large` piece is one key group with more rows than fit into memory. Of any other the first
+    `settled` rows are all of different entries, none of them a clear.
     """
 
     parts: Sequence[_Part]
     large: bool
+    settled: int = 0
 
 
 class _States:
@@ -208,16 +227,18 @@ class _Source:
         return table.cast(pa.schema([WIDE_COLUMNS.field(name) for name in names]))
 
 
-def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
-    """All rows of the sources, in ascending key groups."""
+def _pieces(sources: Sequence[_Source], settled: int) -> Iterator[_Piece]:
+    """All rows of the sources, in ascending key groups; for `settled` sources see `_Piece`."""
     while True:
         bounds = [bound for s in sources if (bound := s.last_complete()) is not None]
         last = min(bounds, default=None)
-        taken = [table for source in sources for table in source.take(last)]
-        yield from _cut(taken)
+        taken = [source.take(last) for source in sources]
+        yield from _cut(
+            list(chain.from_iterable(taken[:settled])), list(chain.from_iterable(taken[settled:]))
+        )
         if last is None:
             return
-        if not taken and sum(s.held_bytes for s in sources) > HELD_BYTES:
+        if not any(taken) and sum(s.held_bytes for s in sources) > HELD_BYTES:
             yield _Piece([part for s in sources for part in s.skip(last + 1)], True)
             continue
         for source in sources:
@@ -225,18 +246,20 @@ def _pieces(sources: Sequence[_Source]) -> Iterator[_Piece]:
                 source.load()
 
 
-def _cut(tables: list[pa.Table]) -> Iterator[_Piece]:
+def _cut(settled: list[pa.Table], others: list[pa.Table]) -> Iterator[_Piece]:
     """Halve the range of key groups until a half is small enough, or of one group."""
+    tables = settled + others
     if not tables:
         return
     first = min(int(table["group"][0].as_py()) for table in tables)
     last = max(int(table["group"][-1].as_py()) for table in tables)
     large = sum(table.nbytes for table in tables) > HELD_BYTES
     if large and first < last:
-        for half in _split(tables, (first + last) // 2):
-            yield from _cut(half)
+        middle = (first + last) // 2
+        for half in zip(_split(settled, middle), _split(others, middle), strict=True):
+            yield from _cut(*half)
     else:
-        yield _Piece([_held_part(table) for table in tables], large)
+        yield _Piece([_held_part(table) for table in tables], large, sum(map(len, settled)))
 
 
 def _held_part(table: pa.Table) -> _Part:
@@ -261,13 +284,15 @@ def _fold(piece: _Piece, single: Mask, *, final: bool) -> Iterator[pa.Table]:
         yield from _fold_large(piece, single, final)
         return
     rows = pa.concat_tables([part.rows() for part in piece.parts])
-    keep, clears = _survivors(rows, single)
-    if final:
+    keep, clears = _survivors(rows, single, piece.settled)
+    if final and rows["value"].null_count:
         keep &= rows["value"].is_valid().to_numpy()
     index = np.flatnonzero(keep)
     group = rows["group"].to_numpy()[index]
-    order = np.lexsort((~clears[index], group))
-    yield rows.take(pa.array(index[order]))
+    place = (2 * group + ~clears[index]).astype(np.uint16)  # which NumPy sorts in linear time
+    if len(index) < len(rows) or (place[1:] < place[:-1]).any():
+        rows = rows.take(pa.array(index[np.argsort(place, kind="stable")]))
+    yield rows
 
 
 def _fold_large(piece: _Piece, single: Mask, final: bool) -> Iterator[pa.Table]:
@@ -300,8 +325,20 @@ def _shortened(keys: pa.Table) -> pa.Table:
     return keys
 
 
-def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
-    """Which rows still count, tombstones among them, and which rows are clears."""
+def _survivors(rows: pa.Table, single: Mask, settled: int = 0) -> tuple[Mask, Mask]:
+    """Which rows still count, tombstones among them, and which rows are clears.
+
+    For the `settled` rows see `_Piece`: only later rows of the same key can end them.
+    """
+    if settled:
+        keys, later = rows["key"].slice(0, settled), rows["key"].slice(settled)
+        touched = pc.is_in(keys, value_set=later.combine_chunks()).to_numpy()
+        index = np.concatenate((np.flatnonzero(touched), np.arange(settled, len(rows))))
+        keep, clears = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        if len(index):
+            some = rows.select(_ENTRY).take(pa.array(index))
+            keep[index], clears[index] = _survivors(some, single)
+        return keep, clears
     count = len(rows)
     many = ~single[rows["state"].to_numpy()]
     clears = many & rows["sub"].is_null().to_numpy()
@@ -318,20 +355,36 @@ def _survivors(rows: pa.Table, single: Mask) -> tuple[Mask, Mask]:
     return keep, clears
 
 
-def _identify(rows: pa.Table, columns: list[str]) -> npt.NDArray[np.int64]:
-    """Number the rows so that equal ones, and only they, have equal numbers."""
-    ids, most = np.zeros(len(rows), np.int64), 1
-    for name in columns:
-        encoded = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
-        codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        width = len(encoded.dictionary) + 1
-        if most * width > _MOST_IDS:
-            ids, most = _renumber(ids), len(rows)
-        ids, most = ids * width + codes, most * width
-    return _renumber(ids)
+def _identify(rows: pa.Table, columns: list[str]) -> Numbers:
+    """Number the rows so that equal ones, and only they, have equal numbers.
+
+    The key usually tells state and group, so that most columns add nothing to it.
+    """
+    ids, most = _codes(rows[columns[0]])
+    for name in columns[1:]:
+        codes, width = _codes(rows[name])
+        if width > 1 and not _follow(codes, ids, most):
+            distinct, ids = np.unique(ids * width + codes, return_inverse=True)
+            most = len(distinct)
+    return ids
 
 
-def _renumber(ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+def _codes(column: pa.ChunkedArray) -> tuple[Numbers, int]:
+    """A number for each value of a column, null among them, and what they all are less than."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int64), 1
+    if pa.types.is_integer(column.type):
+        numbers = column.to_numpy().astype(np.int64)
+        return numbers, int(numbers.max()) + 1
+    encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, len(encoded.dictionary)
+
+
+def _follow(codes: Numbers, ids: Numbers, most: int) -> bool:
+    """Whether rows with equal numbers have equal codes, so that those add nothing."""
+    example = np.zeros(most, np.int64)
+    example[ids] = codes
+    return bool((example[ids] == codes).all())

@@ -135,6 +135,9 @@ class IntakeTask:
     def _write(self, schema: StateSchema, rows: pa.Table) -> StateFile:
         state = pa.array(np.zeros(len(rows), np.int16))
         rows = rows.add_column(0, COLUMNS.field(0), state).cast(WIDE_COLUMNS)
+        # Local stores sort by key: to be filled in that order takes them half the time.
+        order = ["group", "key"] if rows["sub"].null_count else ["group", "key", "sub"]
+        rows = rows.sort_by([(name, "ascending") for name in order])
         built = build_delta([schema], rows)
         path = f"state/{self.attempt}/taken-{self.partition}-{uuid.uuid4().hex}.arrow"
         if not self.target.inline:

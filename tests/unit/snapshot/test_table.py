@@ -222,7 +222,7 @@ def test_empty_tables(kind):
 
 
 def test_slices_chunks_and_wide_columns_are_read(monkeypatch):
-    monkeypatch.setattr(module, "_BATCH_ROWS", 3)
+    monkeypatch.setattr(module, "BATCH_ROWS", 3)
     type_ = Types.STRING()
     rows = stored(type_, [f"v{i}" for i in range(20)])
     chunked = pa.concat_tables([rows.slice(0, 7), rows.slice(7, 4), rows.slice(11)])
@@ -248,7 +248,7 @@ def test_a_slice_of_a_column_is_read_as_such(binary, case):
 
 
 def test_large_values_are_not_joined_into_one_column(monkeypatch):
-    monkeypatch.setattr(module, "_BATCH_BYTES", 1000)
+    monkeypatch.setattr(module, "BATCH_BYTES", 1000)
     rows = stored(Types.BYTES(), [b"x" * 600] * 5)
     typed = round_trip(state_schema(value=Types.BYTES()), rows)
     assert typed["value"].num_chunks == 5

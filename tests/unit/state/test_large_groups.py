@@ -6,6 +6,7 @@ import random
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from turnback.state import delta
 from turnback.state import merging as mergeinput
@@ -98,6 +99,41 @@ def test_the_result_does_not_depend_on_what_fits_into_memory(monkeypatch, seed, 
     cut, read_cut = random_files(seed)
     assert [content(merge(cut, read_cut, final=final)) for final in (False, True)] == plain
     assert live(cut, read_cut) == rows
+
+
+@pytest.mark.parametrize("held", [0, 200, 1 << 20])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_complete_file_changes_nothing_but_what_is_compared(monkeypatch, seed, held):
+    """Its rows are known to be of different entries; without the mark all are compared."""
+    files, read = random_files(seed)
+    older = files[: len(files) // 2 + 1]
+    first, last = older[0].first_epoch, older[-1].last_epoch
+    built = merge(older, read, final=True)
+    base = replace(built.file("base", last), first_epoch=first, complete=True)
+    later = files[len(older) :]
+
+    def read_both(file):
+        return built.data if file.path == "base" else read(file)
+
+    monkeypatch.setattr(mergeinput, "HELD_BYTES", held)
+    marked, unmarked = [base, *later], [replace(base, complete=False), *later]
+    assert live(marked, read_both) == live(unmarked, read_both) == live(files, read)
+    for final in (False, True):
+        merged = [content(merge(some, read_both, final=final)) for some in (marked, unmarked)]
+        assert merged[0] == merged[1]
+
+
+def test_of_two_complete_files_with_a_group_in_common_the_later_wins():
+    blobs, files = {}, []
+    for epoch in (1, 2):
+        builder = DeltaBuilder()
+        builder.add(VALUE, [3, 4], [b"x", b"%d" % epoch], None, [b"%d" % epoch, b"v"])
+        built = builder.build()
+        blobs[str(epoch)] = built.data
+        files.append(replace(built.file(str(epoch), epoch, 1), complete=True))
+    rows = live(files, lambda file: blobs[file.path])
+    assert [row[2:] for row in rows if row[1] == 3] == [(b"x", b"\xffnone", b"2")]
+    assert len(rows) == 3
 
 
 def test_a_large_group_is_read_a_batch_at_a_time(monkeypatch):

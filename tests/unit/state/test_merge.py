@@ -5,7 +5,7 @@ import pytest
 
 from state_support import clip
 from turnback.core.errors import CorruptFileError, IncompatibleStateError
-from turnback.state import delta
+from turnback.state import delta, merging
 from turnback.state.delta import DeltaBuilder, read_delta
 from turnback.state.merging import live_rows, merge
 from turnback.state.schema import KeySchema, StateSchema
@@ -187,11 +187,11 @@ def test_live_rows_are_what_a_final_merge_keeps(files):
 
 
 def test_live_rows_of_a_state_come_in_bounded_tables_in_the_order_of_groups(files, monkeypatch):
-    monkeypatch.setattr(delta, "BATCH_ROWS", 3)
+    monkeypatch.setattr(merging, "BATCH_ROWS", 3)
     for value in (b"1", b"2"):
         files.add(*((VALUE, g, b"%d" % k, None, value) for g in (5, 2, 9) for k in range(4)))
     tables = [t for _, t in live_rows(files.files, lambda f: files.blobs[f.path])]
-    assert max(map(len, tables)) == 3
+    assert max(map(len, tables)) <= 3
     groups = [g for t in tables for g in t["group"].to_pylist()]
     assert groups == [2] * 4 + [5] * 4 + [9] * 4
     assert {v for t in tables for v in t["value"].to_pylist()} == {b"2"}

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from turnback.snapshot.table import ROWS
+from turnback.state.delta import read_delta
 from turnback.state.files import StorageRef, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.schema import KeySchema, StateSchema
@@ -36,6 +37,20 @@ def test_rows_come_in_any_order_of_groups(tmp_path):
     assert [(row["group"], row["value"]) for row in found] == [
         (0, b"v5"), (1, b"v1"), (1, b"v3"), (3, b"v2"), (4, b"v0"), (4, b"v4")
     ]  # fmt: skip
+
+
+def test_files_hold_their_rows_in_the_order_of_local_stores(tmp_path):
+    given = [
+        (g, key, i) for i, g in enumerate([4, 1, 4]) for key in (b"\xa2bb", b"\xa1c", b"\xa1a")
+    ]
+    tables = [
+        rows(group, position, b"v").set_column(1, ROWS.field(1), pa.array([key], pa.binary()))
+        for group, key, position in reversed(given)
+    ]
+    (file,), read = taken(tmp_path, tables)
+    found = [row for batch in read_delta(read(file)).batches() for row in batch().to_pylist()]
+    order = [(row["group"], row["key"], row["sub"]) for row in found]
+    assert order == sorted((g, key, b"%012d" % i) for g, key, i in given)
 
 
 @pytest.mark.slow
