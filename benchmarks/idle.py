@@ -55,21 +55,25 @@ def kind_of(pid: int, driver: int) -> str:
     return "JVM" if Path(words.split(" ")[0]).name == "java" else "others"
 
 
-def used(supervisor: int, driver: int) -> dict[str, float]:
-    """Processor seconds by kind of process, since each began."""
-    seconds = dict.fromkeys(KINDS, 0.0)
-    seconds["supervisor"] = cpu_seconds(supervisor)
-    for pid in (driver, *descendants(driver)):
-        seconds[kind_of(pid, driver)] += cpu_seconds(pid)
-    return seconds
+def used(supervisor: int, driver: int) -> dict[tuple[int, str], float]:
+    """Processor seconds of each process, with its kind."""
+    kinds = {supervisor: "supervisor"}
+    kinds |= {pid: kind_of(pid, driver) for pid in (driver, *descendants(driver))}
+    return {(pid, kind): cpu_seconds(pid) for pid, kind in kinds.items()}
 
 
 def sample(supervisor: int, driver: int, seconds: int) -> dict[str, float]:
-    """Percent of a core, by kind of process."""
+    """Percent of a core, by kind of process.
+
+    Spark ends idle workers meanwhile: of those that have ended nothing is counted any more.
+    """
     before, begun = used(supervisor, driver), time.monotonic()
     time.sleep(seconds)
     after, took = used(supervisor, driver), time.monotonic() - begun
-    return {kind: (after[kind] - before[kind]) / took * 100 for kind in KINDS}
+    percent = dict.fromkeys(KINDS, 0.0)
+    for process, spent in after.items():
+        percent[process[1]] += (spent - before.get(process, 0.0)) / took * 100
+    return percent
 
 
 def measure(given: argparse.Namespace) -> list[dict[str, float]]:

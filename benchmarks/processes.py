@@ -32,8 +32,8 @@ def resident_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process, and of those it has started that have ended."""
-    return sum(map(int, _stat(pid)[11:15])) / TICKS
+    """Processor time of a process, without those it has started."""
+    return sum(map(int, _stat(pid)[11:13])) / TICKS
 
 
 def started_at(pid: int) -> float:

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from turnback.core.errors import PlanError
+from turnback.spark.internals import POLLING, own_session
 from turnback.spark.session import _try_restore
 
 EVOLUTION = "spark.sql.streaming.queryEvolution"
@@ -22,6 +23,16 @@ LOG_FORMATS = {
     f"{EVOLUTION}.enableSinkEvolution": "true",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
 }
+
+
+def test_idle_sources_are_asked_as_often_as_the_user_says(session: SparkSession) -> None:
+    key, before = POLLING[0], session.conf.get(POLLING[0])
+    assert own_session(session).conf.get(key) == before == "5ms"
+    session.conf.unset(key)
+    try:
+        assert own_session(session).conf.get(key) == POLLING[1]
+    finally:
+        session.conf.set(key, before)
 
 
 def test_this_spark_behaves_as_jobs_need_it(session: SparkSession) -> None:

@@ -66,6 +66,11 @@ NO_ADAPTATION = {"spark.sql.adaptive.enabled": "false"}
 """Adaptive execution would run every shuffle as a job of its own, and has nothing to adapt: the
 partitions are fixed. With it partitions may be joined, and a task would hold the state of two."""
 
+POLLING = ("spark.sql.streaming.pollingDelay", "100ms")
+"""How long Spark waits before it asks sources again that had nothing new. By default it asks a
+hundred times a second, which keeps a fifth of a core busy while there is nothing to do. What the
+user has set counts."""
+
 LOG_FORMATS = {
     "spark.sql.streaming.offsetLog.formatVersion": "1",
     "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false",
@@ -139,6 +144,8 @@ def own_session(user: SparkSession) -> SparkSession:
     own = SparkSession(user.sparkContext, java_session)
     for key, value in (CHECKPOINT_FILES | NO_ADAPTATION | LOG_FORMATS).items():
         own.conf.set(key, value)
+    if own.conf.get(POLLING[0], None) is None:
+        own.conf.set(*POLLING)
     return own
 
 
