@@ -160,3 +160,8 @@ def _checked(ms: Decimal, value: object, name: str) -> int:
     if ms > _MAX:
         raise ConfigurationError(f"{name}: {value!r} is more than 64 bits can hold")
     return int(ms)
+
+
+def describe_exit(code: int) -> str:
+    """Describe the return code of a process, as `subprocess` gives it."""
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -327,8 +327,7 @@ class _Cut:
                 if columns is None or not isinstance(type, RowTypeInfo):
                     return type
                 needed |= columns
-        if not isinstance(type, RowTypeInfo):
-            return type
+        assert isinstance(type, RowTypeInfo)
         names, types = zip(*(field for field in type.fields() if field[0] in needed), strict=True)
         return RowTypeInfo(names, types)
 
@@ -391,9 +390,8 @@ def _columns_read(node: Node) -> set[str] | None:
     if node.kind is not NodeKind.COMBINE or node.inputs[0].kind is NodeKind.UNION:
         return None
     key, aggregates = node.function.key, node.function.aggregates.values()
-    if key.function is not None:
-        return None
-    return {*key.columns, *(column for each in aggregates for column in each.columns)}
+    columns = {*key.columns, *(column for each in aggregates for column in each.columns)}
+    return columns if key.function is None else None
 
 
 def _typed(node: Node) -> TypeInfo:

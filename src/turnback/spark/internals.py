@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.core.errors import CheckpointError
+from turnback.core.units import describe_exit
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,9 +68,8 @@ NO_ADAPTATION = {"spark.sql.adaptive.enabled": "false"}
 partitions are fixed. With it partitions may be joined, and a task would hold the state of two."""
 
 POLLING = ("spark.sql.streaming.pollingDelay", "100ms")
-"""How long Spark waits before it asks sources again that had nothing new. By default it asks a
-hundred times a second, which keeps a fifth of a core busy while there is nothing to do. What the
-user has set counts."""
+"""How long Spark waits before it asks sources again that had nothing new, unless the user has set
+it. By default it asks a hundred times a second, which keeps a fifth of a core busy."""
 
 LOG_FORMATS = {
     "spark.sql.streaming.offsetLog.formatVersion": "1",
@@ -103,11 +103,9 @@ def streaming_query(
         interval_ms: Time between the starts of two batches; 0 for as fast as possible.
     """
     running: Future[StreamingQuery] = Future()  # the first batch may come before `start` returns
-
-    def call(batch: DataFrame, number: int) -> None:
-        on_batch(MicroBatch(batch, number, running))
-
-    writer = _in_own_session(frame).writeStream.foreachBatch(call)
+    writer = _in_own_session(frame).writeStream.foreachBatch(
+        lambda batch, number: on_batch(MicroBatch(batch, number, running))
+    )
     writer = writer.option("checkpointLocation", scratch.as_uri())
     if bounded:
         writer = writer.trigger(availableNow=True)
@@ -142,10 +140,9 @@ def own_session(user: SparkSession) -> SparkSession:
     for listener in user._jsparkSession.streams().listListeners():
         java_session.streams().addListener(listener)
     own = SparkSession(user.sparkContext, java_session)
-    for key, value in (CHECKPOINT_FILES | NO_ADAPTATION | LOG_FORMATS).items():
+    polling = {} if own.conf.get(POLLING[0], None) else dict([POLLING])
+    for key, value in (CHECKPOINT_FILES | NO_ADAPTATION | LOG_FORMATS | polling).items():
         own.conf.set(key, value)
-    if own.conf.get(POLLING[0], None) is None:
-        own.conf.set(*POLLING)
     return own
 
 
@@ -181,11 +178,10 @@ class MicroBatch:
     query: Future[StreamingQuery]
 
     def anew(self) -> DataFrame:
-        """The batch as a DataFrame that shares nothing with an earlier run.
+        """The batch as a DataFrame with shuffles of its own.
 
-        To run it once more, Spark would take what its shuffles still hold, and with it
-        acknowledgements of output that was rolled back. Only a copy of the plan has shuffles of its
-        own.
+        To run it again, Spark would use its old shuffles, and acknowledgements in them of output
+        that was rolled back.
         """
         query = self.query.result()._jsq.streamingQuery()
         plan, session = query.lastExecution().executedPlan().clone(), self.frame.sparkSession
@@ -196,9 +192,7 @@ class MicroBatch:
         """How many tasks come before so many shuffles, counted from the end of the plan."""
         rdd = self.frame._jdf.queryExecution().analyzed().rdd()
         while shuffles:
-            dependencies = rdd.dependencies()
-            assert dependencies.size() == 1
-            dependency = dependencies.head()
+            dependency = rdd.dependencies().head()
             shuffles -= dependency.getClass().getSimpleName() == "ShuffleDependency"
             rdd = dependency.rdd()
         return int(rdd.getNumPartitions())
@@ -222,15 +216,11 @@ _STATEFUL = frozenset(
 
 
 def streaming_nodes(frame: DataFrame) -> tuple[list[Any], list[str]]:
-    """Return the streams in the analyzed plan of a DataFrame, and its stateful operators.
+    """Return the streams of a DataFrame, in the order of Spark's offset log, and what keeps state.
 
     The offset log has one position for each stream in the plan, without a name. Without knowing the
     order, no position could be told from another. State that Spark keeps is in no checkpoint of
     ours, so it has to be detected before a job relies on it.
-
-    Returns:
-        The streams, as nodes of Spark's, in the order of Spark's offset log; and the names of the
-        operators that keep state in Spark.
     """
     leaves: list[Any] = []
     stateful: list[str] = []
@@ -407,8 +397,3 @@ def unless_jvm_lost(what: str) -> Iterator[None]:
         yield
     except (Py4JNetworkError, OSError) as error:
         _LOG.info("left out, as Spark's JVM does not answer: %s: %s", what, error)
-
-
-def describe_exit(code: int) -> str:
-    """Describe the return code of a process, as `subprocess` gives it."""
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"

@@ -18,13 +18,13 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
+from turnback.core.units import describe_exit
 from turnback.spark.internals import (
     NEWEST,
     OLDEST,
     SEEDED_BATCHES,
     CheckpointLogs,
     MicroBatch,
-    describe_exit,
     lost_jvm,
     own_session,
     streaming_query,
