@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -265,8 +266,6 @@ def map_entries(trial: Trial, size: int) -> None:
 
 def _bytes(number: int, size: int) -> bytes:
     """Bytes that compression makes nothing of, the same for the same number."""
-    import numpy as np
-
     return np.random.default_rng(number).bytes(size)
 
 
@@ -315,6 +314,8 @@ class Checksum(KeyedProcessFunction):
 
 def large_records(trial: Trial, size: int) -> None:
     """Bytes in one element, 40 of them in an epoch: from the source through a shuffle."""
+    # Spark's Parquet reader decodes so many rows at once, 4,096 by default, in the JVM's heap.
+    trial.spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", "2")
     data = [_bytes(i, size) for i in range(4)]
     chosen = [i % 4 for i in range(LARGE_ROWS)]
     table = pa.table({"k": [f"key-{i}" for i in chosen], "data": [data[i] for i in chosen]})

@@ -18,8 +18,8 @@ from turnback import (
     ValueStateDescriptor,
 )
 from turnback.core.errors import JobFailedError, PlanError, TooLargeError
-from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
+from turnback.program.graph import KeySpec, NodeKind
+from turnback.program.plan import Channel, Operator
 from turnback.state import delta
 from turnback.state.stores import RocksStore
 from turnback.state.values import KeyContext
@@ -28,7 +28,7 @@ from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.worker.batch_runners import MapBatchesRunner
-from turnback.worker.level import MOST_BYTES, bounded
+from turnback.worker.level import MOST_BYTES, Router, bounded
 from turnback.worker.runners import FunctionOutput
 
 LONG_CHAIN = 700
@@ -135,3 +135,13 @@ def test_a_value_larger_than_a_state_file_can_hold_is_refused(tmp_path, monkeypa
         refused = r"state 'large' of operator 'many' has a value of 11,\d+ bytes"
         with pytest.raises(JobFailedError, match=refused):
             job.push("rows", ("a", 1), ("b", 11_000))
+
+
+def test_a_router_does_not_remember_long_keys_for_ever():
+    text = as_type("string")
+    key = KeySpec((), lambda element: element, (Types.STRING(),))
+    router = Router(Channel(0, 1, (2,), text, key, 2, 0, 1, "count"), 1, 2, 128)
+    keys = [f"{i}" + "x" * (1 << 20) for i in range(70)]
+    targets = router.targets(Batch(text, keys))
+    assert router.targets(Batch(text, keys[:1]))[0] == targets[0]
+    assert len(router._known) == 1

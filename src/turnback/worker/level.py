@@ -47,6 +47,7 @@ from turnback.worker.runners import (
 )
 
 _CACHED_KEYS = 100_000
+_CACHED_BYTES = 64 << 20
 MOST_BYTES = 64 << 20
 """Of a batch on its way to the next level; only a single row may be larger."""
 _SAMPLE_ROWS = 100
@@ -156,6 +157,7 @@ class Router:
         self.max_parallelism = max_parallelism
         self._turn = 0
         self._known: dict[object, int] = {}
+        self._known_bytes = 0
         if self.routing is Routing.KEY_FUNCTION:
             assert channel.key is not None
             self._reader = channel.reader
@@ -178,8 +180,9 @@ class Router:
 
     def _by_key(self, batch: Batch) -> pa.Array:
         known, locate = self._known, self._locate
-        if len(known) > _CACHED_KEYS:
+        if len(known) > _CACHED_KEYS or self._known_bytes > _CACHED_BYTES:
             known.clear()
+            self._known_bytes = 0
         targets = []
         for key in self._keys(batch):
             target = known.get(key)
@@ -191,6 +194,7 @@ class Router:
             group = self._codec.group(key, self.max_parallelism)
         except ElementTypeError as e:
             raise type(e)(f"operator {self._reader!r}: {e}") from None
+        self._known_bytes += len(self._codec.encode(key))
         target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
         return target
 
