@@ -38,7 +38,6 @@ class Grown:
     driver_bytes: int
     jvm_bytes: int
     state_bytes: int
-    local_bytes: int
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -99,19 +98,13 @@ def growth_table(grown: Sequence[Grown]) -> str:
             f"{g.recovery_seconds:.1f} s",
             *(
                 f"{size / 2**20:,.0f} MiB"
-                for size in (
-                    g.worker_bytes,
-                    g.driver_bytes,
-                    g.jvm_bytes,
-                    g.state_bytes,
-                    g.local_bytes,
-                )
+                for size in (g.worker_bytes, g.driver_bytes, g.jvm_bytes, g.state_bytes)
             ),
         )
         for g in grown
     ]
     head = ("keys in state", "median epoch", "ratio", "recovery", "largest worker", "driver", "JVM")
-    return table((*head, "job directory", "local stores"), rows)
+    return table((*head, "job directory"), rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -42,7 +42,6 @@ def touch(dataset: GrowthDataset, scratch: Path, place: Place) -> dict[str, obje
         "driver_bytes": memory.driver_bytes,
         "jvm_bytes": memory.jvm_bytes,
         "state_bytes": directory_bytes(place.root),
-        "local_bytes": directory_bytes(place.local),
     }
 
 
