@@ -14,8 +14,10 @@ from benchmarks import records
 from benchmarks.workload import PARALLELISM
 
 SEED = 5_000
-FORMAT = 2
+FORMAT = 3
 LOAD_BATCH = 500_000
+PIECE = 5_000_000
+"""Keys that are loaded in one go."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Growth:
     epochs: int
     warmup_epochs: int = 5
 
+    @property
+    def pieces(self) -> int:
+        """In how many goes the state is loaded."""
+        return -(-self.keys // PIECE)
+
 
 @dataclass(frozen=True)
 class GrowthDataset:
@@ -35,9 +42,9 @@ class GrowthDataset:
     root: Path
     growth: Growth
 
-    @property
-    def load_files(self) -> str:
-        return str(self.root / "load-*.parquet")
+    def load_files(self, pieces: int) -> str:
+        """The files of the first pieces."""
+        return str(self.root / f"load-{{{','.join(f'{i:02d}' for i in range(pieces))}}}-*.parquet")
 
     @property
     def build_files(self) -> str:
@@ -83,7 +90,7 @@ def _generate(growth: Growth, root: Path) -> None:
     writer = _Writer(root)
     for start in range(0, growth.keys, LOAD_BATCH):
         keys = np.arange(start, min(start + LOAD_BATCH, growth.keys))
-        writer.write("load", keys, np.ones(len(keys), dtype=np.int64))
+        writer.write(f"load-{start // PIECE:02d}", keys, np.ones(len(keys), dtype=np.int64))
     for _ in range(growth.warmup_epochs + growth.epochs):
         keys = random.choice(growth.keys, growth.touched, replace=False)
         counts[keys] += 1

@@ -19,7 +19,6 @@ from benchmarks.launched import LaunchedJob
 from benchmarks.machine import Machine
 from benchmarks.processes import command, cpu_seconds, descendants
 from benchmarks.program import ProgramFailedError
-from benchmarks.run import RESULTS
 from benchmarks.table import table
 
 KEYS = 10_000
@@ -32,15 +31,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=30, help="a sample (%(default)s)")
     parser.add_argument("--samples", type=int, default=3, help="one after the other (%(default)s)")
     parser.add_argument("--settle", type=int, default=20, help="seconds before (%(default)s)")
-    parser.add_argument(
-        "--quick", action="store_true", help="one sample of 3 s, to see that it runs: no RESULTS.md"
-    )
-    parser.add_argument("--output", type=Path, help="whose section to write instead")
-    given = parser.parse_args(argv)
-    if given.output is None and not given.quick:
-        given.output = RESULTS
-    if given.quick:
-        given.seconds, given.samples, given.settle = 3, 1, 1
+    given = section.parse(parser, argv, seconds=3, samples=1, settle=1)
     if min(given.seconds, given.samples) < 1 or given.settle < 0:
         parser.error("--seconds and --samples must be at least 1, --settle at least 0")
     return given

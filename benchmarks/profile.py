@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.engines import spark_query, spark_session
+from benchmarks.engines import spark_query, spark_session, turnback_batch
 from benchmarks.engines.turnback_job import Count
 from benchmarks.generate import prepare
 from benchmarks.run import CACHE
@@ -36,21 +36,6 @@ from turnback.spark.engine import SparkEpochInput
 from turnback.worker.message import Barrier
 
 WORKLOAD = Workload("profile", keys=20_000, batch_records=500_000, batches=12, warmup_batches=6)
-
-
-class BatchCount(KeyedBatchFunction):
-    """Gives what `Count` gives: every record with its number."""
-
-    count = ValueStateDescriptor("count", int)
-
-    def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.Table:
-        before = state.read(self.count).fill_null(0).to_numpy()
-        sizes = np.bincount(state.index)
-        order = np.argsort(state.index, kind="stable")
-        numbers = np.empty(len(order), np.int64)
-        numbers[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        state.write(self.count, before + sizes)
-        return pa.table({"post": batch["post"], "n": before[state.index] + numbers + 1})
 
 
 class BatchTotals(KeyedBatchFunction):
@@ -85,16 +70,24 @@ class Stopwatch:
         return barriers
 
 
-def measure(
-    spark: Any, files: str, function: KeyedProcessFunction | KeyedBatchFunction
-) -> tuple[str, ...]:
+FUNCTIONS: dict[str, KeyedProcessFunction | KeyedBatchFunction] = {
+    "Count": Count(),
+    "Count in batches": turnback_batch.Count(),
+    "BatchTotals": BatchTotals(),
+    "Nothing": Nothing(),
+}
+
+
+def measure(spark: Any, files: str, name: str) -> tuple[str, ...]:
     watch = Stopwatch()
     SparkEpochInput.run = lambda *arguments: watch(*arguments)  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as root:
         env = StreamExecutionEnvironment.get_execution_environment(spark=spark, root=root)
         env.set_parallelism(PARALLELISM).enable_checkpointing("10 ms")
         stream = env.from_dataframe(spark_query.read(spark, files), uid="events")
-        counts = stream.key_by("post").process(function, "post string, n bigint").uid("count")
+        counts = (
+            stream.key_by("post").process(FUNCTIONS[name], "post string, n bigint").uid("count")
+        )
         counts.sink_to(DiscardSink()).uid("out")
         report = env.execute("profile", bounded=True)
     SparkEpochInput.run = watch.run  # type: ignore[method-assign]
@@ -102,15 +95,14 @@ def measure(
     whole = median(e.seconds for e in list(report.epochs)[warm:])
     steps = ("job", "open", "process", "snapshot")
     parts = [median(job[step] for job in watch.jobs[warm:]) for step in steps]
-    return (type(function).__name__, *(f"{s:.3f} s" for s in (whole, *parts)))
+    return (name, *(f"{s:.3f} s" for s in (whole, *parts)))
 
 
 def main() -> int:
     dataset = prepare(WORKLOAD, CACHE)
     with tempfile.TemporaryDirectory() as scratch:
         spark = spark_session.start("turnback-profile", Path(scratch))
-        functions = (Count(), BatchCount(), BatchTotals(), Nothing())
-        rows = [measure(spark, dataset.batch_files, f) for f in functions]
+        rows = [measure(spark, dataset.batch_files, name) for name in FUNCTIONS]
         spark.stop()
     print(f"{WORKLOAD.batch_records:,} records an epoch, median of the epochs after the first six.")
     print("In the slowest task: open (state to the last epoch), process, snapshot.\n")

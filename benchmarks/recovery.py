@@ -20,7 +20,6 @@ from benchmarks import section
 from benchmarks.engines.marks import Point
 from benchmarks.launched import LaunchedJob
 from benchmarks.machine import Machine
-from benchmarks.run import RESULTS
 from benchmarks.table import table
 
 RECORDS = 1_000
@@ -58,15 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("--repeat", type=int, default=5, help="jobs (%(default)s)")
     parser.add_argument("--keys", type=int, default=100_000, help="in the state (%(default)s)")
-    parser.add_argument(
-        "--quick", action="store_true", help="one job, to see that it runs: no RESULTS.md"
-    )
-    parser.add_argument("--output", type=Path, help="whose section to write instead")
-    given = parser.parse_args(argv)
-    if given.output is None and not given.quick:
-        given.output = RESULTS
-    if given.quick:
-        given.repeat, given.keys = 1, min(given.keys, 2 * RECORDS)
+    given = section.parse(parser, argv, repeat=1, keys=2 * RECORDS)
     if given.repeat < 1 or given.keys < RECORDS:
         parser.error(f"--repeat must be at least 1, --keys at least {RECORDS:,}")
     return given

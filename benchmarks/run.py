@@ -21,7 +21,6 @@ from benchmarks.trial import Progress, Trial
 from benchmarks.workload import LARGE, PARALLELISM, Workload, small_epochs, throughput
 
 CACHE = Path(__file__).parent / ".cache"
-RESULTS = Path(__file__).parent / "RESULTS.md"
 QUICK_BATCH, QUICK_LARGE, QUICK_EPOCHS = 50_000, 100_000, 5
 
 Series = dict[str, Outcome]
@@ -54,7 +53,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         given.large_batch = min(given.large_batch, QUICK_LARGE)
         given.epochs, given.repeat = min(given.epochs, QUICK_EPOCHS), 1
     if given.output is None and not given.quick:
-        given.output = RESULTS
+        given.output = section.RESULTS
     least = PARALLELISM * max(engine.batches.divisor for engine in ENGINES.values())
     if min(given.batch, given.large_batch) < least:
         parser.error(f"--batch and --large-batch must be at least {least}")

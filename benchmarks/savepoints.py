@@ -16,7 +16,7 @@ from benchmarks import program, savepoint_report, section
 from benchmarks.engines.savepoint_arguments import PHASES, SAVE
 from benchmarks.machine import Machine
 from benchmarks.program import ProgramFailedError
-from benchmarks.run import CACHE, RESULTS
+from benchmarks.run import CACHE
 from benchmarks.saved import Saved
 from benchmarks.savepoint_dataset import SavepointDataset, Shape, prepare
 from benchmarks.savepoint_report import Measured
@@ -47,16 +47,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         help="of input; more than are read until both savepoints are complete (%(default)s)",
     )  # fmt: skip
     parser.add_argument("--timeout", type=float, default=1_800, help="seconds a phase may take")
-    parser.add_argument(
-        "--quick", action="store_true",
-        help=f"{QUICK.keys:,} keys, to see that both engines run: no RESULTS.md",
-    )  # fmt: skip
-    parser.add_argument("--output", type=Path, help="whose section to write instead")
-    given = parser.parse_args(argv)
+    given = section.parse(parser, argv)
     if min(given.keys) < Shape.checked:
         parser.error(f"--keys must be at least {Shape.checked:,}")
-    if given.output is None and not given.quick:
-        given.output = RESULTS
     return given
 
 

@@ -2,9 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+def parse(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick: Any
+) -> argparse.Namespace:
+    """Parse the arguments of a program that writes a section of RESULTS.md.
+
+    With --quick, which is only to see that it runs, it takes the values of `quick` and `output` is
+    None unless one was given.
+    """
+    parser.add_argument(
+        "--quick", action="store_true", help="little of it, to see that it runs: no RESULTS.md"
+    )
+    parser.add_argument("--output", type=Path, help="whose section to write instead")
+    given = parser.parse_args(argv)
+    if given.quick:
+        vars(given).update(quick)
+    elif given.output is None:
+        given.output = RESULTS
+    return given
 
 
 def put(text: str, name: str, body: str) -> str:

@@ -19,7 +19,6 @@ from turnback.job.directory import JobDirectory
 from turnback.job.status import JobState
 
 BIN = Path(sys.executable).parent
-RESULTS = Path(__file__).parent / "RESULTS.md"
 FLINK = Path(__file__).parents[1] / ".venv-flink/lib"
 COMMANDS = (
     ("list", "-a"),
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         + table(["command", "median", "range", "to `list`"], rows)
         + "\n\nRepeat with `python -m benchmarks.startup`."
     )
-    section.write(RESULTS, "startup", body)
+    section.write(section.RESULTS, "startup", body)
     print(body)
 
 

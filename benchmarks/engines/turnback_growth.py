@@ -10,17 +10,19 @@ from pathlib import Path
 from benchmarks.engines import spark_session, turnback_job
 from benchmarks.engines.batch_timer import BatchTimer
 from benchmarks.engines.turnback_job import Place
-from benchmarks.growth_dataset import GrowthDataset
+from benchmarks.growth_dataset import PIECE, GrowthDataset
+from benchmarks.job_memory import JobMemory
 from benchmarks.result import check
-from benchmarks.worker_memory import WorkerMemory
+from benchmarks.saved import directory_bytes
 
 
-def load(dataset: GrowthDataset, scratch: Path, place: Place) -> dict[str, object]:
-    """Fill the state, in large epochs that nobody measures."""
+def load(dataset: GrowthDataset, scratch: Path, place: Place, piece: int) -> dict[str, object]:
+    """Go on filling the state with its next piece, in large epochs."""
     spark = spark_session.start("turnback-growth", scratch)
-    ran = turnback_job.count(spark, place, dataset.load_files)
-    check("records", ran.records, dataset.growth.keys)
-    return {}
+    with JobMemory() as memory:
+        ran = turnback_job.count(spark, place, dataset.load_files(piece + 1))
+    check("records", ran.records, min(PIECE, dataset.growth.keys - piece * PIECE))
+    return {"worker_bytes": memory.worker_bytes}
 
 
 def touch(dataset: GrowthDataset, scratch: Path, place: Place) -> dict[str, object]:
@@ -29,12 +31,18 @@ def touch(dataset: GrowthDataset, scratch: Path, place: Place) -> dict[str, obje
     spark = spark_session.start("turnback-growth", scratch)
     timer = BatchTimer()
     spark.streams.addListener(timer)
-    with WorkerMemory() as memory:
+    with JobMemory() as memory:
         ran = turnback_job.count(spark, place, dataset.build_files)
     timer.wait()
     check("records", ran.records, growth.touched * (growth.warmup_epochs + growth.epochs))
     check("batches", len(timer.seconds), growth.warmup_epochs + growth.epochs)
-    return {"seconds": timer.seconds[growth.warmup_epochs :], "worker_bytes": memory.peak_bytes}
+    return {
+        "seconds": timer.seconds[growth.warmup_epochs :],
+        "worker_bytes": memory.worker_bytes,
+        "driver_bytes": memory.driver_bytes,
+        "jvm_bytes": memory.jvm_bytes,
+        "state_bytes": directory_bytes(place.root),
+    }
 
 
 def recover(dataset: GrowthDataset, scratch: Path, place: Place) -> dict[str, object]:
@@ -53,15 +61,20 @@ def recover(dataset: GrowthDataset, scratch: Path, place: Place) -> dict[str, ob
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("phase", choices=("load", "touch", "recover"))
+    parser.add_argument("phase", help="load-0, load-1, ..., then touch, then recover")
     parser.add_argument("--dataset", type=Path, required=True)
     parser.add_argument("--scratch", type=Path, required=True)
     given = parser.parse_args()
-    phase = {"load": load, "touch": touch, "recover": recover}[given.phase]
+    phase, _, piece = given.phase.partition("-")
     # Recovery is measured on a machine that has nothing; the phases before it share a machine.
-    local = given.scratch / ("recovered" if phase is recover else "local")
+    local = given.scratch / ("recovered" if phase == "recover" else "local")
     place = Place("rocksdb", given.scratch / "turnback", local)
-    print(json.dumps(phase(GrowthDataset.load(given.dataset), given.scratch, place)), flush=True)
+    dataset = GrowthDataset.load(given.dataset)
+    if phase == "load":
+        done = load(dataset, given.scratch, place, int(piece))
+    else:
+        done = {"touch": touch, "recover": recover}[phase](dataset, given.scratch, place)
+    print(json.dumps(done), flush=True)
 
 
 if __name__ == "__main__":

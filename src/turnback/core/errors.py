@@ -5,7 +5,8 @@ TurnbackError
 ├── PlanError                   the program is wrong; found before anything runs
 │   └── UnsupportedTypeError    a type that has no serializer
 ├── ElementTypeError            an element does not fit the declared type of its stream
-│   └── NullKeyError            a key is null
+│   ├── NullKeyError            a key is null
+│   └── TooLargeError           elements that do not fit into one Arrow batch
 ├── StorageError                the storage refused, failed, or did not answer
 │   ├── NotFoundError
 │   ├── AlreadyExistsError
@@ -55,6 +56,10 @@ class ElementTypeError(TurnbackError, TypeError):
 
 class NullKeyError(ElementTypeError):
     """A key is null."""
+
+
+class TooLargeError(ElementTypeError):
+    """Elements that do not fit into one Arrow batch: a column of it holds at most 2 GiB."""
 
 
 class StorageError(TurnbackError):

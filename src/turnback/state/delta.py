@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from turnback.core.errors import CorruptFileError, FormatVersionError
+from turnback.core.errors import CorruptFileError, FormatVersionError, StateError
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.envelope import check, digest
@@ -23,6 +23,8 @@ from turnback.storage.envelope import check, digest
 FORMAT = 1
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 64 << 20
+MOST_STATES = 1 << 15
+"""That the column `state` can number."""
 _MOST_OFFSET = (1 << 31) - 1
 
 _FORMAT_KEY = b"turnback.state.format"
@@ -205,6 +207,8 @@ class DeltaBuilder:
 
 def build_delta(schemas: Sequence[StateSchema], rows: pa.Table) -> BuiltDelta:
     """The state file of some rows with `WIDE_COLUMNS`, which are sorted by key group here."""
+    if rows.nbytes > _MOST_OFFSET:
+        _check_values(schemas, rows)
     groups = rows["group"].to_numpy()
     if (np.diff(groups) < 0).any():
         order = np.argsort(groups, kind="stable")
@@ -216,6 +220,18 @@ def build_delta(schemas: Sequence[StateSchema], rows: pa.Table) -> BuiltDelta:
         int(groups[-1]),
         tuple(sorted({schema.uid for schema in schemas})),
     )
+
+
+def _check_values(schemas: Sequence[StateSchema], rows: pa.Table) -> None:
+    """Refuse a value that no state file can hold, by the name of its state."""
+    sizes = pc.binary_length(rows["value"]).fill_null(0).to_numpy()
+    largest = int(sizes.argmax())
+    if sizes[largest] > _MOST_OFFSET:
+        schema = schemas[rows["state"][largest].as_py()]
+        raise StateError(
+            f"{schema.title} has a value of {sizes[largest]:,} bytes, at most {_MOST_OFFSET:,} are "
+            f"possible; keep it in parts, as a list or a map"
+        )
 
 
 def bounded_batches(table: pa.Table) -> Iterator[pa.RecordBatch]:

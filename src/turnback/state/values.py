@@ -21,6 +21,7 @@ KeyLocation = tuple[int, bytes, bytes, int]
 """Where a key is: group, encoded key, its part of the store key, bytes wrapped before values."""
 
 _MOST_LOCATIONS = 1 << 18
+_MOST_LOCATED_BYTES = 64 << 20
 
 
 class KeyContext:
@@ -36,6 +37,7 @@ class KeyContext:
 
     __slots__ = (
         "_codec",
+        "_located_bytes",
         "epoch",
         "get",
         "get_many",
@@ -56,6 +58,7 @@ class KeyContext:
         self.get_many: Callable[[list[bytes]], list[bytes | None]] = self._no_store
         self.scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]] = self._no_store
         self._codec = codec
+        self._located_bytes = 0
 
     def use(self, store: LocalStore, epoch: int) -> None:
         self.key = None
@@ -63,8 +66,9 @@ class KeyContext:
         self.get = store.get
         self.get_many = store.get_many
         self.scan = store.scan
-        if len(self.locations) > _MOST_LOCATIONS:
+        if len(self.locations) > _MOST_LOCATIONS or self._located_bytes > _MOST_LOCATED_BYTES:
             self.locations.clear()
+            self._located_bytes = 0
 
     def declared_key(self) -> Any:
         """The current key as an instance of the class that was declared for keys."""
@@ -82,6 +86,7 @@ class KeyContext:
         group = self._codec.group(key, self.max_parallelism)
         location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
         self.locations[key] = location
+        self._located_bytes += len(encoded)
         return location
 
     def current(self) -> tuple[bytes, int]:

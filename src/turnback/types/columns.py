@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.core.errors import ElementTypeError
+from turnback.core.errors import ElementTypeError, TooLargeError
 from turnback.types.coerce import (
     NoneType,
     coercer,
@@ -111,6 +111,12 @@ def _scalars_to_column(values: list[Any], type_: TypeInfo) -> pa.Array:
     except (pa.ArrowException, OverflowError, UnicodeError, ValueError, TypeError):
         _raise_for_bad_value(values, type_)
         raise
+    if isinstance(column, pa.ChunkedArray):  # Arrow's way out when an array would be too large
+        raise TooLargeError(
+            f"{len(values):,} values of {type_} have more than 2 GiB together, which is all that a "
+            f"column of one Arrow batch holds; set spark.sql.execution.arrow.maxRecordsPerBatch to "
+            f"fewer records, or make the values smaller"
+        )
     if name == "float" and pc.any(pc.is_inf(column)).as_py():
         _check_infinite(values, type_)
     return column
@@ -298,6 +304,18 @@ class Batch:
         if arrow is None:
             arrow = self._arrow = _to_arrow(self.type, self._rows or [])
         return arrow
+
+    def halves(self) -> tuple[Batch, Batch]:
+        """The first and the second half of the elements."""
+        middle = len(self) // 2
+        if self._arrow is not None:
+            first, second = self._arrow.slice(0, middle), self._arrow.slice(middle)
+            return Batch(self.type, first), Batch(self.type, second)
+        rows = self._rows or []
+        return self._part(rows[:middle]), self._part(rows[middle:])
+
+    def _part(self, rows: list[Any]) -> Batch:
+        return Batch(self.type, rows)
 
     def __len__(self) -> int:
         return len(self._rows) if self._rows is not None else int(self._arrow.num_rows)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError
+from turnback.core.errors import ElementTypeError, TooLargeError
 from turnback.program.functions import KeyedColumns
 from turnback.program.graph import KeySpec
 from turnback.program.plan import Operator
@@ -46,8 +46,13 @@ class BatchRunner(Runner):
             raise user_error(e, op.uid, op.name, batch_of=f"{elements} elements") from e
         if not sum(t.num_rows for t in tables):
             return None
-        (combined,) = pa.concat_tables(tables).combine_chunks().to_batches()
-        return Batch(op.type, combined)
+        batches = pa.concat_tables(tables).combine_chunks().to_batches()
+        if len(batches) > 1:
+            raise TooLargeError(
+                f"operator {op.uid!r} ({op.name}): {self.method} gave more than the 2 GiB at once "
+                f"that a column of an Arrow batch holds; give fewer or smaller rows"
+            )
+        return Batch(op.type, batches[0])
 
     def _conform(self, part: Any, schema: pa.Schema) -> pa.Table:
         table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, PlanError
+from turnback.core.errors import ElementTypeError, PlanError, TooLargeError
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Channel, Operator, Routing
@@ -47,6 +47,9 @@ from turnback.worker.runners import (
 )
 
 _CACHED_KEYS = 100_000
+_CACHED_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
+"""Of a batch on its way to the next level; only a single row may be larger."""
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
 
@@ -154,6 +157,7 @@ class Router:
         self.max_parallelism = max_parallelism
         self._turn = 0
         self._known: dict[object, int] = {}
+        self._known_bytes = 0
         if self.routing is Routing.KEY_FUNCTION:
             assert channel.key is not None
             self._reader = channel.reader
@@ -176,8 +180,9 @@ class Router:
 
     def _by_key(self, batch: Batch) -> pa.Array:
         known, locate = self._known, self._locate
-        if len(known) > _CACHED_KEYS:
+        if len(known) > _CACHED_KEYS or self._known_bytes > _CACHED_BYTES:
             known.clear()
+            self._known_bytes = 0
         targets = []
         for key in self._keys(batch):
             target = known.get(key)
@@ -189,6 +194,7 @@ class Router:
             group = self._codec.group(key, self.max_parallelism)
         except ElementTypeError as e:
             raise type(e)(f"operator {self._reader!r}: {e}") from None
+        self._known_bytes += len(self._codec.encode(key))
         target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
         return target
 
@@ -197,6 +203,19 @@ def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
     return batch if wanted is None or mine is theirs else Batch(wanted, batch.arrow)
+
+
+def bounded(elements: Batch) -> Iterator[Batch]:
+    """The elements in batches that Spark can take: it and Arrow end at 2 GiB."""
+    try:
+        if elements.arrow.nbytes <= MOST_BYTES or len(elements) == 1:
+            yield elements
+            return
+    except TooLargeError:
+        if len(elements) == 1:
+            raise
+    for half in elements.halves():
+        yield from bounded(half)
 
 
 def _unshared(operators: Iterable[Operator]) -> list[Operator]:
@@ -234,11 +253,11 @@ class _Epoch:
             self.state.open()
         for batch in batches:
             with self._timed("process"):
-                out = self._process(batch)
-            yield from out
+                self._process(batch)
+            yield from self._packed()
         with self._timed("process"):
-            out = self._finish()
-        yield from out
+            self._finish()
+        yield from self._packed()
         with self._timed("snapshot"):
             ack = self._snapshot()
         yield self._acknowledge(ack)
@@ -249,7 +268,7 @@ class _Epoch:
         yield
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
 
-    def _process(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    def _process(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows >= _SAMPLE_ROWS:
             self.row_bytes = max(self.row_bytes, -(-batch.nbytes // batch.num_rows))
         parts, controls = self.program.input.unpack(batch)
@@ -261,44 +280,62 @@ class _Epoch:
                 self.emitted.append((channel.id, elements))
             else:
                 self._emit(elements, channel.consumers)
-        return self._packed()
 
-    def _finish(self) -> list[pa.RecordBatch]:
+    def _finish(self) -> None:
         """Let operators process what they have put off, in the order data flows through them."""
         for node, runner in self.instance.runners.items():
             out = runner.finish()
             if out is not None:
                 operator = self.instance.operators[node]
                 self._emit(out, operator.consumers, operator.channels)
-        return self._packed()
 
-    def _packed(self) -> list[pa.RecordBatch]:
-        """What has been emitted since the last call, as it goes to the next level."""
-        out = []
-        for channel_id, elements in self.emitted:
-            targets = self.instance.routers[channel_id].targets(elements)
-            out.append(self.program.output.pack(channel_id, elements.arrow, targets))
-        self.emitted.clear()
-        return out
+    def _packed(self) -> Iterator[pa.RecordBatch]:
+        """What has been emitted since the last call, as it goes to the next level.
 
-    def _push(self, node: int, batch: Batch) -> None:
-        operator = self.instance.operators[node]
-        batch = _with_class(batch, operator.input_type)
-        if operator.kind is NodeKind.SINK:
-            self.sinks.write(operator, batch)
-            return
-        out = self.instance.runners[node].run(batch)
-        if out is not None:
-            self._emit(out, operator.consumers, operator.channels)
+        One batch after the other, so that a large output is not held twice.
+        """
+        emitted, self.emitted = self.emitted, []
+        for channel_id, batch in emitted:
+            pieces = bounded(batch)
+            while True:
+                with self._timed("process"):
+                    elements = next(pieces, None)
+                    if elements is None:
+                        break
+                    targets = self.instance.routers[channel_id].targets(elements)
+                    packed = self.program.output.pack(channel_id, elements.arrow, targets)
+                yield packed
 
     def _emit(self, batch: Batch, consumers: Sequence[int], channels: Sequence[int] = ()) -> None:
-        """Give a batch to all its readers; none sees what another one does to the elements."""
+        """Give a batch to all its readers, what they make of it to theirs, and so on.
+
+        None sees what another one does to the elements. A loop, because a chain of operators may
+        be longer than Python lets calls be nested.
+        """
+        waiting = self._given(batch, consumers, channels)
+        while waiting:
+            node, batch = waiting.pop()
+            operator = self.instance.operators[node]
+            batch = _with_class(batch, operator.input_type)
+            if operator.kind is NodeKind.SINK:
+                self.sinks.write(operator, batch)
+                continue
+            out = self.instance.runners[node].run(batch)
+            if out is not None:
+                waiting += self._given(out, operator.consumers, operator.channels)
+
+    def _given(
+        self, batch: Batch, consumers: Sequence[int], channels: Sequence[int]
+    ) -> list[tuple[int, Batch]]:
+        """What each consumer is to read, the last one first; channels have theirs at once."""
         copied = len(consumers) + len(channels) > 1 and is_mutable(batch.type)
-        for consumer in consumers:
-            self._push(consumer, Batch(batch.type, batch.arrow) if copied else batch)
         for channel in channels:
             one = Batch(batch.type, batch.arrow) if copied else batch
             self.emitted.append((channel, one))
+        return [
+            (consumer, Batch(batch.type, batch.arrow) if copied else batch)
+            for consumer in reversed(consumers)
+        ]
 
     def _snapshot(self) -> TaskAck:
         level = self.program.level

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import msgspec
 
-from turnback.core.errors import StateError
+from turnback.core.errors import PlanError, StateError
 from turnback.core.ids import path_segment
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.delta import DeltaBuilder
+from turnback.state.delta import MOST_STATES, DeltaBuilder
 from turnback.state.files import StateFile, read_state, storage_of
 from turnback.state.replica import Replica, open_replica
 from turnback.state.schema import StateSchema
@@ -223,6 +223,12 @@ class LocalState:
         schemas = self.schemas()
         if not schemas:
             return
+        if len(schemas) > MOST_STATES:
+            raise PlanError(
+                f"the operators {', '.join(repr(b.uid) for b in self.backends)} run in one task "
+                f"and have {len(schemas):,} states, at most {MOST_STATES:,} are possible; put what "
+                f"belongs together into one state, as a row or as a map"
+            )
         order, partition = self.order, self.name.partition
         owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
         stores = LocalStores.of(owner, order.backend, order.local_dir)

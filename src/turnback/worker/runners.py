@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError
+from turnback.core.errors import ElementTypeError, TooLargeError
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
@@ -64,7 +64,12 @@ class FunctionOutput(Batch):
             return rows
         return build_rows(kind, transpose(rows, kind))
 
+    def _part(self, rows: list[Any]) -> Batch:
+        return FunctionOutput(self.type, rows, self._operator)
+
     def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
+        if isinstance(error, TooLargeError):
+            return TooLargeError(f"what {self._operator} gave is too large: {error}")
         return ElementTypeError(
             f"{self._operator} gave an element that does not fit its output type: {error}"
         )
