@@ -75,6 +75,8 @@ def _route(program: LevelProgram) -> Column | None:
     if program.reads_sources:
         return None
     into, maximum = program.level.index, program.max_parallelism
+    if program.input.bare:
+        return F.expr(_key_partition(program.input.channels[0], program.input, maximum))
     cases = [
         f"WHEN {channel.id} THEN {_key_partition(channel, program.input, maximum)}"
         for channel in program.input.channels

@@ -178,7 +178,8 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
         column = F.col(quote_name(name))
         columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
-    return frame.select(*control(None, channel, None), *columns)
+    tags = [] if layout.bare else control(None, channel, None)
+    return frame.select(*tags, *columns)
 
 
 def _streams(source: SourcePlan) -> list[Any]:

@@ -115,6 +115,10 @@ class Levels:
 
     def _targets(self, program: LevelProgram, batch: pa.RecordBatch) -> list[int]:
         """The partition of each row: given, or computed from its key columns."""
+        if program.input.bare:
+            parts, _ = program.input.unpack(batch)  # none, if there are no rows
+            maximum = program.max_parallelism
+            return [p for channel, data in parts for p in _key_partitions(channel, data, maximum)]
         targets: list[int] = batch.column(0).to_pylist()
         for channel in program.input.channels:
             if channel.routing(program.level.index) is Routing.KEY_COLUMNS:

@@ -30,9 +30,14 @@ class RowLayout:
     `_to` is the partition a row is sent to (null where Spark computes it from the key columns),
     `_channel` the channel it belongs to, `_ctl` a barrier; then the typed columns of every channel,
     null in the rows of the others.
+
+    Attributes:
+        bare: Whether the first three are left out: what Spark reads of a single source has neither
+            other channels nor barriers among it, and every column costs the JVM for every row.
     """
 
     channels: tuple[Channel, ...]
+    bare: bool = False
 
     @cached_property
     def fields(self) -> list[tuple[str, TypeInfo]]:
@@ -56,7 +61,8 @@ class RowLayout:
     @cached_property
     def schema(self) -> pa.Schema:
         control = [(TO, pa.int32()), (CHANNEL, pa.int32()), (CONTROL, pa.binary())]
-        return pa.schema(control + [(name, type.arrow()) for name, type in self.fields])
+        columns = [(name, type.arrow()) for name, type in self.fields]
+        return pa.schema(columns if self.bare else control + columns)
 
     def ddl(self) -> str:
         columns = [f"{TO} int", f"{CHANNEL} int", f"{CONTROL} binary"]
@@ -64,6 +70,8 @@ class RowLayout:
         return ", ".join(columns)
 
     def pack(self, channel_id: int, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
+        if self.bare:
+            return pa.RecordBatch.from_arrays(data.columns, schema=self.schema)
         n = data.num_rows
         arrays: list[pa.Array] = [
             pa.nulls(n, pa.int32()) if to is None else to,
@@ -88,6 +96,9 @@ class RowLayout:
 
     def unpack(self, batch: pa.RecordBatch) -> tuple[Parts, list[bytes]]:
         """Split what arrived into the rows of each channel and the barriers among them."""
+        if self.bare:
+            (only,) = self.channels
+            return [(only, self._project(batch, only))] if batch.num_rows else [], []
         channel, control = batch.column(1), batch.column(2)
         barriers: list[bytes] = []
         if control.null_count != len(control):
@@ -106,11 +117,11 @@ class RowLayout:
         return parts, barriers
 
     def _project(self, batch: pa.RecordBatch, channel: Channel) -> pa.RecordBatch:
-        span = self.spans[channel.id]
         columns = stream_columns(channel.type)
+        first = self.spans[channel.id].start + (0 if self.bare else 3)
         arrays = []
         for i, (_, type) in enumerate(columns):
-            array, wanted = batch.column(3 + span.start + i), type.arrow()
+            array, wanted = batch.column(first + i), type.arrow()
             # Spark labels timestamps with the session's zone and knows only nullable children.
             arrays.append(array if array.type == wanted else array.cast(wanted))
         return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
@@ -208,10 +219,12 @@ class LevelProgram:
 def source_layout(plan: Plan) -> RowLayout:
     """The columns in which all sources arrive: one channel per source."""
     if plan.native:
-        return RowLayout(tuple(w for w in plan.channels if w.first_level == -1))
-    return RowLayout(
-        tuple(Channel(i, s.id, (s.id,), s.read, None, 1, -1, 0) for i, s in enumerate(plan.sources))
-    )
+        channels = tuple(w for w in plan.channels if w.first_level == -1)
+    else:
+        channels = tuple(
+            Channel(i, s.id, (s.id,), s.read, None, 1, -1, 0) for i, s in enumerate(plan.sources)
+        )
+    return RowLayout(channels, bare=len(channels) == 1)
 
 
 def level_programs(plan: Plan) -> list[LevelProgram]:

@@ -135,6 +135,15 @@ class TestRowsOfAShuffle:
         assert all(name.isidentifier() for name in names)
         assert self.layout.ddl().split(", ")[3:5] == [f"{names[0]} bigint", f"{names[1]} string"]
 
+    def test_those_of_a_single_source_have_no_columns_but_its_own(self):
+        bare = RowLayout((CHANNEL,), bare=True)
+        packed = bare.pack(CHANNEL.id, Batch(ROW, [(1, "x", None), (2, None, None)]).arrow, None)
+        assert packed.schema.names == [name for name, _ in bare.fields]
+        (((channel, data),), barriers) = bare.unpack(packed)
+        assert (channel, Batch(ROW, data).rows) == (CHANNEL, [(1, "x", None), (2, None, None)])
+        assert barriers == []
+        assert bare.unpack(packed.slice(0, 0)) == ([], [])
+
 
 class Pass(KeyedProcessFunction):
     def process_element(self, value, ctx):
