@@ -30,6 +30,10 @@ if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 4 << 30:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Java's default, but said by the user: the archive of classes on this machine is left alone. Tests
+# have one of their own, for Java with other options; see `java`.
+os.environ["SPARK_SUBMIT_OPTS"] = "-Xshare:auto"
+
 # A busy machine is not a failure. `make check` tries few random examples, all other runs many.
 settings.register_profile("full", deadline=None)
 settings.register_profile("quick", deadline=None, max_examples=15)

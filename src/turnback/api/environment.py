@@ -118,7 +118,9 @@ class StreamExecutionEnvironment:
         if self._spark is None:
             from turnback.spark.session import spark_session
 
-            self._spark = spark_session(**spark_options(self.configuration))
+            archive = self.configuration.value("run.class-archive")
+            options = spark_options(self.configuration)
+            self._spark = spark_session(class_archive=archive, **options)
         return self._spark
 
     @property
@@ -126,8 +128,11 @@ class StreamExecutionEnvironment:
         """What jobs run on: the Spark session, unless another engine was given."""
         if self._engine is None:
             from turnback.spark.engine import SparkEngine
+            from turnback.spark.worker import start_workers
 
             self._engine = SparkEngine(self.spark)
+            if self._launched is None or self._launched.launch.mode is LaunchMode.RUN:
+                start_workers(self.spark)
         return self._engine
 
     # -- settings

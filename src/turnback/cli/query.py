@@ -179,7 +179,9 @@ def spark_session(cli: Cli) -> Iterator[SparkSession]:
         from turnback.spark.session import spark_session
 
         try:
-            session = spark_session(**spark_options(cli.configuration))
+            archive = cli.configuration.value("run.class-archive")
+            options = spark_options(cli.configuration)
+            session = spark_session(class_archive=archive, **options)
             try:
                 yield session
             finally:

@@ -121,6 +121,7 @@ def run(
     launch = Launch(
         # Read first: what is wrong with the configuration belongs here and not into a log.
         log_bytes=cli.configuration.value("run.log.max-size"),
+        class_archive=cli.configuration.value("run.class-archive"),
         script=script_path(script),
         arguments=tuple(arguments),
         directory=str(Path.cwd()),

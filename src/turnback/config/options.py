@@ -214,6 +214,13 @@ _SERVICE_OPTIONS = (
         default="false",
     ),
     Option(
+        "run.class-archive",
+        flag,
+        "Whether drivers load Spark's classes from an archive in the cache directory, which takes "
+        "seconds off a start, and `turnback run` writes it in the background if there is none.",
+        default="true",
+    ),
+    Option(
         "run.dir",
         text,
         "Directory of what `turnback run` starts, with its logs, on the machine of the driver.",

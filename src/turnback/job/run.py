@@ -104,6 +104,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         name: Name of the job.
         root: Where `turnback run` looks for jobs; the program may name another directory.
         log_bytes: How large the driver's log may grow before it is begun anew.
+        class_archive: Whether the supervisor writes an archive of Spark's classes if there is none.
         supervisor: The command that supervises the launch, without its last argument: the
             directory of the launch. Whoever creates the launch fills it in.
     """
@@ -124,6 +125,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     root: str | None = None
     settings: dict[str, str] = {}
     log_bytes: int = 64 << 20
+    class_archive: bool = False
     supervisor: tuple[str, ...] = ()
 
 

@@ -44,6 +44,7 @@ from turnback.job.run import (
     RunningJob,
 )
 from turnback.job.status import JobState, Status, StatusUpdate
+from turnback.launch.class_archive import start_writing
 from turnback.launch.runs import job_directory
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class Supervisor:
         self._strategy: RestartStrategy | None = None
         self._deaths = 0
         self._warned = False
+        self._archiver: subprocess.Popen[bytes] | None = None
 
     def supervise(self) -> None:
         driver = self._run.driver()  # of another supervisor; it may have died since
@@ -121,6 +123,10 @@ class Supervisor:
                 return None
             if self._attempt is None:
                 self._remember()
+                if self._attempt is not None and self._launch.class_archive:
+                    self._write_class_archive()
+            if self._archiver is not None:
+                self._archiver.poll()  # or it stays a zombie
             self._rotate()
 
     def _rotate(self) -> None:
@@ -130,6 +136,13 @@ class Supervisor:
             if not self._warned:
                 _print(f"the log cannot be rotated, trying again: {error}")
             self._warned = True
+
+    def _write_class_archive(self) -> None:
+        """Make the next start quicker; the job runs by now, and nothing waits for this."""
+        try:
+            self._archiver = start_writing()
+        except OSError as error:
+            _print(f"no archive of Spark's classes is written: {error}")
 
     def _remember(self) -> None:
         """Remember what the driver has reported: its files may be gone when they are needed."""

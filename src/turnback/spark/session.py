@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from turnback.core.errors import ConfigurationError, SparkUnavailableError
 from turnback.core.units import describe_exit
+from turnback.spark.class_archive import ClassArchive, java_program
 from turnback.spark.internals import (
     NEWEST,
     OLDEST,
@@ -30,6 +31,7 @@ from turnback.spark.internals import (
     streaming_query,
 )
 
+_LOG = logging.getLogger(__name__)
 _OLDEST_JAVA = 17
 _HINT = (
     f"Install Java {_OLDEST_JAVA} or newer (for example Debian's openjdk-17-jre-headless, or "
@@ -46,8 +48,7 @@ def check_java() -> int:
         ConfigurationError: It is missing or too old.
         SparkUnavailableError: It does not start, which may be for want of memory.
     """
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    home, program = os.environ.get("JAVA_HOME"), java_program()
     if program is None or not Path(program).exists():
         where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is none on PATH"
         raise ConfigurationError(f"Spark needs Java, and {where}. {_HINT}")
@@ -67,12 +68,15 @@ def check_java() -> int:
     return major
 
 
-def spark_session(master: str | None = None, **options: str) -> SparkSession:
+def spark_session(
+    master: str | None = None, *, class_archive: bool = True, **options: str
+) -> SparkSession:
     """The running session, or a new one with defaults that suit streaming jobs.
 
     Args:
         master: Spark's master; by default the option ``spark.master``, else what spark-submit
             says, else all cores of this machine.
+        class_archive: Whether the JVM may load Spark's classes from an archive, if there is one.
         **options: Further Spark settings; dots may be written as double underscores.
 
     Raises:
@@ -92,9 +96,22 @@ def spark_session(master: str | None = None, **options: str) -> SparkSession:
     # Workers must run the driver's interpreter, or pickled functions do not load.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName("turnback")
     settings = {key.replace("__", "."): value for key, value in options.items()}
     master = master or settings.pop("spark.master", None) or _default_master()
+    archive = ClassArchive.locate() if class_archive and master is not None else None
+    if archive is None or not archive.is_there():
+        return _new_session(master, settings)
+    try:
+        return _new_session(master, archive.use() | settings)
+    except SparkUnavailableError as error:
+        _LOG.warning("starting again without an archive of classes: %s", error)
+        session = _new_session(master, settings)
+        archive.give_up(str(error))  # it was not for want of memory
+        return session
+
+
+def _new_session(master: str | None, settings: dict[str, str]) -> SparkSession:
+    builder = SparkSession.builder.appName("turnback")
     for key, value in (_defaults(master) | settings).items():
         builder = builder.config(key, value)
     if master is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import pickle
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -95,6 +96,31 @@ def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]
         rows = map_batches(numbers, _TaskRunner(tuple(tasks))).collect()
     results = {row["number"]: pickle.loads(row["result"]) for row in rows}
     return [results[number] for number in range(len(tasks))]
+
+
+def start_workers(spark: SparkSession) -> None:
+    """Let Spark start its Python workers, and load what epochs need, beside all else.
+
+    Otherwise the first epoch, or the first task, waits for that. On a cluster executors come later
+    and nobody waits for workers there, so this is for a master on this machine.
+    """
+    context = spark.sparkContext
+    if not (context.master or "").startswith("local"):
+        return
+
+    def run() -> None:
+        try:
+            run_tasks(spark, "start workers", [_Nothing()] * context.defaultParallelism)
+        except Exception as e:  # noqa: BLE001 - what follows fails likewise, and says so
+            _LOG.debug("workers were not started ahead: %s", e)
+
+    threading.Thread(target=run, name="turnback-workers", daemon=True).start()
+
+
+@dataclass(frozen=True)
+class _Nothing:
+    def run(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)
