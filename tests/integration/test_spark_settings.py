@@ -223,12 +223,12 @@ def test_an_idle_job_waits_for_files(jobs: Jobs, monkeypatch: pytest.MonkeyPatch
     def watched(self: IdleQuery, begun: int) -> None:
         held.set()
         hold_back(self, begun)
+        held.clear()
 
     monkeypatch.setattr(IdleQuery, "_hold_back", watched)
     client = _start_counting(jobs)
     for n in range(1, 4):
         eventually(lambda: len(jobs.out()) == n)  # noqa: B023
-        held.clear()
         assert held.wait(60)
         if n < 3:
             jobs.feed("events", {"k": "a"})
