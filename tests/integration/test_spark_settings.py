@@ -217,6 +217,17 @@ def test_state_stays_at_home_when_idle_workers_end(jobs: Jobs, backend: str) -> 
     assert client.report.attempts == 1
 
 
+@pytest.fixture
+def without_polling_delay(session: SparkSession) -> Iterator[None]:
+    """The session of these tests has one."""
+    before = session.conf.get(POLLING[0])
+    assert before is not None
+    session.conf.unset(POLLING[0])
+    yield
+    session.conf.set(POLLING[0], before)
+
+
+@pytest.mark.usefixtures("without_polling_delay")
 def test_an_idle_job_waits_for_files(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     held, hold_back = threading.Event(), IdleQuery._hold_back
 
@@ -238,16 +249,12 @@ def test_an_idle_job_waits_for_files(jobs: Jobs, monkeypatch: pytest.MonkeyPatch
     assert IDLE_THREAD not in {thread.name for thread in threading.enumerate()}
 
 
-def test_a_polling_delay_of_the_users_own_counts(jobs: Jobs, session: SparkSession) -> None:
-    session.conf.set("spark.sql.streaming.pollingDelay", "20ms")
-    try:
-        client = _start_counting(jobs)
-        eventually(lambda: len(jobs.out()) == 1)
-        assert IDLE_THREAD not in {thread.name for thread in threading.enumerate()}
-        client.cancel()
-        client.result(60)
-    finally:
-        session.conf.unset("spark.sql.streaming.pollingDelay")
+def test_a_polling_delay_of_the_users_own_counts(jobs: Jobs) -> None:
+    client = _start_counting(jobs)
+    eventually(lambda: len(jobs.out()) == 1)
+    assert IDLE_THREAD not in {thread.name for thread in threading.enumerate()}
+    client.cancel()
+    client.result(60)
 
 
 def _start_counting(jobs: Jobs) -> JobClient:
