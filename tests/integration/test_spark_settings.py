@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
+from turnback import JobClient
 from turnback.core.errors import PlanError
+from turnback.spark.idle import THREAD as IDLE_THREAD
+from turnback.spark.idle import IdleQuery
 from turnback.spark.internals import POLLING, own_session
 from turnback.spark.session import _try_restore
 
@@ -211,3 +215,52 @@ def test_state_stays_at_home_when_idle_workers_end(jobs: Jobs, backend: str) -> 
     # The first epoch leaves no store behind: it begins and ends empty, the rest is in files.
     assert [e.openings for e in client.report.epochs][2:] == [{"caught-up": 2}] * 2
     assert client.report.attempts == 1
+
+
+@pytest.fixture
+def without_polling_delay(session: SparkSession) -> Iterator[None]:
+    """The session of these tests has one."""
+    before = session.conf.get(POLLING[0])
+    assert before is not None
+    session.conf.unset(POLLING[0])
+    yield
+    session.conf.set(POLLING[0], before)
+
+
+@pytest.mark.usefixtures("without_polling_delay")
+def test_an_idle_job_waits_for_files(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    held, hold_back = threading.Event(), IdleQuery._hold_back
+
+    def watched(self: IdleQuery, begun: int) -> None:
+        held.set()
+        hold_back(self, begun)
+        held.clear()
+
+    monkeypatch.setattr(IdleQuery, "_hold_back", watched)
+    client = _start_counting(jobs)
+    for n in range(1, 4):
+        eventually(lambda: len(jobs.out()) == n)  # noqa: B023
+        assert held.wait(60)
+        if n < 3:
+            jobs.feed("events", {"k": "a"})
+    client.cancel()
+    client.result(60)
+    assert jobs.out() == counted("aaa")
+    assert IDLE_THREAD not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_polling_delay_of_the_users_own_counts(jobs: Jobs) -> None:
+    client = _start_counting(jobs)
+    eventually(lambda: len(jobs.out()) == 1)
+    assert IDLE_THREAD not in {thread.name for thread in threading.enumerate()}
+    client.cancel()
+    client.result(60)
+
+
+def _start_counting(jobs: Jobs) -> JobClient:
+    jobs.feed("events", {"k": "a"})
+    env = jobs.env()
+    events = jobs.files(env, "events", "k string")
+    counts = events.key_by("k").process(Count(), COUNTED).uid("count")
+    counts.sink_to(jobs.sink()).uid("out")
+    return jobs.start(env)

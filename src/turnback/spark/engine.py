@@ -8,7 +8,7 @@ on it. Nothing above this module knows which engine it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -21,8 +21,10 @@ from turnback.core.errors import EpochConflictError
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
 from turnback.spark.frames import BatchLimit, epoch_frame
+from turnback.spark.idle import IdleQuery, saving_idle_time
 from turnback.spark.internals import (
     OUTPUT_LOST,
+    POLLING,
     MicroBatch,
     lost_jvm,
     streaming_query,
@@ -188,6 +190,7 @@ class SparkQuery:
         self._reruns = TaskReruns(spark.sparkContext, plan)
         self._running = ExitStack()
         self._query: StreamingQuery | None = None
+        self._idle: IdleQuery | None = None
 
     def restore(self, sources: Sources) -> None:
         known = {leaf: at for leaf, at in sources.items() if leaf in self._scratch.leaves}
@@ -199,17 +202,22 @@ class SparkQuery:
 
         def on_batch(batch: MicroBatch) -> None:
             input = SparkEpochInput(batch, shuffles, self._limit, self._scratch, self._positions)
-            on_input(input)
+            with self._idle.epoch() if self._idle else nullcontext():
+                on_input(input)
 
+        sources, interval_ms = union_sources(self._plan), self._spec.epoch_interval_ms
         self._query = self._running.enter_context(
             streaming_query(
-                epoch_frame(union_sources(self._plan), self._plan),
+                epoch_frame(sources, self._plan),
                 on_batch,
                 self._scratch.path,
                 bounded=self._spec.bounded,
-                interval_ms=self._spec.epoch_interval_ms,
+                interval_ms=interval_ms,
             )
         )
+        asks_at_will = sources.sparkSession.conf.get(POLLING[0], None) is None
+        if asks_at_will and not self._spec.bounded and not interval_ms:
+            self._idle = self._running.enter_context(saving_idle_time(self._query, sources))
 
     def wait(self, seconds: float) -> bool:
         assert self._query is not None
