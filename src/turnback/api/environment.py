@@ -88,6 +88,7 @@ class StreamExecutionEnvironment:
         if root is not None:
             self._editor.set({"state.checkpoints.dir": path_text("root", root)})
         self._graph = StreamGraph()
+        self._executed: str | None = None
         keys = ("log.level", "log.format")
         if self._launched is not None or {*map(self.configuration.origin, keys)} != {DEFAULT}:
             level, format = map(self.configuration.value, keys)
@@ -266,6 +267,12 @@ class StreamExecutionEnvironment:
 
     def plan(self) -> Plan:
         """Check the program and cut it into levels, without running anything."""
+        if self._executed is not None and not self._graph.nodes:
+            raise PlanError(
+                f"there is nothing to execute: the program so far was executed as job "
+                f"{self._executed!r}, and nothing has been added since. Write the next one, or "
+                "the same one again, with sources and sinks"
+            )
         return plan(self._graph, self.get_parallelism(), self.get_max_parallelism())
 
     def execute(self, job_name: str | None = None, **options: Unpack[ExecuteOptions]) -> JobReport:
@@ -293,6 +300,8 @@ class StreamExecutionEnvironment:
         epoch_interval: Duration = 0,
     ) -> JobClient:
         """Start the job and return at once.
+
+        With that the program is done: the environment is empty again, for the next one.
 
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
@@ -339,7 +348,10 @@ class StreamExecutionEnvironment:
                 raise ProgramPlanned(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
-        return JobClient(JobRunner(self.engine, program, spec)).start()
+        client = JobClient(JobRunner(self.engine, program, spec)).start()
+        self._graph.clear()
+        self._executed = spec.name
+        return client
 
 
 def job_spec(name: str, configuration: Configuration) -> JobSpec:

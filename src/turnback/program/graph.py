@@ -90,9 +90,23 @@ class StreamGraph:
         function: Any = None,
         uid: str | None = None,
     ) -> Node:
+        for each in inputs:
+            self._take_in(each)
         node = Node(len(self.nodes), kind, name, type, inputs, key, function, uid)
         self.nodes.append(node)
         return node
+
+    def clear(self) -> None:
+        """Begin the next program; operators of this one that it reads from are part of it too."""
+        self.nodes = []
+
+    def _take_in(self, node: Node) -> None:
+        if any(each is node for each in self.nodes):
+            return
+        for each in node.inputs:
+            self._take_in(each)
+        node.id = len(self.nodes)
+        self.nodes.append(node)
 
     def sources(self) -> list[Node]:
         return [n for n in self.nodes if n.kind is NodeKind.SOURCE]
