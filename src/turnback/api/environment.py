@@ -57,7 +57,7 @@ _AT_MOST_ONCE = (
 class ExecuteOptions(TypedDict, total=False):
     """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
 
-    bounded: bool
+    bounded: bool | None
     start_from: str | int | PathLike[str] | datetime | None
     fresh: bool
     allow_non_restored_state: Allowed
@@ -247,13 +247,18 @@ class StreamExecutionEnvironment:
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
     ) -> DataStream:
-        """A bounded stream of the elements of a list, replayable like any other source."""
+        """A bounded stream of the elements of a list, replayable like any other source.
+
+        A job that reads nothing else ends by itself, see `execute_async`.
+        """
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
         frame, type = self.engine.collection_source(list(collection), type_info)
-        return self._source(frame, uid, type)
+        return self._source(frame, uid, type, bounded=True)
 
-    def _source(self, frame: Any, uid: str | None, type: TypeInfo | None = None) -> DataStream:
+    def _source(
+        self, frame: Any, uid: str | None, type: TypeInfo | None = None, *, bounded: bool = False
+    ) -> DataStream:
         names = [name.lower() for name in frame.columns]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -261,6 +266,7 @@ class StreamExecutionEnvironment:
         type = type or as_type(frame.schema)
         uid = None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
+        node.bounded = bounded
         return DataStream(self._graph, node)
 
     # -- running
@@ -288,7 +294,7 @@ class StreamExecutionEnvironment:
         self,
         job_name: str | None = None,
         *,
-        bounded: bool = False,
+        bounded: bool | None = None,
         start_from: str | int | PathLike[str] | datetime | None = None,
         fresh: bool = False,
         allow_non_restored_state: Allowed = False,
@@ -305,7 +311,8 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
-            bounded: Process what is there now, take a last checkpoint, and end.
+            bounded: Process what is there now, take a last checkpoint, and end. By default a job
+                ends whose sources all end by nature: lists, and single files.
             start_from: Another snapshot than the job's latest: a retained checkpoint by number,
                 "chk-7", path or time; or a savepoint by the path of its directory.
             fresh: Start empty although there are checkpoints.
@@ -331,7 +338,7 @@ class StreamExecutionEnvironment:
         program = self.plan()
         spec = replace(
             job_spec(name, self.configuration),
-            bounded=bounded,
+            bounded=self._graph.ends() if bounded is None else bounded,
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
             start_from=snapshot_text(start_from),
             fresh=fresh,

@@ -60,6 +60,7 @@ class Node:
         function: The user's function, the sink, or the streaming DataFrame of a source.
         uid: Identity across versions of the program; None until given or generated.
         parallelism: Number of instances; None for the job's default.
+        bounded: Whether it is a source that ends by nature.
     """
 
     id: int
@@ -71,6 +72,7 @@ class Node:
     function: Any = None
     uid: str | None = None
     parallelism: int | None = None
+    bounded: bool = False
 
 
 class StreamGraph:
@@ -113,6 +115,10 @@ class StreamGraph:
 
     def sinks(self) -> list[Node]:
         return [n for n in self.nodes if n.kind is NodeKind.SINK]
+
+    def ends(self) -> bool:
+        """Whether the program's input ends by nature: that of all its sources does."""
+        return all(n.bounded for n in self.reachable() if n.kind is NodeKind.SOURCE)
 
     def reachable(self) -> list[Node]:
         """The operators some sink depends on, in order; the others would run for nothing."""

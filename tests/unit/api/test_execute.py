@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from turnback import CollectSink, StreamExecutionEnvironment
+from turnback import CollectSink, JobClient, StreamExecutionEnvironment
 from turnback.core.errors import PlanError
 from turnback.testing import LocalEngine
 
@@ -48,3 +48,30 @@ def test_a_stream_can_be_read_again_by_the_next_program(env: StreamExecutionEnvi
     second = collected(doubled.map(lambda n: n + 1, int).uid("more"), "second")
     env.execute("second", bounded=True)
     assert (first.results, second.results) == ([2, 4], [3, 5])
+
+
+def test_a_list_ends(env: StreamExecutionEnvironment) -> None:
+    sink = collected(numbers(env, 1, 2).union(env.from_collection([3], int, uid="more")))
+    env.execute("job")
+    assert sorted(sink.results) == [1, 2, 3]
+
+
+def test_what_does_not_end_by_nature_goes_on(
+    env: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    (tmp_path / "input").mkdir()
+    collected(numbers(env, 1).union(files(env, tmp_path / "input")))
+    assert_not_bounded(env.execute_async("with files"))
+    collected(numbers(env, 1))
+    assert_not_bounded(env.execute_async("told so", bounded=False))
+
+
+def files(env: StreamExecutionEnvironment, path: Path) -> Any:
+    read = env.from_files(path, "json", "n bigint", uid="files")
+    return read.map(lambda row: row.n, int).uid("n")
+
+
+def assert_not_bounded(client: JobClient) -> None:
+    assert not client._runner.spec.bounded
+    client.cancel()
+    client.result()
