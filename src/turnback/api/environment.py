@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import ProgramPlanned, launched, set_up_logging
+from turnback.api.launched import ProgramPlanned, launched, program_name, set_up_logging
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import (
@@ -286,6 +286,7 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+                By default the name of the script: that of ``python clicks.py`` is "clicks".
             **options: See `execute_async`.
         """
         return self.execute_async(job_name, **options).result()
@@ -311,6 +312,7 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+                By default the name of the script: that of ``python clicks.py`` is "clicks".
             bounded: Process what is there now, take a last checkpoint, and end. By default a job
                 ends whose sources all end by nature: lists, and single files.
             start_from: Another snapshot than the job's latest: a retained checkpoint by number,
@@ -332,7 +334,7 @@ class StreamExecutionEnvironment:
         """
         from turnback.spark.runner import JobRunner
 
-        name = check_job_name(job_name or "turnback-job")
+        name = check_job_name(program_name(self._launched) if job_name is None else job_name)
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
         program = self.plan()

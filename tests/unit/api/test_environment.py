@@ -194,7 +194,7 @@ def test_wrong_ways_to_run(case):
     collected(source(env, "s", "a string"), "out")
     how, message = EXECUTE[case]
     with pytest.raises(ConfigurationError, match=message):
-        env.execute_async(**how)
+        env.execute_async(**{"job_name": "job", **how})
 
 
 def test_a_root_that_is_a_file(tmp_path):

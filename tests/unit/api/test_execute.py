@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from turnback import CollectSink, JobClient, StreamExecutionEnvironment
+from turnback.api.launched import Launched, program_name
 from turnback.core.errors import PlanError
+from turnback.job.run import Launch, RunDirectory
 from turnback.testing import LocalEngine
 
 
@@ -75,3 +80,47 @@ def assert_not_bounded(client: JobClient) -> None:
     assert not client._runner.spec.bounded
     client.cancel()
     client.result()
+
+
+PROGRAM = """
+from turnback import DiscardSink, StreamExecutionEnvironment
+from turnback.testing import LocalEngine
+
+env = StreamExecutionEnvironment(None, "jobs", engine=LocalEngine())
+env.from_collection([1], int).sink_to(DiscardSink())
+print(env.execute().job_name)
+"""
+
+
+def test_a_job_is_named_after_its_script(tmp_path: Path) -> None:
+    package = tmp_path / "shop" / "orders"
+    package.mkdir(parents=True)
+    for path in (tmp_path / "my clicks.py", package / "daily.py", package / "__main__.py"):
+        path.write_text(PROGRAM)
+    assert run(tmp_path, "my clicks.py").stdout.split("\n") == ["my clicks", ""]
+    assert run(tmp_path, "-m", "shop.orders.daily").stdout == "daily\n"
+    assert run(tmp_path, "-m", "shop.orders").stdout == "orders\n"
+    assert {path.name for path in (tmp_path / "jobs").iterdir()} == {
+        "my%20clicks",
+        "daily",
+        "orders",
+    }
+
+
+def test_what_is_no_script_has_to_name_its_job(tmp_path: Path) -> None:
+    done = run(tmp_path, "-c", PROGRAM)
+    assert done.returncode
+    assert "the job needs a name, by which it is found again: execute('my-job')" in done.stderr
+    assert not (tmp_path / "jobs").exists()
+
+
+def test_turnback_run_names_jobs_likewise(tmp_path: Path) -> None:
+    launch = Launch(script="/programs/clicks.py", arguments=(), directory=str(tmp_path))
+    directory = RunDirectory(tmp_path)
+    assert program_name(Launched(launch, directory)) == "clicks"
+    assert program_name(Launched(replace(launch, name="variant-b"), directory)) == "variant-b"
+
+
+def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
