@@ -227,14 +227,15 @@ class StreamExecutionEnvironment:
         """A stream of the records of all files in a directory, and of those yet to come.
 
         Args:
-            path: The directory; it must exist.
+            path: The directory; it must exist. Or a single local file, which is read once: a job
+                that reads nothing else ends by itself, and what is added to it later is not seen.
             format: "parquet", "json", "csv", "orc" or "text".
             schema: DDL string, StructType, NamedTuple or dataclass.
             uid: Identity of the source.
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
-        from turnback.spark.sources import check_files
+        from turnback.spark.sources import check_files, single_file
 
         type = as_type(schema)
         if max_files_per_epoch is not None:
@@ -242,7 +243,7 @@ class StreamExecutionEnvironment:
         directory = path_text("from_files: path", path)
         row = check_files(directory, format, type)
         frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
-        return self._source(frame, uid, row)
+        return self._source(frame, uid, row, bounded=single_file(directory))
 
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None

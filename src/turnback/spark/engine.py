@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from pyspark import SparkContext
@@ -35,6 +36,8 @@ from turnback.spark.sources import (
     CollectionSource,
     encode_collection,
     leaf_directories,
+    name_filter,
+    single_file,
     union_sources,
 )
 from turnback.spark.worker import Task, run_tasks, spark_job
@@ -156,6 +159,12 @@ class SparkEngine:
         reader = self._spark.readStream.format(format).schema(stream_ddl(type)).options(**options)
         if max_files is not None:
             reader = reader.option("maxFilesPerTrigger", max_files)
+        if single_file(path):
+            # Spark's file source takes directories, and patterns that choose files in them.
+            reader, path = (
+                reader.option("pathGlobFilter", name_filter(path)),
+                str(Path(path).parent),
+            )
         return reader.load(path)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:

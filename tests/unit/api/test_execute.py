@@ -82,6 +82,16 @@ def assert_not_bounded(client: JobClient) -> None:
     client.result()
 
 
+def test_a_single_file_is_read_once(env: StreamExecutionEnvironment, tmp_path: Path) -> None:
+    file = tmp_path / "input.json"
+    for _ in range(2):
+        file.write_text('{"n": 1}\n{"n": 2}\n')
+        (tmp_path / "other.json").write_text('{"n": 3}\n')
+        sink = collected(files(env, file))
+        env.execute("job")
+    assert sink.results == [1, 2]
+
+
 PROGRAM = """
 from turnback import DiscardSink, StreamExecutionEnvironment
 from turnback.testing import LocalEngine
