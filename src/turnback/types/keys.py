@@ -211,11 +211,13 @@ def _check_key_type(type_: TypeInfo) -> None:
     elif not isinstance(type_, DecimalTypeInfo) and (
         not isinstance(type_, BasicTypeInfo) or type_.name in _NOT_KEYS
     ):
-        pickled = type_ == Types.PICKLED_BYTE_ARRAY()
-        name = "a pickled object" if pickled else f"the type {type_}"
+        name, reason = f"the type {type_}", "equal values may differ in their bytes"
+        if type_ == Types.PICKLED_BYTE_ARRAY():
+            name = "a pickled object"
+        elif type_ in (Types.FLOAT(), Types.DOUBLE()):
+            reason = "NaN does not equal itself, and 0.0 equals -0.0, which has other bytes"
         raise PlanError(
-            f"{name} cannot be a key: equal values may differ in their bytes; cast it to a "
-            "decimal, a string or a long"
+            f"{name} cannot be a key: {reason}; cast it to a decimal, a string or a long"
         )
 
 
