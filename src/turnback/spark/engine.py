@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from os.path import split
 from typing import Any, Protocol, TypeVar
 
 from pyspark import SparkContext
@@ -36,7 +36,7 @@ from turnback.spark.sources import (
     CollectionSource,
     encode_collection,
     leaf_directories,
-    name_filter,
+    literal_pattern,
     single_file,
     union_sources,
 )
@@ -161,10 +161,8 @@ class SparkEngine:
             reader = reader.option("maxFilesPerTrigger", max_files)
         if single_file(path):
             # Spark's file source takes directories, and patterns that choose files in them.
-            reader, path = (
-                reader.option("pathGlobFilter", name_filter(path)),
-                str(Path(path).parent),
-            )
+            directory, name = map(literal_pattern, split(path))
+            reader, path = reader.option("pathGlobFilter", name), directory or "."
         return reader.load(path)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:

@@ -55,9 +55,9 @@ def single_file(path: str) -> bool:
     return "://" not in path and Path(path).is_file()
 
 
-def name_filter(path: str) -> str:
-    """The pattern for Spark that fits the name of a file and no other."""
-    return re.sub(r"([\\*?\[\]{}^])", r"\\\1", Path(path).name)
+def literal_pattern(text: str) -> str:
+    """The pattern for Spark's file source that fits a text and no other."""
+    return re.sub(r"([\\*?\[\]{}^])", r"\\\1", text)
 
 
 def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
