@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -87,6 +88,24 @@ def test_an_unbounded_job_takes_files_as_they_come(jobs: Jobs) -> None:
     assert jobs.out() == counted("aabb")
 
 
+def test_a_single_file_is_read_once_and_no_other(jobs: Jobs, tmp_path: Path) -> None:
+    place = tmp_path / "with [odd] {name}"
+    place.mkdir()
+    for name in ("a*b?[c].json", "axb1c.json", "a.json"):
+        (place / name).write_text('{"k": "' + name[0:2] + '"}\n')
+
+    def run() -> None:
+        env = jobs.env()
+        events = env.from_files(place / "a*b?[c].json", "json", Event, uid="events")
+        events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+        env.execute("job")
+
+    run()
+    assert jobs.out() == [("a*", 1)]
+    run()
+    assert jobs.out() == [("a*", 1)]
+
+
 def test_a_list_is_read_once_and_goes_on_where_it_was(jobs: Jobs) -> None:
     rows = [Row(k="a", n=1), Row(k="b", n=None), Row(k="a", n=3)]
 
@@ -94,7 +113,7 @@ def test_a_list_is_read_once_and_goes_on_where_it_was(jobs: Jobs) -> None:
         env = jobs.env()
         listed = env.from_collection(rows, Event, uid="list")
         listed.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
-        return [e.records for e in env.execute("job", bounded=True).epochs]
+        return [e.records for e in env.execute("job").epochs]
 
     assert run(rows) == [3]
     assert run(rows) == []  # nothing is read twice

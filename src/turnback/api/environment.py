@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import ProgramPlanned, launched, set_up_logging
+from turnback.api.launched import ProgramPlanned, launched, program_name, set_up_logging
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import (
@@ -57,7 +57,7 @@ _AT_MOST_ONCE = (
 class ExecuteOptions(TypedDict, total=False):
     """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
 
-    bounded: bool
+    bounded: bool | None
     start_from: str | int | PathLike[str] | datetime | None
     fresh: bool
     allow_non_restored_state: Allowed
@@ -88,6 +88,7 @@ class StreamExecutionEnvironment:
         if root is not None:
             self._editor.set({"state.checkpoints.dir": path_text("root", root)})
         self._graph = StreamGraph()
+        self._executed: str | None = None
         keys = ("log.level", "log.format")
         if self._launched is not None or {*map(self.configuration.origin, keys)} != {DEFAULT}:
             level, format = map(self.configuration.value, keys)
@@ -231,14 +232,15 @@ class StreamExecutionEnvironment:
         """A stream of the records of all files in a directory, and of those yet to come.
 
         Args:
-            path: The directory; it must exist.
+            path: The directory; it must exist. Or a single local file, which is read once: a job
+                that reads nothing else ends by itself, and what is added to it later is not seen.
             format: "parquet", "json", "csv", "orc" or "text".
             schema: DDL string, StructType, NamedTuple or dataclass.
             uid: Identity of the source.
             max_files_per_epoch: How many new files one epoch takes at most.
             **options: Further options of Spark's reader.
         """
-        from turnback.spark.sources import check_files
+        from turnback.spark.sources import check_files, single_file
 
         type = as_type(schema)
         if max_files_per_epoch is not None:
@@ -246,18 +248,23 @@ class StreamExecutionEnvironment:
         directory = path_text("from_files: path", path)
         row = check_files(directory, format, type)
         frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
-        return self._source(frame, uid, row)
+        return self._source(frame, uid, row, bounded=single_file(directory))
 
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
     ) -> DataStream:
-        """A bounded stream of the elements of a list, replayable like any other source."""
+        """A bounded stream of the elements of a list, replayable like any other source.
+
+        A job that reads nothing else ends by itself, see `execute_async`.
+        """
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
             raise PlanError(f"from_collection takes a list of elements, got {collection!r:.80}")
         frame, type = self.engine.collection_source(list(collection), type_info)
-        return self._source(frame, uid, type)
+        return self._source(frame, uid, type, bounded=True)
 
-    def _source(self, frame: Any, uid: str | None, type: TypeInfo | None = None) -> DataStream:
+    def _source(
+        self, frame: Any, uid: str | None, type: TypeInfo | None = None, *, bounded: bool = False
+    ) -> DataStream:
         names = [name.lower() for name in frame.columns]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -265,12 +272,19 @@ class StreamExecutionEnvironment:
         type = type or as_type(frame.schema)
         uid = None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
+        node.bounded = bounded
         return DataStream(self._graph, node)
 
     # -- running
 
     def plan(self) -> Plan:
         """Check the program and cut it into levels, without running anything."""
+        if self._executed is not None and not self._graph.nodes:
+            raise PlanError(
+                f"there is nothing to execute: the program so far was executed as job "
+                f"{self._executed!r}, and nothing has been added since. Write the next one, or "
+                "the same one again, with sources and sinks"
+            )
         return plan(self._graph, self.get_parallelism(), self.get_max_parallelism())
 
     def execute(self, job_name: str | None = None, **options: Unpack[ExecuteOptions]) -> JobReport:
@@ -278,6 +292,7 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
+                By default the name of the script: that of ``python clicks.py`` is "clicks".
             **options: See `execute_async`.
         """
         return self.execute_async(job_name, **options).result()
@@ -286,7 +301,7 @@ class StreamExecutionEnvironment:
         self,
         job_name: str | None = None,
         *,
-        bounded: bool = False,
+        bounded: bool | None = None,
         start_from: str | int | PathLike[str] | datetime | None = None,
         fresh: bool = False,
         allow_non_restored_state: Allowed = False,
@@ -299,9 +314,13 @@ class StreamExecutionEnvironment:
     ) -> JobClient:
         """Start the job and return at once.
 
+        With that the program is done: the environment is empty again, for the next one.
+
         Args:
             job_name: The job's identity: a job of the same name goes on from its last checkpoint.
-            bounded: Process what is there now, take a last checkpoint, and end.
+                By default the name of the script: that of ``python clicks.py`` is "clicks".
+            bounded: Process what is there now, take a last checkpoint, and end. By default a job
+                ends whose sources all end by nature: lists, and single files.
             start_from: Another snapshot than the job's latest: a retained checkpoint by number,
                 "chk-7", path or time; or a savepoint by the path of its directory.
             fresh: Start empty although there are checkpoints.
@@ -321,13 +340,13 @@ class StreamExecutionEnvironment:
         """
         from turnback.spark.runner import JobRunner
 
-        name = check_job_name(job_name or "turnback-job")
+        name = check_job_name(program_name(self._launched) if job_name is None else job_name)
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
         program = self.plan()
         spec = replace(
             job_spec(name, self.configuration),
-            bounded=bounded,
+            bounded=self._graph.ends() if bounded is None else bounded,
             epoch_interval_ms=parse_duration(epoch_interval, "epoch interval"),
             start_from=snapshot_text(start_from),
             fresh=fresh,
@@ -344,7 +363,10 @@ class StreamExecutionEnvironment:
                 raise ProgramPlanned(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
-        return JobClient(JobRunner(self.engine, program, spec)).start()
+        client = JobClient(JobRunner(self.engine, program, spec)).start()
+        self._graph.clear()
+        self._executed = spec.name
+        return client
 
 
 def job_spec(name: str, configuration: Configuration) -> JobSpec:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import logging
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -129,6 +131,26 @@ def launched() -> Launched | None:
         run.set_driver(ProcessId.current())
         _record_crash(run)
     return Launched(launch, run)
+
+
+def program_name(launched: Launched | None) -> str:
+    """Return the name of the script that this process runs, as the name of its job.
+
+    Raises:
+        ConfigurationError: It runs none: it is a notebook, a shell, or ``python -c``.
+    """
+    if launched is not None:
+        return launched.launch.name or Path(launched.launch.script).stem
+    main = sys.modules["__main__"]
+    script, module = getattr(main, "__file__", None), getattr(main, "__spec__", None)
+    if script is None or hasattr(builtins, "get_ipython"):
+        raise ConfigurationError(
+            "the job needs a name, by which it is found again: execute('my-job'). Only a script "
+            "gives its own name to its job"
+        )
+    if module is not None:  # python -m package.module, or the package itself
+        return str(module.name).removesuffix(".__main__").rpartition(".")[2]
+    return Path(script).stem
 
 
 def _record_crash(run: RunDirectory) -> None:

@@ -30,10 +30,15 @@ class RuntimeContext(Protocol):
         """The operator's uid."""
 
     def get_index_of_this_subtask(self) -> int:
-        """This instance's number, from 0."""
+        """The number of the task at hand, from 0.
+
+        An operator without state may serve several tasks with one instance: ask again for each
+        element rather than in `open`. Before the first shuffle Spark decides from epoch to epoch
+        how many tasks there are, and their numbers may exceed those of the parallel subtasks.
+        """
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """How many instances the operator has."""
+        """The operator's parallelism; see `get_index_of_this_subtask` on operators before it."""
 
     def get_max_number_of_parallel_subtasks(self) -> int:
         """The number of key groups, which bounds the parallelism."""

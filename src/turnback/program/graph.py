@@ -60,6 +60,7 @@ class Node:
         function: The user's function, the sink, or the streaming DataFrame of a source.
         uid: Identity across versions of the program; None until given or generated.
         parallelism: Number of instances; None for the job's default.
+        bounded: Whether it is a source that ends by nature.
     """
 
     id: int
@@ -71,6 +72,7 @@ class Node:
     function: Any = None
     uid: str | None = None
     parallelism: int | None = None
+    bounded: bool = False
 
 
 class StreamGraph:
@@ -90,15 +92,33 @@ class StreamGraph:
         function: Any = None,
         uid: str | None = None,
     ) -> Node:
+        for each in inputs:
+            self._take_in(each)
         node = Node(len(self.nodes), kind, name, type, inputs, key, function, uid)
         self.nodes.append(node)
         return node
+
+    def clear(self) -> None:
+        """Begin the next program; operators of this one that it reads from are part of it too."""
+        self.nodes = []
+
+    def _take_in(self, node: Node) -> None:
+        if any(each is node for each in self.nodes):
+            return
+        for each in node.inputs:
+            self._take_in(each)
+        node.id = len(self.nodes)
+        self.nodes.append(node)
 
     def sources(self) -> list[Node]:
         return [n for n in self.nodes if n.kind is NodeKind.SOURCE]
 
     def sinks(self) -> list[Node]:
         return [n for n in self.nodes if n.kind is NodeKind.SINK]
+
+    def ends(self) -> bool:
+        """Whether the program's input ends by nature: that of all its sources does."""
+        return all(n.bounded for n in self.reachable() if n.kind is NodeKind.SOURCE)
 
     def reachable(self) -> list[Node]:
         """The operators some sink depends on, in order; the others would run for nothing."""

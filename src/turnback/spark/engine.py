@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from os.path import split
 from typing import Any, Protocol, TypeVar
 
 from pyspark import SparkContext
@@ -37,6 +38,8 @@ from turnback.spark.sources import (
     CollectionSource,
     encode_collection,
     leaf_directories,
+    literal_pattern,
+    single_file,
     union_sources,
 )
 from turnback.spark.worker import Task, run_tasks, spark_job
@@ -158,6 +161,10 @@ class SparkEngine:
         reader = self._spark.readStream.format(format).schema(stream_ddl(type)).options(**options)
         if max_files is not None:
             reader = reader.option("maxFilesPerTrigger", max_files)
+        if single_file(path):
+            # Spark's file source takes directories, and patterns that choose files in them.
+            directory, name = map(literal_pattern, split(path))
+            reader, path = reader.option("pathGlobFilter", name), directory or "."
         return reader.load(path)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[DataFrame, TypeInfo]:

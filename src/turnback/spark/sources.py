@@ -6,6 +6,7 @@ One query reads all sources of a job, so that one offset log holds every positio
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
@@ -36,10 +37,27 @@ def check_files(path: str, format: str, type: TypeInfo) -> RowTypeInfo:
         raise PlanError(f"from_files: unknown format {format!r}; there are {', '.join(FORMATS)}")
     if not isinstance(type, RowTypeInfo):
         raise PlanError(f"from_files: the schema must name columns, got {type}")
-    if "://" not in path and not Path(path).is_dir():
-        what = "is a file, not a directory" if Path(path).is_file() else "does not exist"
-        raise PlanError(f"from_files: {path} {what}; name the directory the files arrive in")
+    if single_file(path):
+        if Path(path).name[0] in "._":
+            raise PlanError(
+                f"from_files: {path} is hidden, and Spark reads no file whose name begins with "
+                "'.' or '_'; rename it"
+            )
+    elif "://" not in path and not Path(path).is_dir():
+        raise PlanError(
+            f"from_files: {path} does not exist; name a file, or the directory the files arrive in"
+        )
     return type
+
+
+def single_file(path: str) -> bool:
+    """Whether a path names one file of this machine, instead of a directory."""
+    return "://" not in path and Path(path).is_file()
+
+
+def literal_pattern(text: str) -> str:
+    """The pattern for Spark's file source that fits a text and no other."""
+    return re.sub(r"([\\*?\[\]{}^])", r"\\\1", text)
 
 
 def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:

@@ -136,7 +136,9 @@ class JobHarness:
         points, self._points = self._points, {}
         self._driver = LocalDriver(
             engine,
-            lambda: env.execute_async(self._name, start_from=start_from, **how),
+            lambda: env.execute_async(
+                self._name, start_from=start_from, **{"bounded": False, **how}
+            ),
             points,
         )
         self._until_running()

@@ -133,14 +133,14 @@ class ListSource(LocalSource):
 
 
 class FileSource(LocalSource):
-    """The records of all files in a directory, and of those yet to come.
+    """The records of a file, or of all files in a directory, and of those yet to come.
 
     It keeps the list of files seen as Spark's file source does: an entry per file and batch.
     """
 
     def __init__(
         self,
-        directory: Path,
+        path: Path,
         format: str,
         type: TypeInfo,
         max_files: int | None,
@@ -153,7 +153,7 @@ class FileSource(LocalSource):
             )
         if options:
             raise PlanError(f"from_files: without Spark there are no options, got {dict(options)}")
-        self._directory = directory
+        self._path = path
         self._max_files = max_files
         self._parse = _READERS[format]
         self._seen: frozenset[str] = frozenset()
@@ -188,7 +188,9 @@ class FileSource(LocalSource):
         return [entry for batch in self._log[after + 1 : upto + 1] for entry in batch]
 
     def _files(self) -> list[Path]:
-        visible = [p for p in self._directory.iterdir() if p.name[0] not in "._"]
+        if self._path.is_file():
+            return [self._path.absolute()]
+        visible = [p for p in self._path.iterdir() if p.name[0] not in "._"]
         return sorted((p for p in visible if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
 
     def _read_file(self, path: Path) -> pa.RecordBatch:

@@ -221,16 +221,37 @@ _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
 """How a value becomes one of the class of its type, or None; and what was expected."""
 
 
+def is_positional(cls: type, type_: RowTypeInfo) -> bool:
+    """Whether instances of a class hold the fields of a row type in its order.
+
+    A `Row` with names is taken by these names. Fields called f0, f1 and so on are those that
+    nobody has named, in a row as in a type.
+    """
+    if not issubclass(cls, tuple | list):
+        return False
+    given, names = getattr(cls, "__row_names__", ()), type_.names
+    if not given or given == names:
+        return True
+    return (_unnamed(given) or _unnamed(names)) and set(given) != set(names)
+
+
+def _unnamed(names: tuple[str, ...]) -> bool:
+    return names == tuple(f"f{i}" for i in range(len(names)))
+
+
 def row_values(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
     """Return the fields of a row in order, whatever the row is.
 
-    Tuples and lists are taken by position, dicts by name, other objects by attribute.
+    Tuples and lists are taken by position, dicts and rows with names by name, other objects by
+    attribute.
     """
     names = type_.names
-    if isinstance(row, tuple | list):
+    if is_positional(type(row), type_):
         if len(row) != len(names):
             raise type_mismatch(row, type_, f"it has {len(row)} values instead of {len(names)}")
         return tuple(row)
+    if isinstance(row, tuple):
+        return _by_name(row, type_)
     if isinstance(row, dict):
         if row.keys() == set(names):
             return tuple([row[n] for n in names])
@@ -239,3 +260,35 @@ def row_values(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
         return tuple([getattr(row, n) for n in names])
     except AttributeError as error:
         raise type_mismatch(row, type_, f"expected a row, a tuple or a dict ({error})") from None
+
+
+def row_arranger(type_: RowTypeInfo) -> tuple[set[type], Callable[[Any], tuple[Any, ...]]]:
+    """Return `row_values` for a type, and the classes whose instances need no call of it.
+
+    Instances of these may still have the wrong length. Further classes are added as they come up.
+    """
+    in_order: set[type] = {tuple}
+
+    def arrange(row: Any) -> tuple[Any, ...]:
+        if is_positional(row.__class__, type_):
+            in_order.add(row.__class__)
+        return row_values(row, type_)
+
+    return in_order, arrange
+
+
+def _by_name(row: Any, type_: RowTypeInfo) -> tuple[Any, ...]:
+    given: tuple[str, ...] = type(row).__row_names__
+    missing = [n for n in type_.names if n not in given]
+    extra = [n for n in given if n not in type_.names]
+    if missing or extra:
+        problems = [f"it has no {', '.join(missing)}"] if missing else []
+        problems += [f"there is no field {', '.join(extra)}"] if extra else []
+        raise type_mismatch(
+            row,
+            type_,
+            f"{' and '.join(problems)}. A Row with names is taken by its names; give a tuple to "
+            "have values taken by position",
+        )
+    values = dict(zip(given, row, strict=True))
+    return tuple([values[n] for n in type_.names])

@@ -19,6 +19,7 @@ from turnback.types.coerce import (
     coercer,
     exact_classes,
     in_field,
+    is_positional,
     row_values,
     type_mismatch,
 )
@@ -90,7 +91,7 @@ def to_columns(rows: list[Any], type_: RowTypeInfo) -> list[pa.Array]:
 def transpose(rows: list[Any], type_: RowTypeInfo) -> list[list[Any]]:
     """Return the values of each field. Strided slices of one flat list beat any other way."""
     width = len(type_.names)
-    positional = all(issubclass(c, tuple | list) for c in set(map(type, rows)))
+    positional = all(is_positional(c, type_) for c in set(map(type, rows)))
     if not positional or set(map(len, rows)) - {width}:
         rows = [row_values(row, type_) for row in rows]
     flat = list(chain.from_iterable(rows))

@@ -130,10 +130,11 @@ def _freeze_row(type_: RowTypeInfo) -> Freeze:
     inner = [(i, f) for i, t in enumerate(type_.types) if (f := _freeze(t)) is not None]
     cls = type_.python_class or row_class(type_.names)
     immutable = _is_frozen_class(cls) and not inner
+    in_order = (tuple, cls) if issubclass(cls, tuple) else (tuple,)
     fields = _fields_of(cls, type_)
 
     def freeze(row: Any) -> Any:
-        if isinstance(row, tuple):
+        if row.__class__ in in_order:
             values = row
         elif row.__class__ is cls:
             if immutable:

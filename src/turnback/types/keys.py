@@ -34,6 +34,7 @@ Hash = Callable[[Any, int], int]
 
 SEED = 42
 _NOT_KEYS = ("float", "double", "pickled")
+_holds = tuple.__contains__  # `in` asks a row for names
 _SIGN = 1 << 63
 _WRAP = 1 << 64
 
@@ -145,13 +146,14 @@ def _normalize(type_: TypeInfo) -> Convert:
 def _normalize_row(type_: RowTypeInfo) -> Convert:
     parts = [_normalize(t) for t in type_.types]
     width, cls = len(parts), _tuple_class(type_)
+    in_order: tuple[Any, ...] = (tuple, cls)
     new: Callable[[Any, Any], Any] = tuple.__new__
 
     def normalize(key: Any) -> Any:
         if key is None:
             raise _null_key(key)
         fields = key
-        if not isinstance(key, tuple) or len(key) != width:
+        if key.__class__ not in in_order or len(key) != width:
             fields = row_values(key, type_)
         if any(value is None for value in fields):
             raise _null_key(key)
@@ -209,11 +211,13 @@ def _check_key_type(type_: TypeInfo) -> None:
     elif not isinstance(type_, DecimalTypeInfo) and (
         not isinstance(type_, BasicTypeInfo) or type_.name in _NOT_KEYS
     ):
-        pickled = type_ == Types.PICKLED_BYTE_ARRAY()
-        name = "a pickled object" if pickled else f"the type {type_}"
+        name, reason = f"the type {type_}", "equal values may differ in their bytes"
+        if type_ == Types.PICKLED_BYTE_ARRAY():
+            name = "a pickled object"
+        elif type_ in (Types.FLOAT(), Types.DOUBLE()):
+            reason = "NaN does not equal itself, and 0.0 equals -0.0, which has other bytes"
         raise PlanError(
-            f"{name} cannot be a key: equal values may differ in their bytes; cast it to a "
-            "decimal, a string or a long"
+            f"{name} cannot be a key: {reason}; cast it to a decimal, a string or a long"
         )
 
 
@@ -235,13 +239,14 @@ def _canonical(type_: TypeInfo) -> Convert | None:
 def _canonical_row(type_: RowTypeInfo) -> Convert:
     parts = [_canonical(t) for t in type_.types]
     plain = not any(parts)
+    in_order: tuple[Any, ...] = (tuple, _tuple_class(type_))
 
     def canonical(key: Any) -> Any:
         if key is None:
             raise _null_key(key)
-        if not isinstance(key, tuple) or len(key) != len(parts):
+        if key.__class__ not in in_order or len(key) != len(parts):
             key = row_values(key, type_)
-        if None in key:
+        if _holds(key, None):
             raise _null_key(key)
         if plain:
             return key

@@ -29,8 +29,11 @@ class Row(tuple[Any, ...]):
     ``row.count`` is the field when there is a field called count. As in PyFlink, ``Row("post",
     "n")`` can be called to make rows with these names.
 
+    ``"post" in row`` asks for a field of that name, in a row without names for a value.
+
     A row equals any tuple with the same values; names do not take part. A plain tuple is accepted
-    wherever a row is, and is several times cheaper to make.
+    wherever a row is, taken by position, and is several times cheaper to make. A row with names is
+    taken by its names.
     """
 
     __slots__ = ()
@@ -100,6 +103,7 @@ def _make_class(names: tuple[str, ...]) -> type[Row]:
     if len(set(names)) != len(names) or not all(isinstance(n, str) for n in names):
         raise TypeError(f"field names must be strings and differ from each other, got {names}")
     body: dict[str, Any] = {"__slots__": (), "__row_names__": names, "__module__": __name__}
+    body["__contains__"] = lambda self, name: name in names
     for index, name in enumerate(names):
         if not _is_dunder(name):
             body[name] = _tuplegetter(index, f"Field {index}.")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from turnback.core.errors import ElementTypeError
-from turnback.types.coerce import INT_RANGES, coercer, in_field, row_values, type_mismatch
+from turnback.types.coerce import INT_RANGES, coercer, in_field, row_arranger, type_mismatch
 from turnback.types.row import row_builder, row_class
 from turnback.types.typeinfo import (
     BASIC,
@@ -356,10 +356,11 @@ def _compile_pack(type_: RowTypeInfo, fields: list[Packing]) -> Convert:
     values = [f"v{i}" for i in range(len(fields))]
     lines = [
         "def pack(row):",
-        "    if not isinstance(row, tuple) or len(row) != width: row = row_values(row, type_)",
+        "    if row.__class__ not in in_order or len(row) != width: row = arrange(row)",
         f"    {', '.join(values)}, = row",
     ]
-    scope: dict[str, Any] = {"row_values": row_values, "type_": type_, "width": len(fields)}
+    in_order, arrange = row_arranger(type_)
+    scope: dict[str, Any] = {"arrange": arrange, "in_order": in_order, "width": len(fields)}
     for i, (name, packing) in enumerate(zip(type_.names, fields, strict=True)):
         scope[f"p{i}"] = _named_pack(name, packing.pack)
         tests = [f"v{i} is not None"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
@@ -24,12 +25,15 @@ _LOG = logging.getLogger(__name__)
 
 
 class TaskContext:
-    """The `RuntimeContext` a function is opened with; states are registered while it `is_open`."""
+    """The `RuntimeContext` a function is opened with; states are registered while it `is_open`.
+
+    `partition` returns that of the task at hand: without state one instance serves several.
+    """
 
     def __init__(
         self,
         operator: Operator,
-        partition: int,
+        partition: Callable[[], int],
         max_parallelism: int,
         backend: KeyedStateBackend | None,
     ) -> None:
@@ -46,7 +50,7 @@ class TaskContext:
         return self._operator.uid
 
     def get_index_of_this_subtask(self) -> int:
-        return self._partition
+        return self._partition()
 
     def get_number_of_parallel_subtasks(self) -> int:
         return self._operator.parallelism

@@ -55,7 +55,7 @@ _SAMPLE_ROWS = 100
 
 
 class LevelInstance:
-    """One partition of a level in one worker.
+    """One partition of a level in one worker; one after the other, if the level has no state.
 
     It outlives the epoch, so that user functions stay open; the state behind their handles is
     exchanged for every epoch. Nothing relies on it: another worker may run the next epoch.
@@ -86,6 +86,7 @@ class LevelInstance:
         self, order: Order, name: TaskName, batches: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         """Run one epoch: process the input, align, snapshot, acknowledge."""
+        self.partition = name.partition
         epoch = _Epoch(self, order, name)
         collecting = gc.isenabled()
         gc.disable()  # elements are many, short-lived and free of cycles
@@ -108,7 +109,9 @@ class LevelInstance:
             self.backends[operator.id] = backend
         function = operator.function
         if isinstance(function, Function):
-            context = TaskContext(operator, self.partition, self.program.max_parallelism, backend)
+            context = TaskContext(
+                operator, lambda: self.partition, self.program.max_parallelism, backend
+            )
             if backend is not None:
                 for attribute, descriptor in declared_states(function).items():
                     function.__dict__[attribute] = context.register(descriptor)

@@ -139,6 +139,11 @@ def test_wrong_settings(env, case):
         call(env)
 
 
+def hidden():
+    Path("_x").touch()
+    return "_x"
+
+
 SOURCES = {
     "no frame": (lambda e: e.from_dataframe("df"), "takes a DataFrame, got str"),
     "static": (
@@ -155,7 +160,10 @@ SOURCES = {
     "format": (lambda e: e.from_files(".", "jsn", "a string"), "unknown format 'jsn'; there are"),
     "scalar": (lambda e: e.from_files(".", "json", "string"), "the schema must name columns"),
     "missing": (lambda e: e.from_files("gone", "json", "a string"), "gone does not exist"),
-    "a file": (lambda e: e.from_files(__file__, "json", "a string"), "is a file, not a directory"),
+    "hidden": (
+        lambda e: e.from_files(hidden(), "json", "a string"),
+        "_x is hidden, and Spark reads",
+    ),
     "schema": (lambda e: e.from_files(".", "json", object()), "not a type that can be used"),
 }
 
@@ -194,7 +202,7 @@ def test_wrong_ways_to_run(case):
     collected(source(env, "s", "a string"), "out")
     how, message = EXECUTE[case]
     with pytest.raises(ConfigurationError, match=message):
-        env.execute_async(**how)
+        env.execute_async(**{"job_name": "job", **how})
 
 
 def test_a_root_that_is_a_file(tmp_path):
