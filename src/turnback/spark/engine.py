@@ -21,7 +21,7 @@ from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
-from turnback.spark.frames import BatchLimit, epoch_frame
+from turnback.spark.frames import BatchLimit, collect_controls, epoch_frame
 from turnback.spark.idle import IdleQuery, saving_idle_time
 from turnback.spark.internals import (
     OUTPUT_LOST,
@@ -47,7 +47,6 @@ from turnback.storage.base import Storage
 from turnback.types.columns import stream_ddl
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier
-from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
 Sources = Mapping[str, SourcePosition]
@@ -258,12 +257,12 @@ class SparkEpochInput:
         context = frame.sparkSession.sparkContext
         try:
             with spark_job(frame.sparkSession, description), send_orders(context, orders):
-                rows = frame.collect()
+                controls = collect_controls(frame)
         except Exception as e:
             if OUTPUT_LOST in str(e):
                 raise EpochConflictError("output of tasks that others had read was lost") from None
             raise
-        barriers = [decode_barrier(bytes(row[CONTROL])) for row in rows]
+        barriers = [decode_barrier(control) for control in controls]
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
         self.limit.learn(max(row_bytes, default=0))
         return barriers

@@ -12,12 +12,14 @@ from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.internals import pickle_by_value
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
-from turnback.worker.program import CHANNEL, TO, LevelProgram, RowLayout, level_programs
+from turnback.worker.program import CHANNEL, CONTROL, TO, LevelProgram, RowLayout, level_programs
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _NONE = str(2**31 - 1)
 """What Spark takes for no limit in bytes."""
+
+_FEW_TASKS = 16
 
 SMALL = 16 << 20
 """Batches up to this size need no limit: it leaves room for rows much larger than any so far."""
@@ -68,6 +70,20 @@ def epoch_frame(sources: DataFrame, plan: Plan) -> DataFrame:
         # Spark insists on a function; the name is what its UI shows.
         frame = frame.mapInArrow(task.__call__, program.output.ddl())
     return frame
+
+
+def collect_controls(frame: DataFrame) -> list[bytes]:
+    """Run an epoch on a batch of `epoch_frame`; return the one row that each last task gives.
+
+    Spark has planned the batch already, but `DataFrame.collect` plans to read its result once more,
+    as a query of its own, which takes 15 to 30 ms. The rows come one by one here, so many of them
+    are left to it. Tasks with several rows would give one of them several times.
+    """
+    rdd = frame._jdf.queryExecution().analyzed().rdd()
+    if rdd.getNumPartitions() > _FEW_TASKS:
+        return [bytes(row[CONTROL]) for row in frame.collect()]
+    column = RowLayout(()).schema.get_field_index(CONTROL)
+    return [bytes(row.getBinary(column)) for row in rdd.collect()]
 
 
 def _route(program: LevelProgram) -> Column | None:

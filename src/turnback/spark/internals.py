@@ -1,10 +1,10 @@
 """What Turnback relies on inside Spark although Spark does not document it.
 
-It is all in this module, but for the lock that idle queries wait for (`turnback.spark.idle`) and
-the marker that carries errors of tasks through the texts of exceptions, which workers write
-(`turnback.worker.message.encode_error`). Each part says why it is needed and what breaks without
-it. `turnback.spark.session` checks at the start of a job that this Spark behaves as described, and
-`make compat` runs jobs on the oldest and the newest Spark.
+It is all in this module, but for the lock that idle queries wait for (`turnback.spark.idle`), the
+way acknowledgements are collected (`turnback.spark.frames`), and the marker that carries errors of
+tasks through the texts of exceptions (`turnback.worker.message.encode_error`). Each part says why
+it is needed and what breaks without it. `turnback.spark.session` checks at the start of a job that
+this Spark behaves as described, and `make compat` runs jobs on the oldest and the newest Spark.
 """
 
 from __future__ import annotations
