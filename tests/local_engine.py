@@ -5,19 +5,23 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from manual_clock import ManualClock
 from turnback import CollectSink, DataStream, StreamExecutionEnvironment
 from turnback.program.plan import Plan
 from turnback.sinks.base import CommitterContext
 from turnback.spark.epochs import EpochAcks, check_barriers
+from turnback.spark.event_time import EventTime
 from turnback.state.files import StateFile, StorageRef
 from turnback.testing.levels import Levels
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.worker.message import Order
 from turnback.worker.program import Chains
+from turnback.worker.time import EpochTime
 
 
 @dataclass
@@ -58,6 +62,7 @@ class LocalEngine:
         epoch: int = 0,
         backend: str = "rocksdb",
         source_tasks: int = 2,
+        watermarks: Mapping[str, int] | None = None,
     ) -> None:
         self.plan, self.attempt, self.backend = plan, attempt, backend
         self.line = f"{attempt}-{uuid.uuid4().hex}"
@@ -68,21 +73,24 @@ class LocalEngine:
         self.chains = Chains(self.levels.programs)
         self.chains.restore(files)
         self.acks: EpochAcks | None = None
+        self.clock = ManualClock()
+        self.time = EventTime(plan, self.clock, watermarks)
 
-    def epoch(self, inputs: Mapping[str, Sequence[Any]]) -> None:
+    def epoch(self, inputs: Mapping[str, Sequence[Any]], *, ended: bool = False) -> None:
         """Run one epoch over the elements of each source, and commit its sinks."""
         self.number += 1
         batches = {
             each.uid: [
-                Batch(each.type, list(inputs.get(each.uid, ()))[task :: self.source_tasks]).arrow
-                for task in range(self.source_tasks)
+                Batch(each.type, part).arrow for part in self._tasks(inputs.get(each.uid, ()))
             ]
             for each in self.plan.sources
         }
-        orders = [self._order(program.level.index) for program in self.levels.programs]
+        now = self.time.begin({}, ended=ended)
+        orders = [self._order(program.level.index, now) for program in self.levels.programs]
         barriers = self.levels.run(batches, orders)
         tasks = sum(map(len, batches.values()))
         self.acks = check_barriers(barriers, self.plan.levels, tasks)
+        self.time.advance(self.acks.segments, self.acks.next_timer_ms())
         for ack in self.acks.acks:
             if ack.state is not None:
                 self.chains.confirm(ack.level, ack.name.partition, ack.state)
@@ -91,11 +99,19 @@ class LocalEngine:
             context = CommitterContext("job", "id", uid, self.attempt, op.input_type)
             op.function.committer(context).commit(transactions)
 
-    def _order(self, level: int) -> Order:
+    def _tasks(self, elements: Sequence[Any]) -> list[list[Any]]:
+        """The elements of each task; in their order, if it matters."""
+        elements, tasks = list(elements), self.source_tasks
+        if not self.plan.strategies:
+            return [elements[task::tasks] for task in range(tasks)]
+        bounds = [len(elements) * task // tasks for task in range(tasks + 1)]
+        return [elements[start:end] for start, end in pairwise(bounds)]
+
+    def _order(self, level: int, now: EpochTime) -> Order:
         files = self.chains.of_level(level)
-        local, storage = str(self.local), self.storage
+        local, storage, line = str(self.local), self.storage, self.line
         return Order(
-            "job", "id", self.attempt, self.number, self.backend, local, storage, files, self.line
+            "job", "id", self.attempt, self.number, self.backend, local, storage, files, line, now
         )  # fmt: skip
 
 

@@ -47,6 +47,14 @@ from .program.functions import (
     RuntimeContext,
 )
 from .program.groups import Groups
+from .program.time import (
+    Duration,
+    Time,
+    TimeDomain,
+    TimerService,
+    TimestampAssigner,
+    WatermarkStrategy,
+)
 from .sinks.files import FileSink
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.two_phase import TwoPhaseCommitSink
@@ -66,6 +74,7 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "DiscardSink",
+    "Duration",
     "ExternalizedCheckpointRetention",
     "FileSink",
     "FilterFunction",
@@ -91,9 +100,14 @@ __all__ = [
     "SavepointFormat",
     "SavepointWriter",
     "StreamExecutionEnvironment",
+    "Time",
+    "TimeDomain",
+    "TimerService",
+    "TimestampAssigner",
     "TwoPhaseCommitSink",
     "Types",
     "ValueStateDescriptor",
+    "WatermarkStrategy",
     "approx_distinct_of",
     "count",
     "count_of",

@@ -27,6 +27,11 @@ def test_the_howto_shows_the_features_as_they_are():
     assert shown[0] in (ROOT / "examples" / "features.py").read_text()
 
 
+def test_the_page_on_time_shows_the_sensors_as_they_are():
+    (shown,) = [block for block in blocks(ROOT / "docs" / "time.md", "python") if "class" in block]
+    assert shown in (ROOT / "examples" / "quiet_sensors.py").read_text()
+
+
 @pytest.mark.timeout(300)
 def test_the_tutorial_runs(tmp_path):
     script = tmp_path / "tutorial.py"

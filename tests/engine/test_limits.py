@@ -28,7 +28,7 @@ from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.worker.batch_runners import MapBatchesRunner
-from turnback.worker.level import MOST_BYTES, Router, bounded
+from turnback.worker.routing import MOST_BYTES, Router, bounded
 from turnback.worker.runners import FunctionOutput
 
 LONG_CHAIN = 700

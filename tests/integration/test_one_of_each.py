@@ -36,6 +36,7 @@ from engine.test_sources import (
     test_many_files_over_many_epochs_and_two_runs,
 )
 from engine.test_streams import test_map_batches, test_types_of_what_comes_out
+from engine.test_timers import test_files_in_epochs_of_any_size
 from engine.test_upgrades import test_an_upgrade_that_fails_once_is_matched_again
 from job_support import Jobs, counted
 from turnback.config.savepoints import SavepointFormat
@@ -53,6 +54,7 @@ __all__ = [
     "test_an_unbounded_job_takes_files_as_they_come",
     "test_an_upgrade_that_fails_once_is_matched_again",
     "test_any_of_them_can_be_started_from",
+    "test_files_in_epochs_of_any_size",
     "test_files_that_are_missing_or_swapped",
     "test_many_files_over_many_epochs_and_two_runs",
     "test_map_batches",

@@ -33,7 +33,8 @@ from turnback.core.units import parse_duration
 from turnback.job.run import LaunchMode
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
-from turnback.program.plan import Plan, plan
+from turnback.program.plan import Plan
+from turnback.program.planner import plan
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type

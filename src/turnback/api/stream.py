@@ -22,6 +22,7 @@ from turnback.program.functions import (
     ReduceFunction,
 )
 from turnback.program.graph import KeySpec, Node, NodeKind, StreamGraph
+from turnback.program.time import WatermarkStrategy
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import PrintSink
 from turnback.types.hints import as_type
@@ -71,6 +72,10 @@ def returned_type(function: Any) -> Any | None:
         return typing.get_type_hints(target).get("return")
     except (TypeError, NameError):
         return None
+
+
+def timestamps() -> None:
+    """What operators that give timestamps are named after."""
 
 
 class _Named:
@@ -148,6 +153,16 @@ class DataStream(_Named):
         function = as_function(func, ProcessFunction, "process")
         type_ = self._output(output_type, None, "process")
         return self._add(NodeKind.PROCESS, func, function, type_)
+
+    def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
+        """Give elements their event time, and say how late they may be."""
+        if not isinstance(watermark_strategy, WatermarkStrategy):
+            raise PlanError(
+                f"assign_timestamps_and_watermarks takes a WatermarkStrategy, got "
+                f"{type(watermark_strategy).__name__}"
+            )
+        watermark_strategy.check(self.type)
+        return self._add(NodeKind.TIMESTAMPS, timestamps, watermark_strategy, self.type)
 
     def key_by(
         self, *key: str | KeySelector | Callable[[Any], Any], key_type: Any = None

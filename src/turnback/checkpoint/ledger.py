@@ -85,7 +85,7 @@ class PendingCheckpoint:
             schemas=tuple(self.cut.schemas),
             operators=tuple(self.cut.operators),
             transactions=self.transactions,
-            watermarks={},
+            watermarks=dict(self.cut.watermarks),
         )
 
     def failed(self, error: BaseException, now: int) -> CheckpointFailed:

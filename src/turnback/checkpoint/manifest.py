@@ -57,6 +57,7 @@ class EpochCut:
         transactions: What sinks prepared in this very epoch, by sink uid.
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
         tasks: Number of tasks that acknowledged the epoch.
+        watermarks: Of every operator that has event time, by uid.
     """
 
     epoch: int
@@ -67,6 +68,7 @@ class EpochCut:
     transactions: Mapping[str, tuple[bytes, ...]] = field(default_factory=dict)
     sync_ms: int = 0
     tasks: int = 0
+    watermarks: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def paths(self) -> frozenset[str]:

@@ -14,6 +14,7 @@ from turnback.inspect.snapshots import reading
 from turnback.inspect.text import Formatter, formatter, parse_key
 from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
+from turnback.state.schema import SINGLE_KINDS
 from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class StateRows:
         formats = [_key_formatter(self.key_types)]
         if self.schema.kind == "list":
             formats.append(formatter(Types.LONG(), longest=None))
-        elif self.schema.kind == "map":
+        elif self.schema.sub is not None:
             formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
         value = type_from_descriptor(self.schema.value)
         formats.append(formatter(value, longest=None) if full else formatter(value))
@@ -266,7 +267,7 @@ def _look_up(rows: StateRows, text: str, start: RowPosition, page: _Page) -> Row
     if not matching:
         return None
     together = pa.concat_tables(matching)
-    if rows.schema.kind in ("list", "map"):
+    if rows.schema.kind not in SINGLE_KINDS:
         together = together.sort_by("sub")
     page.add(rows.codec.to_typed(together.slice(start.row, page.limit)))
     end = start.row + page.rows

@@ -207,6 +207,20 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         self._declare(options, name, value_type, key_type)
 
 
+class TimelineDescriptor(StateDescriptor):
+    """A map per key from times to values, which the store sorts by time; for Turnback's own use.
+
+    Args:
+        name: Name of the state.
+        type: Type of the values.
+    """
+
+    kind = "timeline"
+
+    def __init__(self, name: str, type: Any) -> None:
+        self._declare({}, name, type, "bigint")
+
+
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):
     """One value per key, into which every added element is reduced.
 

@@ -14,6 +14,7 @@ from turnback.program.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
+from turnback.program.time import TimeDomain, TimerService
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,6 +144,9 @@ class ProcessFunction(Function, ABC):
         def timestamp(self) -> int | None:
             """The element's event time in milliseconds, if it has one."""
 
+        def timer_service(self) -> TimerService:
+            """What time it is; timers need a key."""
+
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         """Return or yield the new elements, or nothing."""
@@ -165,6 +169,12 @@ class KeyedProcessFunction(Function, ABC):
         def get_current_key(self) -> Any:
             """The key of the element."""
 
+    class OnTimerContext(Context, Protocol):
+        """What is known about a timer that fires; its `timestamp` is the time it was set for."""
+
+        def time_domain(self) -> TimeDomain:
+            """Which clock it goes by."""
+
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         """Return or yield the new elements, or nothing.
@@ -172,6 +182,18 @@ class KeyedProcessFunction(Function, ABC):
         Called once per element and epoch; again, with the state as it was, when a task or an epoch
         is run anew. Side effects outside state and output are not undone.
         """
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
+        """Return or yield new elements when a timer of the current key fires, or nothing.
+
+        Event time moves from element to element, whatever epochs the elements are in: before an
+        element is processed, all timers fire that are due at its watermark.
+
+        Args:
+            timestamp: The time it was registered for, in milliseconds since 1970.
+            ctx: An `OnTimerContext`.
+        """
+        return None
 
 
 class KeyedColumns(Protocol):

@@ -36,6 +36,7 @@ class NodeKind(Enum):
     FILTER = "filter"
     MAP_BATCHES = "map_batches"
     COMBINE = "combine"
+    TIMESTAMPS = "timestamps"
     PROCESS = "process"
     KEYED_PROCESS = "keyed_process"
     REDUCE = "reduce"

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Any
 
-import xxhash
-
-from turnback.core.errors import PlanError, UnsupportedTypeError
-from turnback.core.ids import check_uid
-from turnback.program.functions import KeyedBatchFunction, declared_states
-from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.program.graph import KeySpec, NodeKind
+from turnback.program.time import WatermarkStrategy
+from turnback.types.typeinfo import TypeInfo
 
 
 class Routing(Enum):
@@ -72,6 +67,8 @@ class Operator:
         key: How its input is keyed, if it is.
         consumers: Operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
+        strategies: Uids of the watermark strategies that its input comes from; empty text for an
+            input without one.
     """
 
     id: int
@@ -85,6 +82,7 @@ class Operator:
     parallelism: int
     consumers: tuple[int, ...]
     channels: tuple[int, ...]
+    strategies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,253 +146,10 @@ class Plan:
         sources = {s.uid: (s.name, NodeKind.SOURCE, 1) for s in self.sources}
         return sources | {op.uid: (op.name, op.kind, op.parallelism) for op in self.operators()}
 
+    @cached_property
+    def strategies(self) -> dict[str, WatermarkStrategy]:
+        """The watermark strategies, by uid."""
+        return {op.uid: op.function for op in self.operators() if op.kind is NodeKind.TIMESTAMPS}
+
     def operators(self) -> tuple[Operator, ...]:
         return tuple(op for level in self.levels for op in level.operators)
-
-
-def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
-    """Give every operator a uid, and warn of generated ones: they depend on the topology."""
-    uids: dict[int, str] = {}
-    owners: dict[str, Node] = {}
-    warnings: list[str] = []
-    for node in nodes:
-        if node.uid is not None:
-            uid = check_uid(node.uid)
-        else:
-            ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
-            twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
-            uid = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
-            if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
-                warnings.append(
-                    f"{node.kind.value} {node.name!r} has no uid; its generated one changes when "
-                    f"the program does, and its state is then not found. Add .uid(...)."
-                )
-        if uid in owners:
-            raise PlanError(
-                f"two operators have the uid {uid!r}: {owners[uid].kind.value} "
-                f"{owners[uid].name!r} and {node.kind.value} {node.name!r}; give each its own"
-            )
-        uids[node.id], owners[uid] = uid, node
-    return uids, warnings
-
-
-def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:
-    return node.kind, tuple(i.id for i in node.inputs)
-
-
-def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
-    """Refuse keys of unsuitable types, and states that are unsuitable, ambiguous or not keyed."""
-    for node in nodes:
-        who = f"operator {uids[node.id]!r} ({node.name})"
-        try:
-            if node.key is not None:
-                node.key.codec()
-        except PlanError as e:
-            raise PlanError(f"{who}: {e}") from None
-        seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
-        for descriptor in declared_states(node.function).values():
-            if node.kind not in KEYED_KINDS:
-                raise PlanError(
-                    f"{who} declares the state {descriptor.name!r}, but its stream has no key; put "
-                    f"key_by(...) before it"
-                )
-            if descriptor.name in seen:
-                raise PlanError(f"{who} declares the state {descriptor.name!r} twice; rename one")
-            seen.add(descriptor.name)
-            if isinstance(node.function, KeyedBatchFunction) and descriptor.kind in ("list", "map"):
-                raise PlanError(
-                    f"{who} declares the {descriptor.kind} state {descriptor.name!r}, which has no "
-                    f"column of values; use a KeyedProcessFunction, or a value state"
-                )
-            try:
-                descriptor.check()
-            except UnsupportedTypeError as e:
-                raise UnsupportedTypeError(f"{who}: {e}") from None
-
-
-def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
-    """Refuse a parallelism above the number of key groups."""
-    for node in nodes:
-        parallelism = node.parallelism or default
-        if parallelism > maximum:
-            raise PlanError(
-                f"{node.name!r} has parallelism {parallelism}, above the maximum of {maximum}; "
-                f"lower it or call set_max_parallelism"
-            )
-
-
-def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
-    """Check a program and cut it into levels. Runs nothing."""
-    if not graph.sources():
-        raise PlanError("the job has no source; add one with from_dataframe, from_files, ...")
-    if not graph.sinks():
-        raise PlanError("the job has no sink; add sink_to(...) or print() to a stream")
-    nodes = graph.reachable()
-    uids, warnings = _assign_uids(nodes)
-    _check_operators(nodes, uids)
-    _check_parallelism(nodes, parallelism, max_parallelism)
-    return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
-
-
-class _Cut:
-    """Cuts the graph. An operator's level is the greatest of its inputs', plus one per exchange."""
-
-    def __init__(
-        self, nodes: list[Node], uids: dict[int, str], parallelism: int, max_parallelism: int
-    ) -> None:
-        # A union is no work: its consumers read its inputs.
-        self.nodes = [n for n in nodes if n.kind is not NodeKind.UNION]
-        self.uids = uids
-        self.default = parallelism
-        self.max_parallelism = max_parallelism
-        self.level: dict[int, int] = {}
-        self.parallelism: dict[int, int | None] = {}
-        self.edges: list[tuple[Node, Node]] = []
-        for node in self.nodes:
-            self._assign(node)
-        self.read = {n.id: self._needed(n) for n in self.nodes if n.kind is NodeKind.SOURCE}
-
-    def plan(self, warnings: tuple[str, ...]) -> Plan:
-        channels = self._channels()
-        native = self._native(channels)
-        levels = self._levels(channels)
-        if native:
-            levels = [replace(level, index=level.index - 1) for level in levels[1:]]
-            channels = [
-                replace(c, first_level=c.first_level - 1, last_level=c.last_level - 1)
-                for c in channels
-            ]
-        sources = tuple(
-            SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), self.read[n.id], n.function)
-            for n in self.nodes
-            if n.kind is NodeKind.SOURCE
-        )
-        return Plan(sources, tuple(levels), tuple(channels), native, self.max_parallelism, warnings)
-
-    def _assign(self, node: Node) -> None:
-        """Give a node its level and its parallelism."""
-        if node.kind is NodeKind.SOURCE:
-            self.level[node.id], self.parallelism[node.id] = 0, None
-            return
-        producers = _producers(node)
-        level = 0
-        for producer in producers:
-            exchange = node.key is not None or (
-                node.parallelism is not None and node.parallelism != self.parallelism[producer.id]
-            )
-            self.edges.append((producer, node))
-            level = max(level, self.level[producer.id] + exchange)
-        self.level[node.id] = level
-        if node.key is not None or node.parallelism is not None:
-            self.parallelism[node.id] = node.parallelism or self.default
-        else:
-            inherited = [n for p in producers if (n := self.parallelism[p.id]) is not None]
-            fallback = self.default if level else None
-            self.parallelism[node.id] = max(inherited, default=fallback)
-
-    def _channels(self) -> list[Channel]:
-        # Edges of one shape share a channel: their rows are sent once, however many read them.
-        shapes: dict[tuple[int, KeySpec | None, int, int], list[int]] = defaultdict(list)
-        for producer, consumer in self.edges:
-            into = self.level[consumer.id]
-            if self.level[producer.id] < into:
-                parallelism = self.parallelism[consumer.id] or self.default
-                shapes[producer.id, consumer.key, parallelism, into].append(consumer.id)
-        by_id = {n.id: n for n in self.nodes}
-        return [
-            Channel(
-                i,
-                producer_id,
-                tuple(consumers),
-                self._type(by_id[producer_id]),
-                key,
-                parallelism,
-                self.level[producer_id],
-                last_level,
-                self.uids[consumers[0]],
-            )
-            for i, ((producer_id, key, parallelism, last_level), consumers) in enumerate(
-                shapes.items()
-            )
-        ]
-
-    def _needed(self, source: Node) -> TypeInfo:
-        """The columns of a source that are read, if all who read it say which they need."""
-        type, needed = _typed(source), set[str]()
-        for producer, consumer in self.edges:
-            if producer is source:
-                columns = _columns_read(consumer)
-                if columns is None or not isinstance(type, RowTypeInfo):
-                    return type
-                needed |= columns
-        assert isinstance(type, RowTypeInfo)
-        names, types = zip(*(field for field in type.fields() if field[0] in needed), strict=True)
-        return RowTypeInfo(names, types)
-
-    def _type(self, node: Node) -> TypeInfo:
-        return self.read.get(node.id) or _typed(node)
-
-    def _native(self, channels: list[Channel]) -> bool:
-        """Whether the first level would only pass rows on, which Spark does by itself."""
-        first = [n for n in self.nodes if self.level[n.id] == 0]
-        out = [c for c in channels if c.first_level == 0]
-        return (
-            all(n.kind is NodeKind.SOURCE for n in first)
-            and len(out) == len(first)
-            and len({c.producer for c in out}) == len(first)
-            and all(c.routing(1) is Routing.KEY_COLUMNS for c in out)
-        )
-
-    def _levels(self, channels: list[Channel]) -> list[Level]:
-        levels = []
-        for index in range(max(self.level.values()) + 1):
-            members = [n for n in self.nodes if self.level[n.id] == index]
-            operators = tuple(self._operator(n, channels) for n in members)
-            parallelism = max(op.parallelism for op in operators) if index else None
-            outputs = tuple(c.id for c in channels if c.first_level <= index < c.last_level)
-            levels.append(Level(index, parallelism, operators, outputs))
-        return levels
-
-    def _operator(self, node: Node, channels: list[Channel]) -> Operator:
-        here = self.level[node.id]
-        consumers = tuple(
-            consumer.id
-            for producer, consumer in self.edges
-            if producer is node and self.level[consumer.id] == here
-        )
-        return Operator(
-            node.id,
-            self.uids[node.id],
-            node.name,
-            node.kind,
-            None if node.kind is NodeKind.SOURCE else node.function,
-            self.read.get(node.id, node.type),
-            self._type(node.inputs[0]) if node.inputs else None,
-            node.key,
-            self.parallelism[node.id] or self.default,
-            consumers,
-            tuple(c.id for c in channels if c.producer == node.id),
-        )
-
-
-def _producers(node: Node) -> list[Node]:
-    """The operators a node really reads from, looking through unions."""
-    producers: list[Node] = []
-    for each in node.inputs:
-        producers += _producers(each) if each.kind is NodeKind.UNION else [each]
-    return producers
-
-
-def _columns_read(node: Node) -> set[str] | None:
-    """The columns of its input that an operator reads; None for all of them."""
-    if node.kind is not NodeKind.COMBINE or node.inputs[0].kind is NodeKind.UNION:
-        return None
-    key, aggregates = node.function.key, node.function.aggregates.values()
-    columns = {*key.columns, *(column for each in aggregates for column in each.columns)}
-    return columns if key.function is None else None
-
-
-def _typed(node: Node) -> TypeInfo:
-    if node.type is None:
-        raise PlanError(f"{node.kind.value} {node.name!r} has no output to read from")
-    return node.type

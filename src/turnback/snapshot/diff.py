@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
-from turnback.state.schema import SINGLE_KINDS, StateSchema
+from turnback.state.schema import SINGLE_KINDS, TIMELINE, StateSchema
 from turnback.types.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
@@ -127,7 +127,9 @@ def _storage_kind(schema: StateSchema) -> str:
 def _type_text(what: object) -> str:
     if isinstance(what, list):
         return ", ".join(map(_type_text, what))
-    return str(what if what in ("value", "list", "map", None) else type_from_descriptor(what))
+    return str(
+        what if what in ("value", "list", "map", TIMELINE, None) else type_from_descriptor(what)
+    )
 
 
 # -- which rows

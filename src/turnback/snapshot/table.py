@@ -18,7 +18,7 @@ from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
-from turnback.state.schema import KINDS, StateSchema
+from turnback.state.schema import KINDS, MAP_KINDS, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
 from turnback.types.keys import KeyCodec
@@ -62,7 +62,7 @@ class StateTable:
             raise self._unusable(f"its kind {schema.kind!r} is none of {', '.join(KINDS)}")
         try:
             types = schema.key.codec().types
-            sub = type_from_descriptor(schema.sub) if schema.kind == "map" else None
+            sub = type_from_descriptor(schema.sub) if schema.kind in MAP_KINDS else None
             value = type_from_descriptor(schema.value)
         except (TurnbackError, TypeError, KeyError) as error:
             raise self._unusable(f"its types cannot be used: {error}") from error

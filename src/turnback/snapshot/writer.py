@@ -66,7 +66,7 @@ class RowEncoder:
         return lambda data: codec.group(codec.decode(data), maximum)
 
     def _check(self, typed: pa.Table, last_epoch: int) -> None:
-        if self.state.kind != "map" and typed["value"].null_count:
+        if self.state.sub is None and typed["value"].null_count:
             raise StateError(
                 f"{_title(self.state)}: a value is null; leave the row out, for a key without a "
                 f"value is one that is not there"

@@ -106,8 +106,10 @@ class Attempt:
         """Run epochs until the end of the input; whatever failed first is what is raised."""
         try:
             self._query.start(self._on_input)
-            while not self._wake.is_set() and not self._query.wait(_WAIT_S):
-                pass
+            while not self._wake.is_set() and not self._query.wait(self._patience()):
+                self._run_if_due()
+            if not self._wake.is_set() and self._epochs.time.has_end:
+                self._run_without_input(ended=True)
         except Exception as e:  # noqa: BLE001 - raised, unless something else failed before
             raise (self._failure or e) from None
         finally:
@@ -115,6 +117,25 @@ class Attempt:
         self.coordinator.raise_failure()
         if self._failure is not None:
             raise self._failure
+
+    def drain(self) -> None:
+        """Let event time run to its end, while the attempt is paused."""
+        if self._epochs.time.has_end:
+            self._epochs.run(self._query.empty_input(), ended=True)
+
+    def _patience(self) -> float:
+        """How long to wait before looking whether time alone gives a reason for an epoch."""
+        return min(_WAIT_S, self._epochs.time.due_in_s())
+
+    def _run_if_due(self) -> None:
+        if not self._wake.is_set() and not self._epochs.time.due_in_s():
+            self._run_without_input()
+
+    def _run_without_input(self, *, ended: bool = False) -> None:
+        with self._gate:
+            due = ended or not self._epochs.time.due_in_s()  # an epoch may have run meanwhile
+            if due and not self._wake.is_set():
+                self._epochs.run(self._query.empty_input(), ended=ended)
 
     def _on_input(self, input: EpochInput) -> None:
         while not self._gate.acquire(timeout=_WAIT_S):

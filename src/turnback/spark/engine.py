@@ -7,6 +7,7 @@ on it. Nothing above this module knows which engine it is.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from turnback.spark.internals import (
     POLLING,
     MicroBatch,
     lost_jvm,
+    own_session,
     streaming_query,
 )
 from turnback.spark.job import JobSpec
@@ -39,7 +41,9 @@ from turnback.spark.sources import (
     encode_collection,
     leaf_directories,
     literal_pattern,
+    no_sources,
     single_file,
+    spark_hash,
     union_sources,
 )
 from turnback.spark.worker import Task, run_tasks, spark_job
@@ -47,6 +51,7 @@ from turnback.storage.base import Storage
 from turnback.types.columns import stream_ddl
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.message import Barrier, Order, TaskAck, decode_barrier
+from turnback.worker.program import CONTROL
 
 T = TypeVar("T")
 Sources = Mapping[str, SourcePosition]
@@ -70,8 +75,14 @@ class EpochInput(Protocol):
     def source_tasks(self) -> int:
         """How many tasks the first level had, if it reads the sources in their own tasks."""
 
-    def positions(self) -> Sources:
-        """Where each stream goes on after this epoch; durable when this returns."""
+    def positions(self) -> Sources | None:
+        """Where each stream goes on after this epoch; None for where it was.
+
+        Durable when this returns.
+        """
+
+    def file_order(self) -> dict[int, int]:
+        """The place of every new file in its source, by `spark_hash` of its path."""
 
 
 class Query(Protocol):
@@ -82,6 +93,9 @@ class Query(Protocol):
 
     def start(self, on_input: Callable[[EpochInput], None]) -> None:
         """Begin to read; `on_input` runs an epoch, one at a time, in a thread of the query."""
+
+    def empty_input(self) -> EpochInput:
+        """For an epoch without input, which the caller runs while no other runs."""
 
     def wait(self, seconds: float) -> bool:
         """Wait for the end of the input, or at most so long; return whether it has ended.
@@ -188,6 +202,7 @@ class SparkQuery:
     def __init__(
         self, spark: SparkSession, plan: Plan, spec: JobSpec, positions: Positions
     ) -> None:
+        self._spark = spark
         self._plan = plan
         self._spec = spec
         self._positions = positions
@@ -225,6 +240,9 @@ class SparkQuery:
         if asks_at_will and not self._spec.bounded and not interval_ms:
             self._idle = self._running.enter_context(saving_idle_time(self._query, sources))
 
+    def empty_input(self) -> EpochInput:
+        return EmptyInput(self._spark, self._plan)
+
     def wait(self, seconds: float) -> bool:
         assert self._query is not None
         return bool(self._query.awaitTermination(seconds))  # type: ignore[arg-type]
@@ -254,15 +272,7 @@ class SparkEpochInput:
         frame = self.batch.anew() if self.has_run else self.batch.frame
         self.has_run = True
         self.limit.apply(frame.sparkSession)
-        context = frame.sparkSession.sparkContext
-        try:
-            with spark_job(frame.sparkSession, description), send_orders(context, orders):
-                controls = collect_controls(frame)
-        except Exception as e:
-            if OUTPUT_LOST in str(e):
-                raise EpochConflictError("output of tasks that others had read was lost") from None
-            raise
-        barriers = [decode_barrier(control) for control in controls]
+        barriers = _collect(frame, description, orders, collect_controls)
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
         self.limit.learn(max(row_bytes, default=0))
         return barriers
@@ -273,6 +283,57 @@ class SparkEpochInput:
     def positions(self) -> Sources:
         offsets = self.scratch.offsets(self.batch.number)
         return self.source_positions.advance(offsets, self.scratch.log_entries)
+
+    def file_order(self) -> dict[int, int]:
+        offsets = self.scratch.offsets(self.batch.number)
+        new = self.source_positions.new_entries(offsets, self.scratch.log_entries)
+        paths = [json.loads(entry)["path"] for entries in new.values() for entry in entries]
+        # Rows have file:/x where the log has file:///x.
+        names = [(path, path.replace(":///", ":/", 1)) for path in paths]
+        return {spark_hash(name): place for place, both in enumerate(names) for name in both}
+
+
+@dataclass
+class EmptyInput:
+    """No input at all, for when only time has passed."""
+
+    spark: SparkSession
+    plan: Plan
+
+    def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+        frame = epoch_frame(no_sources(own_session(self.spark), self.plan), self.plan)
+        return _collect(frame, description, orders, _controls)
+
+    def source_tasks(self) -> int:
+        return 1
+
+    def positions(self) -> None:
+        return None
+
+    def file_order(self) -> dict[int, int]:
+        return {}
+
+
+def _controls(frame: DataFrame) -> list[bytes]:
+    return [bytes(row[CONTROL]) for row in frame.select(CONTROL).collect()]
+
+
+def _collect(
+    frame: DataFrame,
+    description: str,
+    orders: Sequence[Order],
+    collect: Callable[[DataFrame], list[bytes]],
+) -> list[Barrier]:
+    """Run the levels; return the barriers of the last."""
+    context = frame.sparkSession.sparkContext
+    try:
+        with spark_job(frame.sparkSession, description), send_orders(context, orders):
+            controls = collect(frame)
+    except Exception as e:
+        if OUTPUT_LOST in str(e):
+            raise EpochConflictError("output of tasks that others had read was lost") from None
+        raise
+    return [decode_barrier(control) for control in controls]
 
 
 class TaskReruns:

@@ -18,11 +18,13 @@ from turnback.program.graph import NodeKind
 from turnback.program.plan import Level, Plan
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput, Query
+from turnback.spark.event_time import EventTime
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
 from turnback.state.files import StateFile
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
+from turnback.worker.time import EpochTime, Segment
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
@@ -37,6 +39,12 @@ class EpochAcks:
     """The acknowledgements of all tasks of an epoch, each of the attempt whose output counted."""
 
     acks: tuple[TaskAck, ...]
+    segments: tuple[Segment, ...] = ()
+
+    def next_timer_ms(self) -> int | None:
+        """When the next timer by the clock is due."""
+        times = [ack.next_timer_ms for ack in self.acks if ack.next_timer_ms is not None]
+        return min(times, default=None)
 
     def transactions(self) -> dict[str, tuple[bytes, ...]]:
         by_sink: defaultdict[str, tuple[bytes, ...]] = defaultdict(tuple)
@@ -99,7 +107,8 @@ def check_barriers(
             )
         if level.index > 0:
             names = seen.pop()
-    return EpochAcks(tuple(acks))
+    segments = {segment.id: segment for barrier in barriers for segment in barrier.segments}
+    return EpochAcks(tuple(acks), tuple(segments.values()))
 
 
 def _tasks(level: Level, source_tasks: int) -> int:
@@ -150,31 +159,41 @@ class Epochs:
             self._chains.restore(snapshot.state)
             self.meter.count({}, snapshot.state)
             self.initial = EpochCut(
-                snapshot.epoch, snapshot.sources, snapshot.state, snapshot.schemas, operators
+                snapshot.epoch,
+                snapshot.sources,
+                snapshot.state,
+                snapshot.schemas,
+                operators,
+                watermarks=snapshot.watermarks,
             )
         self._epoch = self.initial.epoch
+        self._sources = self.initial.sources
+        self.time = EventTime(plan, job.clock, snapshot.watermarks if snapshot else None)
 
-    def run(self, input: EpochInput) -> None:
-        """Run one epoch and hand it to the coordinator."""
+    def run(self, input: EpochInput, *, ended: bool = False) -> None:
+        """Run one epoch and hand it to the coordinator; event time may end with it."""
         started = time.perf_counter()
         epoch = self._epoch + 1
-        acks = self._acknowledged(input, epoch)
+        files = input.file_order() if self._plan.strategies else {}
+        acks = self._acknowledged(input, epoch, self.time.begin(files, ended=ended))
         self.prepared = acks.transactions()
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
-        sources = input.positions()
+        self._sources = input.positions() or self._sources
+        self.time.advance(acks.segments, acks.next_timer_ms())
         merged_away = self._merger.advance(self._chains)
         cut = EpochCut(
             epoch=epoch,
-            sources=sources,
+            sources=self._sources,
             state=self._chains.live(),
             schemas=tuple(schemas.values()),
             operators=self.initial.operators,
             transactions=self.prepared,
             sync_ms=acks.sync_ms(),
             tasks=len(acks.acks),
+            watermarks=self.time.watermarks(),
         )
         self.prepared = {}
         self._coordinator.epoch_confirmed(cut)
@@ -189,9 +208,9 @@ class Epochs:
     def close(self) -> None:
         self._merger.close()
 
-    def _acknowledged(self, input: EpochInput, epoch: int) -> EpochAcks:
+    def _acknowledged(self, input: EpochInput, epoch: int, now: EpochTime) -> EpochAcks:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
-        orders = [self._order(epoch, program.level.index) for program in self._programs]
+        orders = [self._order(epoch, program.level.index, now) for program in self._programs]
         description = f"{self._spec.name}: epoch {epoch}"
         tries = 0
         while True:
@@ -209,7 +228,7 @@ class Epochs:
                 self._coordinator.discard_others()
                 self._has_leftovers = True
 
-    def _order(self, epoch: int, level: int) -> Order:
+    def _order(self, epoch: int, level: int, now: EpochTime) -> Order:
         return Order(
             job=self._spec.name,
             job_id=self._fence.job_id,
@@ -220,6 +239,7 @@ class Epochs:
             storage=self._storage,
             files=self._chains.of_level(level),
             line=self._fence.line,
+            time=now,
         )
 
 

@@ -102,16 +102,28 @@ class Positions:
     ) -> dict[str, SourcePosition]:
         """The positions after an epoch; new entries are durable when this returns."""
         positions: dict[str, SourcePosition] = {}
+        new = self.new_entries(offsets, read)
         for leaf, offset in offsets.items():
-            number = _log_offset(offset)
-            if number is not None:
-                new = read(leaf, self._upto.get(leaf, -1), number)
-                if new is not None:
-                    self._upto[leaf] = number
-                    if new:
-                        self._append(leaf, new)
+            if leaf in new:
+                number = _log_offset(offset)
+                assert number is not None
+                self._upto[leaf] = number
+                if new[leaf]:
+                    self._append(leaf, new[leaf])
             positions[leaf] = SourcePosition(offset, tuple(self._segments.get(leaf, ())))
         return positions
+
+    def new_entries(
+        self, offsets: Mapping[str, str | None], read: EntryReader
+    ) -> dict[str, list[str]]:
+        """What an epoch adds to lists of files seen, of sources that keep one."""
+        entries: dict[str, list[str]] = {}
+        for leaf, offset in offsets.items():
+            number = _log_offset(offset)
+            new = None if number is None else read(leaf, self._upto.get(leaf, -1), number)
+            if new is not None:
+                entries[leaf] = new
+        return entries
 
     def _append(self, leaf: str, entries: list[str]) -> None:
         segments = self._segments.setdefault(leaf, [])

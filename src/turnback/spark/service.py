@@ -298,6 +298,8 @@ class RequestService:
             attempt = self._attempt()
             self._shutdown.pause(attempt)
             try:
+                if request.drain:
+                    attempt.drain()
                 pinned = self._checkpoint(attempt)
                 try:
                     self._shutdown.decide(request, attempt, pinned.manifest)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+import xxhash
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
@@ -24,7 +26,7 @@ from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
-from turnback.worker.program import CHANNEL, CONTROL, TO, RowLayout, source_layout
+from turnback.worker.program import CHANNEL, CONTROL, STAMPS, TO, RowLayout, source_layout
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 _COLLECTION = "turnback-collection"
@@ -155,18 +157,44 @@ def union_sources(plan: Plan) -> DataFrame:
     return reduce(DataFrame.union, frames)
 
 
+def no_sources(spark: SparkSession, plan: Plan) -> DataFrame:
+    """What `union_sources` would give without any element, in one task, and not as a stream."""
+    layout = source_layout(plan)
+    tags = [] if layout.bare else control(None, None, None, layout)
+    columns = [*tags, *nulls(layout)]
+    # Spark would leave out a task if it knew that there is nothing to read.
+    return spark.range(0, 1, 1, 1).where("id > 0").select(*columns)
+
+
+def spark_hash(text: str) -> int:
+    """What Spark's `xxhash64` gives for a text."""
+    number = xxhash.xxh64_intdigest(text.encode(), seed=42)
+    return number - (1 << 64) if number >> 63 else number
+
+
 def nulls(layout: RowLayout) -> list[Column]:
     """The data columns of a layout, all null."""
     return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
 
 
-def control(to: Column | None, channel: int | None, ctl: Column | None) -> list[Column]:
-    """The control columns of a layout."""
-    return [
+def control(
+    to: Column | None,
+    channel: int | None,
+    ctl: Column | None,
+    layout: RowLayout,
+    file: Sequence[Column] = (),
+) -> list[Column]:
+    """The control columns of a layout; `file` and its block are where an element comes from."""
+    columns = [
         (F.lit(None) if to is None else to).cast("int").alias(TO),
         F.lit(channel).cast("int").alias(CHANNEL),
         (F.lit(None) if ctl is None else ctl).cast("binary").alias(CONTROL),
     ]
+    if layout.timed:
+        segment, block = file or (F.lit(None), F.lit(None))
+        stamps = (segment if not file else F.lit(0), block, segment)
+        columns += [c.cast("bigint").alias(n) for c, n in zip(stamps, STAMPS, strict=True)]
+    return columns
 
 
 def stream_counts(plan: Plan) -> dict[str, int]:
@@ -196,8 +224,19 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
         column = F.col(quote_name(name))
         columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
     frame: DataFrame = source.dataframe
-    tags = [] if layout.bare else control(None, channel, None)
+    file = _file_columns(frame) if layout.timed else ()
+    tags = [] if layout.bare else control(None, channel, None, layout, file)
     return frame.select(*tags, *columns)
+
+
+def _file_columns(frame: DataFrame) -> tuple[Column, ...]:
+    """From which file and block each row comes; nothing if that is not known."""
+    columns = F.xxhash64("_metadata.file_path"), F.col("_metadata.file_block_start")
+    try:
+        frame.select(*columns)
+    except AnalysisException:
+        return ()  # no file source, or a selection from one
+    return columns
 
 
 def _streams(source: SourcePlan) -> list[Any]:

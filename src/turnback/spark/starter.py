@@ -254,7 +254,7 @@ class Starter:
             schemas=tuple(schemas.values()),
             operators=(),
             transactions={},  # what it has promised is committed before it is taken in
-            watermarks={},
+            watermarks=dict(snapshot.document.watermarks),
         )
 
     def _positions(

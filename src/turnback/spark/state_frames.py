@@ -27,7 +27,7 @@ from turnback.snapshot.writer import (
 )
 from turnback.spark.worker import Task, map_batches, run_tasks, spark_job
 from turnback.state.files import StorageRef
-from turnback.state.schema import StateSchema
+from turnback.state.schema import SINGLE_KINDS, StateSchema
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, quote_name
 
@@ -159,7 +159,7 @@ def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
     old = state_frame(spark, pair.old, pair.old_groups, EntryReader).alias("a")
     new = state_frame(spark, pair.new, pair.new_groups, EntryReader).alias("b")
     same = F.col("a.key") == F.col("b.key")
-    if pair.schema.kind in ("list", "map"):
+    if pair.schema.kind not in SINGLE_KINDS:
         same = same & (F.col("a.sub") == F.col("b.sub"))
     rows = old.join(new, same, "full_outer").select(
         F.coalesce("a.key", "b.key").alias("key"),

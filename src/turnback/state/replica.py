@@ -21,9 +21,12 @@ from turnback.state.schema import (
     LENGTHS,
     LONGEST,
     SINGLE_KINDS,
+    TIMELINE,
     StateSchema,
     component,
+    decode_time,
     state_prefix,
+    time_component,
     wrap,
 )
 from turnback.state.stores import Changes, HashMapStore, LocalStore, RocksStore, remove_store
@@ -47,6 +50,7 @@ class Applier:
         self._first, self._last = first_group, last_group
         self._prefixes = [state_prefix(*schema.id) for schema in stored]
         self._single = [schema.kind in SINGLE_KINDS for schema in stored]
+        self._timelines = {i for i, schema in enumerate(stored) if schema.kind == TIMELINE}
         self._wanted = [i for i, schema in enumerate(stored) if schema.id in by_id]
         for i in self._wanted:
             check_compatible(stored[i], by_id[stored[i].id])
@@ -65,12 +69,15 @@ class Applier:
                 for s, g, k in zip(states, groups, keys, strict=True)
             ]
             return Changes([], where, values)
+        timelines = self._timelines
         changes = Changes([], [], [])
         clear, put_key = changes.clears.append, changes.keys.append
         put_value = changes.values.append
         for s, g, key, sub, value in zip(states, groups, keys, subs, values, strict=True):
             where = prefixes[s] + GROUPS[g] + component(key)
-            if sub is not None:
+            if s in timelines:
+                where = prefixes[s] + time_component(decode_time(sub)) + where[8:]
+            elif sub is not None:
                 where += component(sub)
                 if value is not None and len(sub) > LONGEST:
                     value = wrap(sub, value)

@@ -3,7 +3,8 @@
 Store key: 8 bytes of state id, 2 bytes of key group, component of the key, and for lists and maps
 component of the list position or map key. A component is prefix-free, so everything of one key
 lies together under one prefix. Long components are replaced by their hash, and the value is
-wrapped in the full bytes.
+wrapped in the full bytes. In a timeline 8 bytes of time come before the key group, so all entries
+of a store lie in the order of their times.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from turnback.program.descriptors import StateDescriptor
     from turnback.types.keys import KeyCodec
 
-KINDS = ("value", "list", "map", "reducing", "aggregating")
+TIMELINE = "timeline"
+"""The kind of timers: a map per key from times, whose entries the local store sorts by time."""
+KINDS = ("value", "list", "map", "reducing", "aggregating", TIMELINE)
+MAP_KINDS = frozenset({"map", TIMELINE})
 SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
 
 
@@ -54,7 +58,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: One of `KINDS`.
         value: Descriptor of the type of values, list elements or accumulators.
-        sub: Descriptor of a map's key type, else None.
+        sub: Descriptor of the type of a map's keys or of a timeline's times, else None.
     """
 
     uid: str
@@ -102,6 +106,26 @@ MAX_GROUPS = 1 << 15
 LENGTHS = [bytes([n]) for n in range(LONGEST + 1)]
 GROUPS = [n.to_bytes(2, "big") for n in range(MAX_GROUPS)]
 _SIZE = Struct(">I")
+
+
+def encode_time(time: int) -> bytes:
+    """A time as it is in state files, like the keys of a map of whole numbers."""
+    return msgspec.msgpack.encode(time)
+
+
+def decode_time(data: bytes) -> int:
+    """The time that `encode_time` was given."""
+    return msgspec.msgpack.decode(data, type=int)
+
+
+def time_component(time: int) -> bytes:
+    """A time as part of a store key: earlier times sort first."""
+    return (time + (1 << 63)).to_bytes(8, "big")
+
+
+def read_time(data: bytes) -> int:
+    """The time that `time_component` was given."""
+    return int.from_bytes(data, "big") - (1 << 63)
 
 
 def state_prefix(uid: str, name: str) -> bytes:

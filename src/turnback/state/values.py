@@ -75,6 +75,9 @@ class KeyContext:
         codec, key = self._codec, self.key
         return codec.decode(codec.encode(key)) if codec.normalizer.changes_class else key
 
+    def key_of(self, encoded: bytes) -> Any:
+        return self._codec.normalizer.normalize(self._codec.decode(encoded))
+
     def locate(self, key: Any) -> KeyLocation:
         """Where a key is; remembered, since a key is read and written many times."""
         if key is None:
@@ -91,8 +94,7 @@ class KeyContext:
 
     def current(self) -> tuple[bytes, int]:
         """Of the current key, its part of store keys, and the bytes wrapped before its values."""
-        location = self.locations.get(self.key) or self.locate(self.key)
-        return location[2:]
+        return (self.locations.get(self.key) or self.locate(self.key))[2:]
 
     def locate_all(self, keys: Iterable[Any]) -> list[KeyLocation]:
         get, locate = self.locations.get, self.locate

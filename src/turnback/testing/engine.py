@@ -144,6 +144,9 @@ class LocalQuery:
         )
         self._thread.start()
 
+    def empty_input(self) -> EpochInput:
+        return LocalEpochInput(self, {}, None)
+
     def wait(self, seconds: float) -> bool:
         assert self._thread is not None
         self._thread.join(seconds)
@@ -210,7 +213,7 @@ class LocalEpochInput:
 
     query: LocalQuery
     batches: Mapping[str, Sequence[pa.RecordBatch]]
-    offsets: Mapping[str, str | None]
+    offsets: Mapping[str, str | None] | None
     is_confirmed: bool = False
 
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
@@ -219,8 +222,13 @@ class LocalEpochInput:
     def source_tasks(self) -> int:
         return sum(map(len, self.batches.values()))
 
-    def positions(self) -> Sources:
+    def file_order(self) -> dict[int, int]:
+        return {}  # tasks have the numbers of their batches
+
+    def positions(self) -> Sources | None:
         self.is_confirmed = True
+        if self.offsets is None:
+            return None
         readers = self.query.readers
         return self.query.source_positions.advance(
             self.offsets, lambda uid, after, upto: readers[uid].entries(after, upto)

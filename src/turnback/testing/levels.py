@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.frames import pickled
-from turnback.types.columns import from_column, stream_columns
+from turnback.types.columns import Batch, from_column, stream_columns
 from turnback.types.keys import partition_of
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import (
@@ -28,6 +28,7 @@ from turnback.worker.message import (
     encode_error,
 )
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
+from turnback.worker.time import Stamps
 
 Partitions = dict[int, list[pa.RecordBatch]]
 BeforeTask = Callable[[LevelProgram], None]
@@ -67,8 +68,11 @@ class Levels:
         for source in self._plan.sources:
             columns = [name for name, _ in stream_columns(source.read)]
             for batch in inputs.get(source.uid, ()):
-                needed = batch.select(columns)
-                tasks[len(tasks)] = [layout.pack(channels[source.id], needed, None)]
+                elements = Batch(source.read, batch.select(columns))
+                # Batches are in the order of their source.
+                number = np.full(len(elements), len(tasks), np.int64)
+                elements.stamps = Stamps(number, 0 * number, number)
+                tasks[len(tasks)] = [layout.pack(channels[source.id], elements, None)]
         return tasks
 
     def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:
@@ -118,14 +122,14 @@ class Levels:
         if program.input.bare:
             parts, _ = program.input.unpack(batch)  # none, if there are no rows
             maximum = program.max_parallelism
-            return [p for channel, data in parts for p in _key_partitions(channel, data, maximum)]
+            return [p for channel, e in parts for p in _key_partitions(channel, e.arrow, maximum)]
         targets: list[int] = batch.column(0).to_pylist()
         for channel in program.input.channels:
             if channel.routing(program.level.index) is Routing.KEY_COLUMNS:
                 rows = np.flatnonzero(pc.equal(batch.column(1), channel.id).fill_null(False))
                 if len(rows):
-                    ((_, data),) = program.input.unpack(batch.take(pa.array(rows)))[0]
-                    partitions = _key_partitions(channel, data, program.max_parallelism)
+                    ((_, elements),) = program.input.unpack(batch.take(pa.array(rows)))[0]
+                    partitions = _key_partitions(channel, elements.arrow, program.max_parallelism)
                     for row, partition in zip(rows, partitions, strict=True):
                         targets[row] = partition
         return targets

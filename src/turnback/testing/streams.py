@@ -303,7 +303,7 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
     schema = state.schema
     key_of = schema.key.codec().decode
     value_of = Serializer(type_from_descriptor(schema.value)).decode
-    sub_of = sub_codec(type_from_descriptor(schema.sub)).decode if schema.kind == "map" else None
+    sub_of = None if schema.sub is None else sub_codec(type_from_descriptor(schema.sub)).decode
     rows = [
         row
         for table in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1)

@@ -281,13 +281,17 @@ class Batch:
     Args:
         type: The type of the elements.
         elements: Either as objects, or as columns in the order of the fields.
+
+    Attributes:
+        stamps: The timestamps of the elements, if they have any.
     """
 
-    __slots__ = ("_arrow", "_rows", "type")
+    __slots__ = ("_arrow", "_rows", "stamps", "type")
 
     def __init__(self, type: TypeInfo, elements: list[Any] | pa.RecordBatch) -> None:
         is_arrow = isinstance(elements, pa.RecordBatch)
         self.type = type
+        self.stamps: Any = None
         self._rows: list[Any] | None = None if is_arrow else elements
         self._arrow: Any = elements if is_arrow else None
 
@@ -306,14 +310,25 @@ class Batch:
             arrow = self._arrow = _to_arrow(self.type, self._rows or [])
         return arrow
 
+    def copy(self, type: TypeInfo | None = None) -> Batch:
+        """The same elements as objects of their own, as instances of another class if wanted."""
+        copied = Batch(self.type if type is None else type, self.arrow)
+        copied.stamps = self.stamps
+        return copied
+
     def halves(self) -> tuple[Batch, Batch]:
         """The first and the second half of the elements."""
         middle = len(self) // 2
         if self._arrow is not None:
-            first, second = self._arrow.slice(0, middle), self._arrow.slice(middle)
-            return Batch(self.type, first), Batch(self.type, second)
-        rows = self._rows or []
-        return self._part(rows[:middle]), self._part(rows[middle:])
+            first = Batch(self.type, self._arrow.slice(0, middle))
+            second = Batch(self.type, self._arrow.slice(middle))
+        else:
+            rows = self._rows or []
+            first, second = self._part(rows[:middle]), self._part(rows[middle:])
+        if self.stamps is not None:
+            first.stamps = self.stamps.take(slice(0, middle))
+            second.stamps = self.stamps.take(slice(middle, None))
+        return first, second
 
     def _part(self, rows: list[Any]) -> Batch:
         return Batch(self.type, rows)

@@ -8,22 +8,22 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, PlanError, TooLargeError
+from turnback.core.errors import PlanError
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import NodeKind
-from turnback.program.plan import Channel, Operator, Routing
+from turnback.program.plan import Operator
+from turnback.program.timers import has_timers
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
-from turnback.types.keys import partition_of
 from turnback.types.typeinfo import TypeInfo
 from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
 from turnback.worker.context import SinkWriters, TaskContext
-from turnback.worker.keys import key_reader
 from turnback.worker.local_state import LocalState
 from turnback.worker.message import (
     Barrier,
@@ -36,6 +36,7 @@ from turnback.worker.message import (
     user_error,
 )
 from turnback.worker.program import LevelProgram
+from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import (
     FilterRunner,
     FlatMapRunner,
@@ -45,11 +46,9 @@ from turnback.worker.runners import (
     Runner,
     SourceRunner,
 )
+from turnback.worker.time import TaskTime
+from turnback.worker.timers import TimerRunner, TimestampsRunner
 
-_CACHED_KEYS = 100_000
-_CACHED_BYTES = 64 << 20
-MOST_BYTES = 64 << 20
-"""Of a batch on its way to the next level; only a single row may be larger."""
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
 
@@ -65,6 +64,7 @@ class LevelInstance:
         self.program = program
         self.partition = partition
         self.operators = {op.id: op for op in _unshared(program.level.operators)}
+        self.time = TaskTime(program.strategies)
         self.backends: dict[int, KeyedStateBackend] = {}
         self.runners: dict[int, Runner] = {}
         self.opened: list[Function] = []
@@ -123,17 +123,21 @@ class LevelInstance:
                 raise user_error(e, operator.uid, operator.name, where="open()") from e
             self.opened.append(function)
             context.is_open = False
-        self.runners[operator.id] = _make_runner(operator, backend)
+        self.runners[operator.id] = _make_runner(operator, backend, self.time)
 
 
-def _make_runner(operator: Operator, backend: KeyedStateBackend | None) -> Runner:
+def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
+    if operator.kind is NodeKind.TIMESTAMPS:
+        return TimestampsRunner(operator, time)
     if backend is None:
         return _WITHOUT_KEY[operator.kind](operator)
     if operator.kind is NodeKind.REDUCE:
         return ReduceRunner(operator, backend)
     if isinstance(operator.function, KeyedBatchFunction):
         return KeyedBatchRunner(operator)
-    return KeyedProcessRunner(operator, backend)
+    if has_timers(operator.function):
+        return TimerRunner(operator, backend, time)
+    return KeyedProcessRunner(operator, backend, time)
 
 
 _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
@@ -147,78 +151,10 @@ _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
 }
 
 
-class Router:
-    """Assigns the elements of a channel to partitions of the next level."""
-
-    def __init__(
-        self, channel: Channel, into_level: int, next_parallelism: int, max_parallelism: int
-    ):
-        self.routing = channel.routing(into_level)
-        self.parallelism = channel.parallelism
-        if self.routing is Routing.TRANSIT:
-            self.parallelism = next_parallelism
-        self.max_parallelism = max_parallelism
-        self._turn = 0
-        self._known: dict[object, int] = {}
-        self._known_bytes = 0
-        if self.routing is Routing.KEY_FUNCTION:
-            assert channel.key is not None
-            self._reader = channel.reader
-            self._keys = key_reader(channel.key, channel.type, channel.reader)
-            self._codec = channel.key.codec()
-
-    def start(self, partition: int) -> None:
-        """Begin an epoch; tasks start the round robin at different partitions."""
-        self._turn = partition
-
-    def targets(self, batch: Batch) -> pa.Array | None:
-        """The target of each element; None where Spark computes it from the key columns."""
-        if self.routing is Routing.KEY_COLUMNS:
-            return None
-        if self.routing is Routing.KEY_FUNCTION:
-            return self._by_key(batch)
-        n, first = len(batch), self._turn
-        self._turn = (first + n) % self.parallelism
-        return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
-
-    def _by_key(self, batch: Batch) -> pa.Array:
-        known, locate = self._known, self._locate
-        if len(known) > _CACHED_KEYS or self._known_bytes > _CACHED_BYTES:
-            known.clear()
-            self._known_bytes = 0
-        targets = []
-        for key in self._keys(batch):
-            target = known.get(key)
-            targets.append(locate(key) if target is None else target)
-        return pa.array(targets, pa.int32())
-
-    def _locate(self, key: Any) -> int:
-        try:
-            group = self._codec.group(key, self.max_parallelism)
-        except ElementTypeError as e:
-            raise type(e)(f"operator {self._reader!r}: {e}") from None
-        self._known_bytes += len(self._codec.encode(key))
-        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
-        return target
-
-
 def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
-    return batch if wanted is None or mine is theirs else Batch(wanted, batch.arrow)
-
-
-def bounded(elements: Batch) -> Iterator[Batch]:
-    """The elements in batches that Spark can take: it and Arrow end at 2 GiB."""
-    try:
-        if elements.arrow.nbytes <= MOST_BYTES or len(elements) == 1:
-            yield elements
-            return
-    except TooLargeError:
-        if len(elements) == 1:
-            raise
-    for half in elements.halves():
-        yield from bounded(half)
+    return batch if wanted is None or mine is theirs else batch.copy(wanted)
 
 
 def _unshared(operators: Iterable[Operator]) -> list[Operator]:
@@ -244,6 +180,8 @@ class _Epoch:
         self.emitted: list[tuple[int, Batch]] = []
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
+        self.time = instance.time
+        self.time.begin(order.time, name.partition, ordered=instance.program.reads_sources)
         self.sinks = SinkWriters(instance.program.level, order, name)
         self.state = LocalState(instance.program, order, name, list(instance.backends.values()))
         for runner in instance.runners.values():
@@ -258,6 +196,7 @@ class _Epoch:
             with self._timed("process"):
                 self._process(batch)
             yield from self._packed()
+        self.time.learn(segment for barrier in self.barriers for segment in barrier.segments)
         with self._timed("process"):
             self._finish()
         yield from self._packed()
@@ -277,12 +216,27 @@ class _Epoch:
         parts, controls = self.program.input.unpack(batch)
         self.barriers += map(decode_barrier, controls)
         here = self.program.level.index
-        for channel, data in parts:
-            elements = Batch(channel.type, data)
+        for channel, elements in parts:
             if channel.last_level > here:
                 self.emitted.append((channel.id, elements))
+            elif self.program.reads_sources and self.program.strategies:
+                for segment in self._segments(elements):
+                    self._emit(segment, channel.consumers)
             else:
                 self._emit(elements, channel.consumers)
+
+    def _segments(self, elements: Batch) -> Iterator[Batch]:
+        """Cut what comes from a source where another part of the source begins."""
+        stamps = elements.stamps
+        if stamps is None:
+            self.time.enter(0, 0)
+            yield elements
+            return
+        new = (np.diff(stamps.segment) != 0) | (np.diff(stamps.mark) != 0)
+        starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(elements)]
+        for start, end in pairwise(starts):
+            self.time.enter(int(stamps.segment[start]), int(stamps.mark[start]))
+            yield Batch(elements.type, elements.arrow.slice(start, end - start))
 
     def _finish(self) -> None:
         """Let operators process what they have put off, in the order data flows through them."""
@@ -306,7 +260,7 @@ class _Epoch:
                     if elements is None:
                         break
                     targets = self.instance.routers[channel_id].targets(elements)
-                    packed = self.program.output.pack(channel_id, elements.arrow, targets)
+                    packed = self.program.output.pack(channel_id, elements, targets)
                 yield packed
 
     def _emit(self, batch: Batch, consumers: Sequence[int], channels: Sequence[int] = ()) -> None:
@@ -333,12 +287,8 @@ class _Epoch:
         """What each consumer is to read, the last one first; channels have theirs at once."""
         copied = len(consumers) + len(channels) > 1 and is_mutable(batch.type)
         for channel in channels:
-            one = Batch(batch.type, batch.arrow) if copied else batch
-            self.emitted.append((channel, one))
-        return [
-            (consumer, Batch(batch.type, batch.arrow) if copied else batch)
-            for consumer in reversed(consumers)
-        ]
+            self.emitted.append((channel, batch.copy() if copied else batch))
+        return [(consumer, batch.copy() if copied else batch) for consumer in reversed(consumers)]
 
     def _snapshot(self) -> TaskAck:
         level = self.program.level
@@ -357,7 +307,13 @@ class _Epoch:
             self.state.opened,
             self.seconds,
             self.row_bytes,
+            self._next_timer(),
         )
+
+    def _next_timer(self) -> int | None:
+        runners = self.instance.runners.values()
+        times = [r.next_timer() for r in runners if isinstance(r, TimerRunner)]
+        return min((time for time in times if time is not None), default=None)
 
     def _records(self) -> dict[str, tuple[int, int]]:
         operators = self.instance.operators
@@ -371,8 +327,9 @@ class _Epoch:
         acks = (*(a for b in self.barriers for a in b.acks), ack)
         targets = range(self.program.next_parallelism or 1)
         carrier = self.name.partition % len(targets)
+        segments = self.time.segments()
         controls = [
-            encode_barrier(Barrier(level.index, self.name, acks if t == carrier else ()))
+            encode_barrier(Barrier(level.index, self.name, acks if t == carrier else (), segments))
             for t in targets
         ]
         return self.program.output.barriers(targets, controls)

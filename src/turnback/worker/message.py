@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from turnback.core import errors
 from turnback.core.errors import EpochConflictError, TurnbackError, UserFunctionError
 from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import StateSchema
+from turnback.worker.time import EpochTime, Segment
 
 
 class TaskName(msgspec.Struct, frozen=True, array_like=True):
@@ -43,6 +44,7 @@ class TaskAck(msgspec.Struct, frozen=True):
         records: Number of elements read and written, by operator uid.
         opened: How its local store was opened, see `Replica.opening`; empty without state.
         seconds: Time spent by step.
+        next_timer_ms: When the next timer by the clock is due; None without one.
         row_bytes: Mean size of a row in memory, of the batch where it was greatest; 0 if no batch
             had enough rows.
     """
@@ -57,6 +59,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     opened: str = ""
     seconds: dict[str, float] = {}
     row_bytes: int = 0
+    next_timer_ms: int | None = None
 
 
 class Barrier(msgspec.Struct, frozen=True):
@@ -65,11 +68,13 @@ class Barrier(msgspec.Struct, frozen=True):
     Attributes:
         level: Level it comes from.
         acks: Acknowledgements on their way to the driver.
+        segments: All parts of the sources in this epoch that are known where it comes from.
     """
 
     level: int
     name: TaskName
     acks: tuple[TaskAck, ...] = ()
+    segments: tuple[Segment, ...] = ()
 
 
 encode_barrier = msgspec.msgpack.Encoder().encode
@@ -102,6 +107,7 @@ class Order:
         storage: Where state files go.
         files: For each partition the confirmed state files, in epoch order.
         line: This attempt of this driver, see `Fence.line`.
+        time: What time it is.
     """
 
     job: str
@@ -113,6 +119,7 @@ class Order:
     storage: StorageRef
     files: dict[int, tuple[StateFile, ...]]
     line: str
+    time: EpochTime = field(default_factory=EpochTime)
 
 
 def encode_order(order: Order) -> str:

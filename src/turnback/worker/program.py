@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 
@@ -15,12 +15,14 @@ import pyarrow.compute as pc
 from turnback.core.errors import PlanError
 from turnback.program.plan import Channel, Level, Plan
 from turnback.state.files import StateFile, clip_files, in_order
-from turnback.types.columns import stream_columns
+from turnback.types.columns import Batch, stream_columns
 from turnback.types.keys import group_range
 from turnback.types.typeinfo import TypeInfo
+from turnback.worker.time import Stamps
 
 TO, CHANNEL, CONTROL = "_to", "_channel", "_ctl"
-Parts = list[tuple[Channel, pa.RecordBatch]]
+STAMPS = ("_time", "_mark", "_segment")
+Parts = list[tuple[Channel, Batch]]
 
 
 @dataclass(frozen=True)
@@ -28,15 +30,19 @@ class RowLayout:
     """The columns of the rows that go from one level to the next.
 
     `_to` is the partition a row is sent to (null where Spark computes it from the key columns),
-    `_channel` the channel it belongs to, `_ctl` a barrier; then the typed columns of every channel,
-    null in the rows of the others.
+    `_channel` the channel it belongs to, `_ctl` a barrier; if the job has event time, the three
+    columns of `Stamps`; then the typed columns of every channel, null in the rows of the others.
+
+    In what comes from the sources, `_segment` is the file and `_mark` the block of it, if known.
 
     Attributes:
+        timed: Whether it has the columns of `Stamps`.
         bare: Whether the first three are left out: what Spark reads of a single source has neither
             other channels nor barriers among it, and every column costs the JVM for every row.
     """
 
     channels: tuple[Channel, ...]
+    timed: bool = False
     bare: bool = False
 
     @cached_property
@@ -59,25 +65,35 @@ class RowLayout:
         return spans
 
     @cached_property
+    def stamps(self) -> tuple[str, ...]:
+        """The columns for event time, if there are any."""
+        return STAMPS if self.timed else ()
+
+    @cached_property
     def schema(self) -> pa.Schema:
         control = [(TO, pa.int32()), (CHANNEL, pa.int32()), (CONTROL, pa.binary())]
+        control += [(name, pa.int64()) for name in self.stamps]
         columns = [(name, type.arrow()) for name, type in self.fields]
         return pa.schema(columns if self.bare else control + columns)
 
     def ddl(self) -> str:
         columns = [f"{TO} int", f"{CHANNEL} int", f"{CONTROL} binary"]
+        columns += [f"{name} bigint" for name in self.stamps]
         columns += [f"{name} {type.ddl()}" for name, type in self.fields]
         return ", ".join(columns)
 
-    def pack(self, channel_id: int, data: pa.RecordBatch, to: pa.Array | None) -> pa.RecordBatch:
+    def pack(self, channel_id: int, elements: Batch, to: pa.Array | None) -> pa.RecordBatch:
+        data, n = elements.arrow, len(elements)
         if self.bare:
             return pa.RecordBatch.from_arrays(data.columns, schema=self.schema)
-        n = data.num_rows
         arrays: list[pa.Array] = [
             pa.nulls(n, pa.int32()) if to is None else to,
             pa.repeat(pa.scalar(channel_id, pa.int32()), n),
             pa.nulls(n, pa.binary()),
         ]
+        if self.timed:
+            known = elements.stamps
+            arrays += [pa.nulls(n, pa.int64())] * 3 if known is None else map(pa.array, known)
         span = self.spans[channel_id]
         for i, (_, type) in enumerate(self.fields):
             mine = span.start <= i < span.stop
@@ -91,6 +107,7 @@ class RowLayout:
             pa.nulls(n, pa.int32()),
             pa.array(controls, pa.binary()),
         ]
+        arrays += [pa.nulls(n, pa.int64()) for _ in self.stamps]
         arrays += [pa.nulls(n, type.arrow()) for _, type in self.fields]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -116,15 +133,19 @@ class RowLayout:
                 parts.append((each, self._project(part, each)))
         return parts, barriers
 
-    def _project(self, batch: pa.RecordBatch, channel: Channel) -> pa.RecordBatch:
+    def _project(self, batch: pa.RecordBatch, channel: Channel) -> Batch:
         columns = stream_columns(channel.type)
-        first = self.spans[channel.id].start + (0 if self.bare else 3)
+        first = self.spans[channel.id].start + (0 if self.bare else 3 + len(self.stamps))
         arrays = []
         for i, (_, type) in enumerate(columns):
             array, wanted = batch.column(first + i), type.arrow()
             # Spark labels timestamps with the session's zone and knows only nullable children.
             arrays.append(array if array.type == wanted else array.cast(wanted))
-        return pa.RecordBatch.from_arrays(arrays, names=[name for name, _ in columns])
+        names = [name for name, _ in columns]
+        elements = Batch(channel.type, pa.RecordBatch.from_arrays(arrays, names=names))
+        if self.timed and batch.column(3).null_count < batch.num_rows:
+            elements.stamps = Stamps(*(batch.column(3 + i).to_numpy() for i in range(3)))
+        return elements
 
 
 PartitionId = tuple[int, int]
@@ -188,6 +209,8 @@ class LevelProgram:
             the driver knows it, for tasks that read the sources.
         next_parallelism: Number of tasks of the next level; None for the last.
         max_parallelism: Number of key groups.
+        strategies: How late elements may be, by uid of all watermark strategies of the job; None
+            for no watermarks.
     """
 
     level: Level
@@ -197,6 +220,7 @@ class LevelProgram:
     upstream_tasks: int | None
     next_parallelism: int | None
     max_parallelism: int
+    strategies: dict[str, int | None] = field(default_factory=dict)
 
     def group_ranges(self, partition: int) -> dict[str, tuple[int, int]]:
         """The first and last key group of a partition, by uid of the keyed operators in it."""
@@ -224,13 +248,17 @@ def source_layout(plan: Plan) -> RowLayout:
         channels = tuple(
             Channel(i, s.id, (s.id,), s.read, None, 1, -1, 0) for i, s in enumerate(plan.sources)
         )
-    return RowLayout(channels, bare=len(channels) == 1)
+    timed = bool(plan.strategies)
+    return RowLayout(channels, timed, bare=len(channels) == 1 and not timed)
 
 
 def level_programs(plan: Plan) -> list[LevelProgram]:
     """The program of every level."""
     by_id = {channel.id: channel for channel in plan.channels}
-    layouts = [RowLayout(tuple(by_id[i] for i in level.outputs)) for level in plan.levels]
+    strategies = {uid: strategy.bound_ms for uid, strategy in plan.strategies.items()}
+    layouts = [
+        RowLayout(tuple(by_id[i] for i in level.outputs), bool(strategies)) for level in plan.levels
+    ]
     return [
         LevelProgram(
             level,
@@ -240,6 +268,7 @@ def level_programs(plan: Plan) -> list[LevelProgram]:
             upstream_tasks=before.parallelism if before else 0,
             next_parallelism=following.parallelism if following else None,
             max_parallelism=plan.max_parallelism,
+            strategies=strategies,
         )
         for level, before, following, input, output in zip_longest(
             plan.levels,

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from itertools import compress
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.core.errors import ElementTypeError, PlanError, TooLargeError
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
+from turnback.program.time import TimerService
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch, transpose
 from turnback.types.frozen import Freezer, is_mutable
@@ -20,6 +22,7 @@ from turnback.types.row import build_rows, row_class, row_converter
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
+from turnback.worker.time import Stamps, TaskTime
 
 
 class FunctionOutput(Batch):
@@ -76,21 +79,33 @@ class FunctionOutput(Batch):
 
 
 class PlainContext:
-    """The context of an element without a key."""
+    """The context of an element without a key.
 
-    __slots__ = ()
+    Attributes:
+        time: Its event time, None if it has none.
+    """
+
+    __slots__ = ("time",)
+
+    def __init__(self) -> None:
+        self.time: int | None = None
 
     def timestamp(self) -> int | None:
-        return None
+        return self.time
 
 
 class KeyedContext(PlainContext):
     """The context of an element under its key."""
 
-    __slots__ = ("_backend",)
+    __slots__ = ("_backend", "_service")
 
-    def __init__(self, backend: KeyedStateBackend) -> None:
+    def __init__(self, backend: KeyedStateBackend, service: TimerService) -> None:
+        super().__init__()
         self._backend = backend
+        self._service = service
+
+    def timer_service(self) -> TimerService:
+        return self._service
 
     def get_current_key(self) -> Any:
         return self._backend.declared_key()
@@ -152,11 +167,13 @@ class FunctionRunner(Runner):
         super().__init__(operator)
         self.freezer = Freezer(operator.type)
 
-    def output(self, rows: list[Any]) -> Batch | None:
+    def output(self, rows: list[Any], stamps: Stamps | None = None) -> Batch | None:
         op = self.operator
         if not rows or op.type is None:
             return None
-        return FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})")
+        batch = FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})")
+        batch.stamps = stamps
+        return batch
 
 
 class MapRunner(FunctionRunner):
@@ -175,14 +192,16 @@ class MapRunner(FunctionRunner):
                 append(element)
         except Exception as e:
             raise self.failed(e, row) from e
-        return self.output(out)
+        return self.output(out, batch.stamps)
 
 
 class FlatMapRunner(FunctionRunner):
     """One element in, any number out; with or without a context."""
 
     def process(self, batch: Batch) -> Batch | None:
-        function, rows, row = self._function(), batch.rows, None
+        if batch.stamps is not None:
+            return self._process_timed(batch)
+        function, rows, row = self._function(PlainContext()), batch.rows, None
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
@@ -198,10 +217,27 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _function(self) -> Callable[[Any], Any]:
+    def _process_timed(self, batch: Batch) -> Batch | None:
+        context = PlainContext()
+        function, row, freeze = self._function(context), None, self.freezer.freeze
+        out: list[Any] = []
+        ends = [0]
+        times = batch.stamps.time.tolist()
+        try:
+            for context.time, row in zip(times, batch.rows, strict=True):
+                result = function(row)
+                if result is not None:
+                    for element in result:
+                        out.append(freeze(element))
+                ends.append(len(out))
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out, batch.stamps.repeat(np.diff(ends)))
+
+    def _function(self, context: PlainContext) -> Callable[[Any], Any]:
         if self.operator.kind is NodeKind.FLAT_MAP:
             return self.operator.function.flat_map  # type: ignore[no-any-return]
-        process_element, context = self.operator.function.process_element, PlainContext()
+        process_element = self.operator.function.process_element
         return lambda row: process_element(row, context)
 
 
@@ -221,11 +257,17 @@ class KeyedRunner(FunctionRunner):
 
 
 class KeyedProcessRunner(KeyedRunner):
-    """A `KeyedProcessFunction`."""
+    """A `KeyedProcessFunction` without timers."""
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
+        super().__init__(operator, backend)
+        self.context = KeyedContext(backend, NoTimers(operator, time))
 
     def process(self, batch: Batch) -> Batch | None:
+        if batch.stamps is not None:
+            return self._process_timed(batch)
         backend, rows, row = self.backend, batch.rows, None
-        function, context = self.operator.function.process_element, KeyedContext(backend)
+        function, context = self.operator.function.process_element, self.context
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
@@ -241,6 +283,48 @@ class KeyedProcessRunner(KeyedRunner):
         except Exception as e:
             raise self.failed(e, row) from e
         return self.output(out)
+
+    def _process_timed(self, batch: Batch) -> Batch | None:
+        backend, context, freeze = self.backend, self.context, self.freezer.freeze
+        function, row = self.operator.function.process_element, None
+        out: list[Any] = []
+        ends = [0]
+        keys, times = self.keys(batch), batch.stamps.time.tolist()
+        try:
+            for backend.key, context.time, row in zip(keys, times, batch.rows, strict=True):
+                result = function(row, context)
+                if result is not None:
+                    for element in result:
+                        out.append(freeze(element))
+                ends.append(len(out))
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return self.output(out, batch.stamps.repeat(np.diff(ends)))
+
+
+class NoTimers:
+    """The `TimerService` of a function that has no `on_timer`."""
+
+    def __init__(self, operator: Operator, time: TaskTime) -> None:
+        self._operator = operator
+        self._time = time
+
+    def current_processing_time(self) -> int:
+        return self._time.epoch.now_ms
+
+    def current_watermark(self) -> int:
+        return self._time.watermark_before(self._operator.strategies)
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        op = self._operator
+        raise PlanError(
+            f"operator {op.uid!r} ({op.name}) registers a timer, but {type(op.function).__name__} "
+            f"has no on_timer(self, timestamp, ctx); write one, or take the timer out"
+        )
+
+    register_processing_time_timer = register_event_time_timer
+    delete_event_time_timer = register_event_time_timer
+    delete_processing_time_timer = register_event_time_timer
 
 
 class ReduceRunner(KeyedRunner):
@@ -266,7 +350,7 @@ class ReduceRunner(KeyedRunner):
                 out.append(freeze(after))
         except Exception as e:
             raise self.failed(e, row) from e
-        return self.output(out)
+        return self.output(out, batch.stamps)
 
 
 class FilterRunner(Runner):
@@ -284,4 +368,6 @@ class FilterRunner(Runner):
             passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
         else:
             passed = Batch(batch.type, list(compress(rows, mask)))
+        if batch.stamps is not None:
+            passed.stamps = batch.stamps.take(np.array(mask, np.bool_))
         return passed if len(passed) else None

@@ -20,7 +20,10 @@ from turnback.core.errors import (
     StateError,
     UserFunctionError,
 )
+from turnback.types.columns import Batch
+from turnback.types.hints import as_type
 from turnback.worker import batch_runners
+from turnback.worker.time import EpochTime
 
 SCHEMA = "k string, n bigint"
 CALLS: list[tuple[list[int], list[str], list[int]]] = []
@@ -105,11 +108,11 @@ def test_what_a_failed_epoch_gathered_is_forgotten(tmp_path):
     data = pa.record_batch({"k": ["a"], "n": [100]})
 
     def breaks_off():
-        yield instance.program.input.pack(channel, data, None)
+        yield instance.program.input.pack(channel, Batch(as_type(SCHEMA), data), None)
         raise ConnectionError("Spark went away")
 
     with pytest.raises(ConnectionError):
-        list(instance.run(engine._order(0), engine.acks.acks[0].name, breaks_off()))
+        list(instance.run(engine._order(0, EpochTime()), engine.acks.acks[0].name, breaks_off()))
     engine.epoch({"s": [("a", 2)]})
     assert CALLS[-1] == ([2], ["a"], [0])
 

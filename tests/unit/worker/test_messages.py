@@ -12,7 +12,6 @@ from turnback.program.plan import Channel, Level
 from turnback.spark.epochs import check_barriers
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
-from turnback.worker.level import Router
 from turnback.worker.message import (
     Barrier,
     TaskAck,
@@ -22,6 +21,7 @@ from turnback.worker.message import (
     encode_barrier,
 )
 from turnback.worker.program import RowLayout, level_programs
+from turnback.worker.routing import Router
 
 ROW = as_type("n bigint, N string, `a.b` date")
 CHANNEL = Channel(3, 0, (1,), ROW, None, 2, 0, 1)
@@ -110,8 +110,8 @@ class TestRowsOfAShuffle:
     layout = RowLayout((CHANNEL, SCALAR))
 
     def test_every_channel_finds_its_own_rows_again(self):
-        rows = Batch(ROW, [(1, "x", None), (2, None, None)]).arrow
-        values = Batch(SCALAR.type, ["a", None]).arrow
+        rows = Batch(ROW, [(1, "x", None), (2, None, None)])
+        values = Batch(SCALAR.type, ["a", None])
         packed = pa.Table.from_batches(
             [
                 self.layout.pack(SCALAR.id, values, pa.array([0, 1], pa.int32())),
@@ -122,7 +122,7 @@ class TestRowsOfAShuffle:
         (whole,) = packed.combine_chunks().to_batches()
         parts, barriers = self.layout.unpack(whole)
         assert barriers == [b"zero", b"one"]
-        found = {channel.id: Batch(channel.type, data).rows for channel, data in parts}
+        found = {channel.id: elements.rows for channel, elements in parts}
         assert found == {3: [(1, "x", None), (2, None, None)], 4: ["a", None]}
         assert whole.column(0).to_pylist() == [0, 1, 0, 1, None, None]
 
@@ -137,10 +137,10 @@ class TestRowsOfAShuffle:
 
     def test_those_of_a_single_source_have_no_columns_but_its_own(self):
         bare = RowLayout((CHANNEL,), bare=True)
-        packed = bare.pack(CHANNEL.id, Batch(ROW, [(1, "x", None), (2, None, None)]).arrow, None)
+        packed = bare.pack(CHANNEL.id, Batch(ROW, [(1, "x", None), (2, None, None)]), None)
         assert packed.schema.names == [name for name, _ in bare.fields]
-        (((channel, data),), barriers) = bare.unpack(packed)
-        assert (channel, Batch(ROW, data).rows) == (CHANNEL, [(1, "x", None), (2, None, None)])
+        (((channel, elements),), barriers) = bare.unpack(packed)
+        assert (channel, elements.rows) == (CHANNEL, [(1, "x", None), (2, None, None)])
         assert barriers == []
         assert bare.unpack(packed.slice(0, 0)) == ([], [])
 
@@ -172,7 +172,7 @@ class TestRoutes:
         assert router.targets(Batch(SCALAR.type, ["x"])) is None
 
     def test_more_keys_than_are_remembered(self, monkeypatch):
-        monkeypatch.setattr("turnback.worker.level._CACHED_KEYS", 3)
+        monkeypatch.setattr("turnback.worker.routing._CACHED_KEYS", 3)
         env = environment(4)
         stream = source(env, "s", SCALAR.type)
         collected(stream.key_by(str, key_type=str).process(Pass(), "string"), "out")

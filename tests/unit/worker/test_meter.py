@@ -9,7 +9,8 @@ from manual_clock import ManualClock
 from turnback import DiscardSink
 from turnback.program.functions import KeyedProcessFunction
 from turnback.program.graph import KeySpec, NodeKind, StreamGraph
-from turnback.program.plan import Plan, plan
+from turnback.program.plan import Plan
+from turnback.program.planner import plan
 from turnback.spark.epochs import Meter
 from turnback.spark.job import describe
 from turnback.state.files import StateFile

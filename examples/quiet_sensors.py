@@ -1,0 +1,55 @@
+"""Alert when a sensor has been silent for ten minutes of event time.
+
+    python examples/quiet_sensors.py readings/ alerts/
+
+`readings` is a directory of JSON lines with `sensor`, `at` (milliseconds since 1970) and `value`.
+"""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from turnback import (
+    Duration,
+    FileSink,
+    KeyedProcessFunction,
+    Row,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+
+SILENCE_MS = 10 * 60 * 1000
+
+
+class Silence(KeyedProcessFunction):
+    last = ValueStateDescriptor("last", int)
+
+    def process_element(self, value: Row, ctx: Any) -> None:
+        last = max(self.last.value() or 0, ctx.timestamp())
+        self.last.update(last)
+        ctx.timer_service().register_event_time_timer(last + SILENCE_MS)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Row]:
+        if timestamp == self.last.value() + SILENCE_MS:  # nothing has come since
+            yield Row(ctx.get_current_key(), self.last.value())
+
+
+def build(env: StreamExecutionEnvironment, readings: str, alerts: str) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(30))
+    (
+        env.from_files(readings, "json", "sensor string, at bigint, value double", "readings")
+        .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("at"))
+        .uid("time")
+        .key_by("sensor")
+        .process(Silence(), "sensor string, silent_since bigint")
+        .uid("silence")
+        .sink_to(FileSink(alerts, "json"))
+        .uid("alerts")
+    )
+
+
+if __name__ == "__main__":
+    env = StreamExecutionEnvironment.get_execution_environment()
+    build(env, *sys.argv[1:3])
+    env.execute("quiet-sensors", bounded=True)

@@ -1,0 +1,100 @@
+"""How far time has come in an attempt, and when time alone is a reason for an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from turnback.core.clock import Clock
+from turnback.program.plan import Plan
+from turnback.program.time import MAX_TIME, MIN_TIME
+from turnback.program.timers import has_timers
+from turnback.worker.time import EpochTime, Segment, advance, watermark_of
+
+_NEVER_S = 3600.0
+
+
+class EventTime:
+    """Watermarks and timers, as the driver knows them.
+
+    Args:
+        plan: The program.
+        clock: What time it is.
+        restored: The watermarks of the snapshot that the attempt starts from; None without one.
+    """
+
+    def __init__(self, plan: Plan, clock: Clock, restored: Mapping[str, int] | None) -> None:
+        self._clock = clock
+        self._strategies = plan.strategies
+        self._operators = {
+            op.uid: op.strategies for op in plan.operators() if "" not in op.strategies
+        }
+        self._greatest: dict[str, int] = {}
+        for uid, strategy in self._strategies.items():
+            watermark = (restored or {}).get(uid, MIN_TIME)
+            if strategy.bound_ms is not None and MIN_TIME < watermark < MAX_TIME:
+                # A bound that has changed since then does not move the watermark.
+                self._greatest[uid] = watermark + strategy.bound_ms + 1
+        self._active_s = dict.fromkeys(self._strategies, clock.monotonic())
+        self._was_idle: tuple[str, ...] = ()
+        self._ended = False
+        uses_timers = any(has_timers(op.function) for op in plan.operators())
+        self._next_timer_ms = 0 if uses_timers and restored is not None else None
+        self.has_end = uses_timers
+        """Whether the end of event time makes any difference."""
+
+    def begin(self, files: dict[int, int], *, ended: bool) -> EpochTime:
+        """What time it is for an epoch that begins now."""
+        self._was_idle, self._ended = self._idle(), ended
+        return EpochTime(
+            now_ms=self._clock.now_ms(),
+            greatest=dict(self._greatest),
+            idle=self._was_idle,
+            ended=ended,
+            files=files,
+        )
+
+    def advance(self, segments: Iterable[Segment], next_timer_ms: int | None) -> None:
+        """Take into account what an epoch has seen."""
+        segments = tuple(segments)
+        self._greatest = advance(self._greatest, segments)
+        now = self._clock.monotonic()
+        self._active_s.update({segment.strategy: now for segment in segments})
+        self._next_timer_ms = next_timer_ms
+
+    def watermarks(self) -> dict[str, int]:
+        """The watermark of every operator that has one."""
+        marks = {uid: self._combined(uids) for uid, uids in self._operators.items()}
+        marks |= {uid: self._combined([uid]) for uid in self._strategies}
+        return {uid: mark for uid, mark in marks.items() if mark > MIN_TIME}
+
+    def due_in_s(self) -> float:
+        """How long it is until an epoch without input is due; 0 if it is."""
+        waits = [_NEVER_S]
+        if self._next_timer_ms is not None:
+            waits.append((self._next_timer_ms - self._clock.now_ms()) / 1000)
+        if len(self._strategies) > 1 and self._idle() != self._was_idle:
+            waits.append(0.0)
+        return max(min(waits), 0.0)
+
+    def _combined(self, uids: Iterable[str]) -> int:
+        if self._ended:
+            return MAX_TIME
+        uids = list(uids)
+        active = [uid for uid in uids if uid not in self._was_idle] or uids
+        return min(
+            (
+                watermark_of(self._greatest.get(uid, MIN_TIME), self._strategies[uid].bound_ms)
+                for uid in active
+            ),
+            default=MIN_TIME,
+        )
+
+    def _idle(self) -> tuple[str, ...]:
+        """The strategies that had no elements for longer than they allow."""
+        now = self._clock.monotonic()
+        return tuple(
+            uid
+            for uid, strategy in self._strategies.items()
+            if strategy.idle_ms is not None
+            and (now - self._active_s[uid]) * 1000 >= strategy.idle_ms
+        )

@@ -1,0 +1,87 @@
+"""Where elements go: to which partition of the next level, and in batches of what size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.program.plan import Channel, Routing
+from turnback.types.columns import Batch
+from turnback.types.keys import partition_of
+from turnback.worker.keys import key_reader
+
+_CACHED_KEYS = 100_000
+_CACHED_BYTES = 64 << 20
+MOST_BYTES = 64 << 20
+"""Of a batch on its way to the next level; only a single row may be larger."""
+
+
+class Router:
+    """Assigns the elements of a channel to partitions of the next level."""
+
+    def __init__(
+        self, channel: Channel, into_level: int, next_parallelism: int, max_parallelism: int
+    ):
+        self.routing = channel.routing(into_level)
+        self.parallelism = channel.parallelism
+        if self.routing is Routing.TRANSIT:
+            self.parallelism = next_parallelism
+        self.max_parallelism = max_parallelism
+        self._turn = 0
+        self._known: dict[object, int] = {}
+        self._known_bytes = 0
+        if self.routing is Routing.KEY_FUNCTION:
+            assert channel.key is not None
+            self._reader = channel.reader
+            self._keys = key_reader(channel.key, channel.type, channel.reader)
+            self._codec = channel.key.codec()
+
+    def start(self, partition: int) -> None:
+        """Begin an epoch; tasks start the round robin at different partitions."""
+        self._turn = partition
+
+    def targets(self, batch: Batch) -> pa.Array | None:
+        """The target of each element; None where Spark computes it from the key columns."""
+        if self.routing is Routing.KEY_COLUMNS:
+            return None
+        if self.routing is Routing.KEY_FUNCTION:
+            return self._by_key(batch)
+        n, first = len(batch), self._turn
+        self._turn = (first + n) % self.parallelism
+        return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_key(self, batch: Batch) -> pa.Array:
+        known, locate = self._known, self._locate
+        if len(known) > _CACHED_KEYS or self._known_bytes > _CACHED_BYTES:
+            known.clear()
+            self._known_bytes = 0
+        targets = []
+        for key in self._keys(batch):
+            target = known.get(key)
+            targets.append(locate(key) if target is None else target)
+        return pa.array(targets, pa.int32())
+
+    def _locate(self, key: Any) -> int:
+        try:
+            group = self._codec.group(key, self.max_parallelism)
+        except ElementTypeError as e:
+            raise type(e)(f"operator {self._reader!r}: {e}") from None
+        self._known_bytes += len(self._codec.encode(key))
+        target = self._known[key] = partition_of(group, self.parallelism, self.max_parallelism)
+        return target
+
+
+def bounded(elements: Batch) -> Iterator[Batch]:
+    """The elements in batches that Spark can take: it and Arrow end at 2 GiB."""
+    try:
+        if elements.arrow.nbytes <= MOST_BYTES or len(elements) == 1:
+            yield elements
+            return
+    except TooLargeError:
+        if len(elements) == 1:
+            raise
+    for half in elements.halves():
+        yield from bounded(half)

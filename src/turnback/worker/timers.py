@@ -1,0 +1,308 @@
+"""Operators that go by time: those that give timestamps, and functions with timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from turnback.core.errors import ElementTypeError, StateError
+from turnback.program.plan import Operator
+from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain, TimestampAssigner
+from turnback.program.timers import AHEAD, EVENT_TIMERS, PROCESSING_TIMERS, timer_states
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.timeline import Timeline
+from turnback.types.columns import Batch, stream_columns
+from turnback.worker.message import user_error
+from turnback.worker.runners import KeyedContext, KeyedRunner, Runner
+from turnback.worker.time import Stamps, TaskTime, Times
+
+_CHUNK = 8192
+
+
+class TimestampsRunner(Runner):
+    """Gives elements their timestamps, by a watermark strategy."""
+
+    def __init__(self, operator: Operator, time: TaskTime) -> None:
+        super().__init__(operator)
+        self._time = time
+        assert operator.input_type is not None
+        assigner = operator.function.assigner
+        if isinstance(assigner, TimestampAssigner):
+            self._read: Callable[[Batch], Times] = self._by_function
+        else:
+            names = [name for name, _ in stream_columns(operator.input_type)]
+            self._column = names.index(assigner)
+            self._read = self._by_column
+
+    def process(self, batch: Batch) -> Batch | None:
+        if not len(batch):
+            return None
+        times = self._read(batch)
+        stamped = batch.copy() if batch.stamps is not None else batch
+        stamped.stamps = self._time.stamp(self.operator.uid, times)
+        return stamped
+
+    def _by_column(self, batch: Batch) -> Times:
+        column = batch.arrow.column(self._column)
+        if column.null_count:
+            raise self._without("null in the column", self.operator.function.assigner)
+        if not pa.types.is_timestamp(column.type):
+            numbers: Times = column.to_numpy().astype(np.int64)
+            return numbers
+        micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).view(pa.int64())
+        times: Times = micros.to_numpy() // 1000
+        return times
+
+    def _by_function(self, batch: Batch) -> Times:
+        op, row, times = self.operator, None, []
+        extract, stamps = op.function.assigner.extract_timestamp, batch.stamps
+        before = [MIN_TIME] * len(batch) if stamps is None else stamps.time.tolist()
+        try:
+            for row, known in zip(batch.rows, before, strict=True):
+                times.append(extract(row, known))
+        except Exception as e:
+            raise user_error(e, op.uid, "extract_timestamp", element=row) from e
+        for row, time in zip(batch.rows, times, strict=True):
+            if type(time) is not int or not MIN_TIME < time < MAX_TIME:
+                raise self._without(f"{time!r:.40} from extract_timestamp for", f"{row!r:.80}")
+        return np.array(times, np.int64)
+
+    def _without(self, what: str, where: str) -> ElementTypeError:
+        op = self.operator
+        return ElementTypeError(
+            f"operator {op.uid!r} ({op.name}): an element has no timestamp: {what} {where}. "
+            f"Timestamps are whole milliseconds since 1970; filter such elements out before"
+        )
+
+
+class TimerContext(KeyedContext):
+    """The context of an element or a timer, and the `TimerService` of a function with timers."""
+
+    __slots__ = ("_clock", "_domain", "_event", "_processing", "watermark")
+
+    def __init__(
+        self, backend: KeyedStateBackend, time: TaskTime, event: Timeline, processing: Timeline
+    ) -> None:
+        super().__init__(backend, self)
+        self.watermark = MIN_TIME
+        self._clock = time
+        self._event = event
+        self._processing = processing
+        self._domain: TimeDomain | None = None
+
+    def during(self, domain: TimeDomain, time: int) -> None:
+        """Become the context of a timer."""
+        self._domain, self.time = domain, time
+
+    def time_domain(self) -> TimeDomain:
+        assert self._domain is not None, "only on_timer has a time domain"
+        return self._domain
+
+    def current_processing_time(self) -> int:
+        return self._clock.epoch.now_ms
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._event.put(_checked(timestamp), True)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._processing.put(_checked(timestamp), True)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._event.remove(_checked(timestamp))
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._processing.remove(_checked(timestamp))
+
+
+def _checked(timestamp: Any) -> int:
+    if not isinstance(timestamp, int) or isinstance(timestamp, bool):
+        raise StateError(
+            f"a timer needs whole milliseconds since 1970, got {timestamp!r:.40}; "
+            f"int(time.timestamp() * 1000) makes them of a datetime"
+        )
+    return min(max(timestamp, MIN_TIME + 1), MAX_TIME)
+
+
+class _Element(NamedTuple):
+    """An element with its time, the watermark at it, and its key."""
+
+    mark: int
+    time: int | None
+    key: Any
+    row: Any
+
+
+class TimerRunner(KeyedRunner):
+    """A `KeyedProcessFunction` with timers.
+
+    It processes the elements of an epoch at its end, when the watermark at each of them is known:
+    in the order of these watermarks, and before each of them the timers that are due. So what comes
+    out does not depend on where epochs end. With several watermark strategies upstream, elements
+    that are ahead of the slowest wait in the state.
+    """
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
+        super().__init__(operator, backend)
+        self._time = time
+        self._has_event_time = "" not in operator.strategies
+        states = {name: backend.register(d) for name, d in timer_states(operator).items()}
+        self._event: Timeline = states[EVENT_TIMERS]
+        self._processing: Timeline = states[PROCESSING_TIMERS]
+        self._ahead: Timeline | None = states.get(AHEAD)
+        self.context = TimerContext(backend, time, self._event, self._processing)
+        self._gathered: list[Batch] = []
+
+    def begin(self) -> None:
+        super().begin()
+        self._gathered.clear()
+
+    def process(self, batch: Batch) -> Batch | None:
+        self._gathered.append(batch)
+        return None
+
+    def process_rest(self) -> Batch | None:
+        op, time, context = self.operator, self._time, self.context
+        gathered, self._gathered = self._gathered, []
+        before, after = time.watermark_before(op.strategies), time.watermark(op.strategies)
+        if not self._has_event_time and not time.epoch.ended:
+            before = after = MIN_TIME
+        context.watermark = before
+        out = _Output()
+        now = time.epoch.now_ms
+        self._processing.open(now)
+        self._event.open(after)
+        self._fire_processing(now, out)
+        elements = self._in_order(gathered, after)
+        function, freeze = op.function.process_element, self.freezer.freeze
+        row, due = None, self._event.due
+        try:
+            for mark, moment, key, row in elements:
+                if due and due[0][0] <= mark:
+                    self._fire_event(mark, out)
+                if mark > context.watermark:
+                    context.watermark = mark
+                self.backend.key, context.time = key, moment
+                result = function(row, context)
+                if result is not None:
+                    out.add(map(freeze, result), moment, context.watermark)
+        except Exception as e:
+            raise self.failed(e, row) from e
+        self._fire_event(after, out)
+        context.watermark = max(context.watermark, after)
+        self._fire_processing(now, out)
+        return self.output(out.rows, out.stamps())
+
+    def next_timer(self) -> int | None:
+        """When the next timer by the clock is due."""
+        return self._processing.earliest()
+
+    def _fire_event(self, upto: int, out: _Output) -> None:
+        while (due := self._event.take(upto)) is not None:
+            self.context.watermark = max(self.context.watermark, due[0])
+            self._fire(TimeDomain.EVENT_TIME, due[0], out, due[0], due[0] - 1)
+
+    def _fire_processing(self, now: int, out: _Output) -> None:
+        while (due := self._processing.take(now)) is not None:
+            self._fire(TimeDomain.PROCESSING_TIME, due[0], out, None, self.context.watermark)
+
+    def _fire(
+        self, domain: TimeDomain, time: int, out: _Output, stamp: int | None, mark: int
+    ) -> None:
+        op, context, freeze = self.operator, self.context, self.freezer.freeze
+        context.during(domain, time)
+        try:
+            result = op.function.on_timer(time, context)
+            if result is not None:
+                out.add(map(freeze, result), stamp, mark)
+        except Exception as e:
+            name, key = f"{op.name}, on_timer", self.backend.key
+            raise user_error(e, op.uid, name, key=key, timer=time) from e
+
+    def _in_order(self, gathered: list[Batch], after: int) -> Iterable[_Element]:
+        """The elements whose time has come, in the order of the watermarks at them."""
+        batches = [batch for batch in gathered if len(batch)]
+        if not self._has_event_time or any(batch.stamps is None for batch in batches):
+            return self._as_they_come(batches)
+        marks = [self._time.marks(batch.stamps) for batch in batches]
+        if batches:
+            places = np.concatenate([self._time.places(batch.stamps) for batch in batches])
+            order = np.lexsort((places, np.concatenate(marks)))
+            if (np.diff(order) < 0).any():
+                batches, marks = _reordered(batches, marks, order)
+        elements = self._elements(batches, marks)
+        return elements if self._ahead is None else self._merged(elements, after)
+
+    def _as_they_come(self, batches: list[Batch]) -> Iterator[_Element]:
+        for batch in batches:
+            times = [None] * len(batch) if batch.stamps is None else batch.stamps.time.tolist()
+            for time, key, row in zip(times, self.keys(batch), batch.rows, strict=True):
+                yield _Element(MIN_TIME, time, key, row)
+
+    def _elements(self, batches: list[Batch], marks: list[Times]) -> Iterator[_Element]:
+        for batch, each in zip(batches, marks, strict=True):
+            times = batch.stamps.time.tolist()
+            yield from map(
+                _Element._make, zip(each.tolist(), times, self.keys(batch), batch.rows, strict=True)
+            )
+
+    def _merged(self, elements: Iterable[_Element], after: int) -> Iterable[_Element]:
+        """Those that have waited until now and new ones; keeps those that have to wait longer."""
+        assert self._ahead is not None
+        ahead = self._ahead
+        ready: list[_Element] = []
+        ahead.open(after)
+        while (due := ahead.take(after)) is not None:
+            ready += [_Element(due[0], time, due[1], row) for time, row in due[2]]
+        for element in elements:
+            if element.mark <= after:
+                ready.append(element)
+            else:
+                self.backend.key = element.key
+                waiting = ahead.get(element.mark) or []
+                ahead.put(element.mark, [*waiting, (element.time, element.row)])
+        ready.sort(key=lambda element: element.mark)
+        return ready
+
+
+class _Output:
+    """What a function gives, with the time of each element."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self._times: list[int] = []
+        self._marks: list[int] = []
+
+    def add(self, rows: Iterable[Any], time: int | None, mark: int) -> None:
+        before = len(self.rows)
+        self.rows.extend(rows)
+        count = len(self.rows) - before
+        self._times += [MIN_TIME if time is None else time] * count
+        self._marks += [mark] * count
+
+    def stamps(self) -> Stamps:
+        return Stamps.of(np.array(self._times, np.int64), np.array(self._marks, np.int64))
+
+
+def _reordered(
+    batches: list[Batch], marks: list[Times], order: Any
+) -> tuple[list[Batch], list[Times]]:
+    """The same elements in another order."""
+    every = np.concatenate(marks)
+    stamps = Stamps.join([batch.stamps for batch in batches]).take(order)
+    table = pa.Table.from_batches([batch.arrow for batch in batches]).take(pa.array(order))
+    every, start = every[order], 0
+    parts, ordered = [], []
+    for data in table.to_batches(max_chunksize=_CHUNK):
+        end = start + data.num_rows
+        part = Batch(batches[0].type, data)
+        part.stamps = stamps.take(slice(start, end))
+        parts.append(part)
+        ordered.append(every[start:end])
+        start = end
+    return parts, ordered

@@ -1,0 +1,269 @@
+"""Timers of real jobs: they fire without input, survive crashes and rescaling, and end with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from job_support import Jobs
+from turnback import (
+    CollectSink,
+    DiscardSink,
+    Duration,
+    KeyedProcessFunction,
+    Savepoint,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from turnback.core.errors import JobFailedError, PlanError
+from turnback.testing import JobHarness, source
+
+SCHEMA = "k string, at bigint"
+
+
+class Later(KeyedProcessFunction):
+    """Tells the key some milliseconds later, by the clock."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + value.at)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        assert ctx.time_domain().name == "PROCESSING_TIME"
+        assert ctx.timer_service().current_processing_time() >= timestamp
+        yield ctx.get_current_key(), timestamp
+
+
+class AtEventTime(KeyedProcessFunction):
+    """Tells the key ten milliseconds of event time later."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        assert ctx.time_domain().name == "EVENT_TIME"
+        yield ctx.get_current_key(), timestamp
+
+
+def by_the_clock(env: StreamExecutionEnvironment) -> None:
+    keyed = source(env, "s", SCHEMA).key_by("k")
+    keyed.process(Later(), SCHEMA).uid("later").sink_to(DiscardSink()).uid("out")
+
+
+def by_event_time(env: StreamExecutionEnvironment) -> None:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy).uid("time")
+    later = stamped.key_by("k").process(AtEventTime(), SCHEMA).uid("later")
+    later.sink_to(DiscardSink()).uid("out")
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it has not happened for 30 s"
+        time.sleep(0.02)
+
+
+def output(job: JobHarness) -> list[Any]:
+    job.checkpoint()
+    return sorted(map(tuple, job.output("out")))
+
+
+def test_a_timer_by_the_clock_fires_without_input(tmp_path: Path) -> None:
+    with JobHarness(by_the_clock, tmp_path) as job:
+        job.push("s", ("a", 300), ("b", 600_000))
+        wait_for(lambda: output(job))
+        assert [k for k, _ in output(job)] == ["a"]
+        assert len(job.state("later", "timers.processing")) == 1
+        epochs = len(job.report.epochs)
+        time.sleep(0.5)
+        assert len(job.report.epochs) == epochs, "what waits causes no epochs"
+
+
+def test_an_overdue_timer_fires_after_a_restart(tmp_path: Path) -> None:
+    with JobHarness(by_the_clock, tmp_path) as job:
+        job.push("s", ("a", 700))
+        job.crash()
+        time.sleep(0.8)
+        assert job.output("out") == []
+        job.start(parallelism=3)
+        wait_for(lambda: output(job))
+        assert [k for k, _ in output(job)] == ["a"]
+
+
+@pytest.mark.parametrize("before", [1, 2, 3, 8])
+@pytest.mark.parametrize("after", [1, 2, 3, 8])
+def test_event_timers_after_a_rescale(tmp_path: Path, before: int, after: int) -> None:
+    keys = [f"k{i}" for i in range(40)]
+    with JobHarness(by_event_time, tmp_path, parallelism=before) as job:
+        job.push("s", *((key, i) for i, key in enumerate(keys)))
+        savepoint = job.savepoint()
+        job.close()
+        job.start(parallelism=after, start_from=savepoint)
+        job.push("s", ("last", 2_000))
+        assert output(job) == sorted((key, i + 10) for i, key in enumerate(keys))
+
+
+def test_timers_are_a_table_in_savepoints(tmp_path: Path) -> None:
+    with JobHarness(by_event_time, tmp_path) as job:
+        job.push("s", ("a", 1), ("a", 2), ("b", 3))
+        savepoint = job.savepoint()
+    files = [path for path in savepoint.rglob("*.parquet") if "timers.event" in str(path)]
+    rows = [row for path in files for row in pq.read_table(path).to_pylist()]
+    assert sorted((row["key"], row["map_key"]) for row in rows) == [("a", 11), ("a", 12), ("b", 13)]
+
+
+def test_watermarks_are_in_the_status_and_in_savepoints(tmp_path: Path) -> None:
+    with JobHarness(by_event_time, tmp_path) as job:
+        job.push("s", ("a", 1), ("b", 30))
+        saved = Savepoint.load(job.savepoint())
+    assert saved._snapshot.document.watermarks["later"] == 29
+
+
+def test_event_time_ends_with_a_drain(tmp_path: Path) -> None:
+    with JobHarness(by_event_time, tmp_path) as job:
+        job.push("s", ("a", 1), ("b", 5))
+        assert output(job) == []
+        client = job._running().client
+        client.stop_with_savepoint(True, str(tmp_path / "drained")).result()
+    assert sorted(map(tuple, job.output("out"))) == [("a", 11), ("b", 15)]
+    assert Savepoint.load(tmp_path / "drained").drained
+
+
+def test_a_user_error_in_on_timer_names_the_timer(tmp_path: Path) -> None:
+    class Fails(AtEventTime):
+        def on_timer(self, timestamp: int, ctx: Any) -> Any:
+            raise ValueError("no alarm today")
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy)
+        stamped.key_by("k").process(Fails(), SCHEMA).uid("op").sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path) as job, pytest.raises(JobFailedError) as failed:
+        job.push("s", ("a", 1), ("b", 50))
+    text = str(failed.value.__cause__ or failed.value)
+    assert "no alarm today" in text
+    assert "timer: 11" in text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (lambda: WatermarkStrategy.no_watermarks(), "does not say where timestamps come from"),
+        (
+            lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner("when"),
+            r"no column 'when'; there are \['k', 'at'\]",
+        ),
+        (
+            lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner("k"),
+            "must hold timestamps, or milliseconds",
+        ),
+        (
+            lambda: WatermarkStrategy.for_bounded_out_of_orderness(5),  # type: ignore[arg-type]
+            "must be a Duration",
+        ),
+        (
+            lambda: WatermarkStrategy.for_bounded_out_of_orderness(Duration(-1)),
+            "must be 0 ms or more",
+        ),
+        (
+            lambda: WatermarkStrategy.no_watermarks().with_idleness(Duration(0)),
+            "must be 1 ms or more",
+        ),
+        (
+            lambda: WatermarkStrategy.no_watermarks().with_timestamp_assigner(lambda v: 1),  # type: ignore[arg-type]
+            "takes a TimestampAssigner or the name of a column",
+        ),
+        (lambda: "at", "takes a WatermarkStrategy, got str"),
+    ],
+)
+def test_strategies_that_cannot_be_used(strategy: Any, message: str, tmp_path: Path) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        source(env, "s", SCHEMA).assign_timestamps_and_watermarks(strategy()).print()
+
+    with pytest.raises(PlanError, match=message), JobHarness(program, tmp_path):
+        pass
+
+
+def test_an_element_without_a_timestamp_is_refused(tmp_path: Path) -> None:
+    with JobHarness(by_event_time, tmp_path) as job, pytest.raises(JobFailedError) as failed:
+        job.push("s", ("a", None))
+    assert "null in the column at" in str(failed.value.__cause__ or failed.value)
+
+
+def test_a_source_that_is_idle_is_not_waited_for(tmp_path: Path) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        idle = strategy.with_idleness(Duration.of_millis(500))
+        one, two = (
+            source(env, uid, SCHEMA).assign_timestamps_and_watermarks(each).uid(f"time-{uid}")
+            for uid, each in (("s", strategy), ("quiet", idle))
+        )
+        later = one.union(two).key_by("k").process(AtEventTime(), SCHEMA).uid("later")
+        later.sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        job.push("quiet", ("q", 0))
+        job.push("s", ("a", 1), ("a", 50))
+        wait_for(lambda: output(job))
+        assert output(job) == [("a", 11), ("q", 10)]
+
+
+EVENTS = [
+    # In each file elements that are late by the files before it, and by their own file.
+    [("a", 1), ("b", 3), ("a", 20), ("a", 8)],
+    [("b", 50), ("a", 30), ("b", 12)],
+    [("b", 100), ("a", 99), ("a", 60)],
+    [("a", 104), ("b", 103)],
+]
+
+
+class Told(KeyedProcessFunction):
+    """Tells every element, the watermark at it, and its timer, each with how many came before."""
+
+    count = ValueStateDescriptor("count", int)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+        yield value.k, "element", ctx.timestamp(), self.count.value()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), "timer", timestamp, self.count.value()
+
+
+TOLD = [
+    ("a", "element", 1, 1), ("a", "element", 20, 2), ("a", "timer", 11, 2), ("a", "element", 8, 3),
+    ("a", "timer", 18, 3), ("a", "timer", 30, 3), ("a", "element", 30, 4), ("a", "timer", 40, 4),
+    ("a", "element", 99, 5), ("a", "element", 60, 6), ("a", "timer", 70, 6),
+    ("a", "element", 104, 7), ("a", "timer", 109, 7), ("a", "timer", 114, 7),
+    ("b", "element", 3, 1), ("b", "timer", 13, 1), ("b", "element", 50, 2), ("b", "element", 12, 3),
+    ("b", "timer", 22, 3), ("b", "element", 100, 4), ("b", "timer", 60, 4),
+    ("b", "element", 103, 5), ("b", "timer", 110, 5), ("b", "timer", 113, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("files", [1, 2, None])
+def test_files_in_epochs_of_any_size(jobs: Jobs, files: int | None) -> None:
+    """However many files an epoch takes, the same elements are late, and timers see the same."""
+    for events in EVENTS:
+        jobs.feed("a b", *({"k": k, "at": at} for k, at in events))
+    env = jobs.env()
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(5))
+    sink = CollectSink()
+    stream = env.from_files(
+        jobs.input("a b"), "json", SCHEMA, "s", max_files_per_epoch=files
+    ).assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("at"))
+    told = stream.uid("time").key_by("k").process(Told(), "k string, what string, at long, n long")
+    told.uid("told").sink_to(sink).uid("out")
+    report = env.execute("timers", bounded=True)
+    assert len(report.epochs) == {1: 5, 2: 3, None: 2}[files], "the last one ends event time"
+    by_key = sorted(map(tuple, sink.results), key=lambda row: row[0])
+    assert by_key == TOLD
