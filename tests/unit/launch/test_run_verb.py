@@ -83,6 +83,7 @@ def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
             "parallelism.default": "3",
         },
         log_bytes=2 << 20,
+        class_archive=True,
         supervisor=SUPERVISOR,
     )
     turnback("run", "--fresh", "--allow", "x", "--allow", "y/z", "--fork", "echo.py", "found")
