@@ -46,6 +46,7 @@ from .program.functions import (
     ReduceFunction,
     RuntimeContext,
 )
+from .program.graph import OutputTag
 from .program.groups import Groups
 from .program.time import (
     Duration,
@@ -89,6 +90,7 @@ __all__ = [
     "ListStateDescriptor",
     "MapFunction",
     "MapStateDescriptor",
+    "OutputTag",
     "PrintSink",
     "ProcessFunction",
     "ReduceFunction",

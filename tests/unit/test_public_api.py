@@ -27,6 +27,7 @@ PUBLIC = [
     "ListStateDescriptor",
     "MapFunction",
     "MapStateDescriptor",
+    "OutputTag",
     "PrintSink",
     "ProcessFunction",
     "ReduceFunction",

@@ -21,7 +21,7 @@ from turnback.program.functions import (
     ProcessFunction,
     ReduceFunction,
 )
-from turnback.program.graph import KeySpec, Node, NodeKind, StreamGraph
+from turnback.program.graph import KeySpec, Node, NodeKind, OutputTag, StreamGraph
 from turnback.program.time import WatermarkStrategy
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import PrintSink
@@ -197,6 +197,21 @@ class DataStream(_Named):
         nodes = (self._node, *(s._node for s in streams))
         node = self._graph.add(NodeKind.UNION, "union", self.type, nodes)
         return DataStream(self._graph, node)
+
+    def get_side_output(self, output_tag: OutputTag) -> DataStream:
+        """What the function of this stream sends to a side output: ``yield tag, element``."""
+        if not isinstance(output_tag, OutputTag):
+            raise PlanError(f"get_side_output takes an OutputTag, got {type(output_tag).__name__}")
+        node, function = self._node, self._node.function
+        by_element = node.kind in (NodeKind.PROCESS, NodeKind.KEYED_PROCESS)
+        if not by_element or isinstance(function, KeyedBatchFunction):
+            raise PlanError(
+                f"{node.kind.value} {node.name!r} has no side outputs: only what process gives "
+                f"has, with a ProcessFunction or a KeyedProcessFunction"
+            )
+        return self._add(NodeKind.SIDE_OUTPUT, output_tag, output_tag, output_tag.type_info).name(
+            output_tag.tag_id
+        )
 
     def sink_to(self, sink: Sink) -> DataStreamSink:
         """Write the stream to a sink."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from turnback.core.errors import PlanError
+from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.typeinfo import TypeInfo, Types
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,32 @@ class KeySpec:
         return KeyCodec(self.types, by_columns=self.function is None)
 
 
+class OutputTag:
+    """Names a side output: ``yield tag, element`` in a process function sends an element there.
+
+    Args:
+        tag_id: Its name; two tags with one name are the same side output.
+        type_info: Type of its elements; any object, pickled, if left out.
+    """
+
+    __slots__ = ("tag_id", "type_info")
+
+    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+        if not isinstance(tag_id, str) or not tag_id:
+            raise PlanError(f"the name of a side output must be a non-empty string, got {tag_id!r}")
+        self.tag_id = tag_id
+        self.type_info = Types.PICKLED_BYTE_ARRAY() if type_info is None else as_type(type_info)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.tag_id == self.tag_id
+
+    def __hash__(self) -> int:
+        return hash(self.tag_id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.tag_id!r}, {self.type_info})"
+
+
 class NodeKind(Enum):
     """What an operator does with its elements."""
 
@@ -41,6 +69,7 @@ class NodeKind(Enum):
     KEYED_PROCESS = "keyed_process"
     REDUCE = "reduce"
     UNION = "union"
+    SIDE_OUTPUT = "side output"
     SINK = "sink"
 
 

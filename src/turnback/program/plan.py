@@ -67,6 +67,7 @@ class Operator:
         key: How its input is keyed, if it is.
         consumers: Operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
+        sides: Its side outputs: their names, the operators that stand for them, their types.
         strategies: Uids of the watermark strategies that its input comes from; empty text for an
             input without one.
     """
@@ -83,6 +84,7 @@ class Operator:
     consumers: tuple[int, ...]
     channels: tuple[int, ...]
     strategies: tuple[str, ...] = ()
+    sides: tuple[tuple[str, int, TypeInfo], ...] = ()
 
 
 @dataclass(frozen=True)

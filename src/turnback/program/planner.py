@@ -229,7 +229,14 @@ class _Cut:
         consumers = tuple(
             consumer.id
             for producer, consumer in self.edges
-            if producer is node and self.level[consumer.id] == here
+            if producer is node
+            and self.level[consumer.id] == here
+            and consumer.kind is not NodeKind.SIDE_OUTPUT
+        )
+        sides = tuple(
+            (consumer.function.tag_id, consumer.id, _typed(consumer))
+            for producer, consumer in self.edges
+            if producer is node and consumer.kind is NodeKind.SIDE_OUTPUT
         )
         return Operator(
             node.id,
@@ -244,6 +251,7 @@ class _Cut:
             consumers,
             tuple(c.id for c in channels if c.producer == node.id),
             tuple(sorted({uid for p in _producers(node) for uid in self.strategies[p.id]})),
+            sides,
         )
 
 

@@ -148,6 +148,7 @@ _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.MAP_BATCHES: MapBatchesRunner,
     NodeKind.COMBINE: CombineRunner,
     NodeKind.PROCESS: FlatMapRunner,
+    NodeKind.SIDE_OUTPUT: SourceRunner,
 }
 
 
@@ -241,10 +242,10 @@ class _Epoch:
     def _finish(self) -> None:
         """Let operators process what they have put off, in the order data flows through them."""
         for node, runner in self.instance.runners.items():
-            out = runner.finish()
+            out, operator = runner.finish(), self.instance.operators[node]
             if out is not None:
-                operator = self.instance.operators[node]
                 self._emit(out, operator.consumers, operator.channels)
+            self._emit_sides(runner)
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
         """What has been emitted since the last call, as it goes to the next level.
@@ -277,9 +278,16 @@ class _Epoch:
             if operator.kind is NodeKind.SINK:
                 self.sinks.write(operator, batch)
                 continue
-            out = self.instance.runners[node].run(batch)
+            runner = self.instance.runners[node]
+            out = runner.run(batch)
             if out is not None:
                 waiting += self._given(out, operator.consumers, operator.channels)
+            self._emit_sides(runner)
+
+    def _emit_sides(self, runner: Runner) -> None:
+        sides, runner.sides = runner.sides, []
+        for node, batch in sides:
+            self._emit(batch, (node,))
 
     def _given(
         self, batch: Batch, consumers: Sequence[int], channels: Sequence[int]

@@ -3,79 +3,26 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import ElementTypeError, PlanError, TooLargeError
+from turnback.core.errors import PlanError
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
-from turnback.program.time import TimerService
+from turnback.program.time import MIN_TIME, TimerService
 from turnback.state.backend import KeyedStateBackend
-from turnback.types.columns import Batch, transpose
+from turnback.types.columns import Batch
 from turnback.types.frozen import Freezer, is_mutable
-from turnback.types.row import build_rows, row_class, row_converter
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.row import row_converter
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
+from turnback.worker.output import Collected, FunctionOutput, may_send_aside
 from turnback.worker.time import Stamps, TaskTime
-
-
-class FunctionOutput(Batch):
-    """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
-
-    Whoever reads them one by one gets them as declared, whether or not there is a shuffle in
-    between; a reader of columns does not pay for that.
-    """
-
-    __slots__ = ("_declared", "_operator")
-
-    def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
-        super().__init__(type, rows)
-        self._operator = operator
-        self._declared: list[Any] | None = None
-
-    @property
-    def rows(self) -> list[Any]:
-        if self._declared is None:
-            try:
-                self._declared = self._as_declared()
-            except ElementTypeError as e:
-                raise self._mismatch(e) from None
-        return self._declared
-
-    @property
-    def arrow(self) -> pa.RecordBatch:
-        try:
-            return super().arrow
-        except ElementTypeError as e:
-            raise self._mismatch(e) from None
-
-    def _as_declared(self) -> list[Any]:
-        kind, rows = self.type, self._rows or []
-        parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
-        if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, super().arrow).rows  # nested values are converted as well
-        if not isinstance(kind, RowTypeInfo):
-            return rows
-        declared = kind.python_class or row_class(kind.names)
-        if set(map(type, rows)) == {declared}:
-            return rows
-        return build_rows(kind, transpose(rows, kind))
-
-    def _part(self, rows: list[Any]) -> Batch:
-        return FunctionOutput(self.type, rows, self._operator)
-
-    def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
-        if isinstance(error, TooLargeError):
-            return TooLargeError(f"what {self._operator} gave is too large: {error}")
-        return ElementTypeError(
-            f"{self._operator} gave an element that does not fit its output type: {error}"
-        )
 
 
 class PlainContext:
@@ -111,6 +58,13 @@ class KeyedContext(PlainContext):
         return self._backend.declared_key()
 
 
+def times_of(batch: Batch) -> Sequence[int | None]:
+    """The event time of each element, None where it has none."""
+    if batch.stamps is None:
+        return [None] * len(batch)
+    return [None if time == MIN_TIME else time for time in batch.stamps.time.tolist()]
+
+
 class Runner(ABC):
     """Runs one operator in one worker."""
 
@@ -118,10 +72,13 @@ class Runner(ABC):
         self.operator = operator
         self.read = 0
         self.written = 0
+        self.sides: list[tuple[int, Batch]] = []
+        """Side outputs that nobody has fetched yet, for the operators that stand for them."""
 
     def begin(self) -> None:
         """Start an epoch; the one before may have failed at any point."""
         self.read = self.written = 0
+        self.sides = []
 
     def run(self, batch: Batch) -> Batch | None:
         """Process a batch; None when nothing comes out."""
@@ -166,6 +123,18 @@ class FunctionRunner(Runner):
     def __init__(self, operator: Operator) -> None:
         super().__init__(operator)
         self.freezer = Freezer(operator.type)
+        self._freezers: dict[str | None, Freezer] = {None: self.freezer}
+        self._freezers.update({tag: Freezer(type) for tag, _, type in operator.sides})
+        self.has_sides = bool(operator.sides) or may_send_aside(operator.function)
+
+    def collect(self) -> Collected:
+        """Collect what the function gives, if it matters from which element it came."""
+        return Collected(self.operator, self._freezers)
+
+    def collected(self, out: Collected, stamps: Stamps | None) -> Batch | None:
+        """The main output of a batch whose elements had these stamps; side outputs are kept."""
+        self.sides += out.sides(stamps)
+        return out.main(stamps)
 
     def output(self, rows: list[Any], stamps: Stamps | None = None) -> Batch | None:
         op = self.operator
@@ -199,8 +168,8 @@ class FlatMapRunner(FunctionRunner):
     """One element in, any number out; with or without a context."""
 
     def process(self, batch: Batch) -> Batch | None:
-        if batch.stamps is not None:
-            return self._process_timed(batch)
+        if batch.stamps is not None or self.has_sides:
+            return self._process_by_origin(batch)
         function, rows, row = self._function(PlainContext()), batch.rows, None
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
@@ -217,22 +186,17 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_timed(self, batch: Batch) -> Batch | None:
-        context = PlainContext()
-        function, row, freeze = self._function(context), None, self.freezer.freeze
-        out: list[Any] = []
-        ends = [0]
-        times = batch.stamps.time.tolist()
+    def _process_by_origin(self, batch: Batch) -> Batch | None:
+        context, out = PlainContext(), self.collect()
+        function, row = self._function(context), None
         try:
-            for context.time, row in zip(times, batch.rows, strict=True):
+            for i, (context.time, row) in enumerate(zip(times_of(batch), batch.rows, strict=True)):
                 result = function(row)
                 if result is not None:
-                    for element in result:
-                        out.append(freeze(element))
-                ends.append(len(out))
+                    out.add(result, i)
         except Exception as e:
             raise self.failed(e, row) from e
-        return self.output(out, batch.stamps.repeat(np.diff(ends)))
+        return self.collected(out, batch.stamps)
 
     def _function(self, context: PlainContext) -> Callable[[Any], Any]:
         if self.operator.kind is NodeKind.FLAT_MAP:
@@ -264,8 +228,8 @@ class KeyedProcessRunner(KeyedRunner):
         self.context = KeyedContext(backend, NoTimers(operator, time))
 
     def process(self, batch: Batch) -> Batch | None:
-        if batch.stamps is not None:
-            return self._process_timed(batch)
+        if batch.stamps is not None or self.has_sides:
+            return self._process_by_origin(batch)
         backend, rows, row = self.backend, batch.rows, None
         function, context = self.operator.function.process_element, self.context
         admit, usual = self.freezer.admit, None
@@ -284,22 +248,18 @@ class KeyedProcessRunner(KeyedRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_timed(self, batch: Batch) -> Batch | None:
-        backend, context, freeze = self.backend, self.context, self.freezer.freeze
+    def _process_by_origin(self, batch: Batch) -> Batch | None:
+        backend, context, out = self.backend, self.context, self.collect()
         function, row = self.operator.function.process_element, None
-        out: list[Any] = []
-        ends = [0]
-        keys, times = self.keys(batch), batch.stamps.time.tolist()
+        elements = zip(self.keys(batch), times_of(batch), batch.rows, strict=True)
         try:
-            for backend.key, context.time, row in zip(keys, times, batch.rows, strict=True):
+            for i, (backend.key, context.time, row) in enumerate(elements):
                 result = function(row, context)
                 if result is not None:
-                    for element in result:
-                        out.append(freeze(element))
-                ends.append(len(out))
+                    out.add(result, i)
         except Exception as e:
             raise self.failed(e, row) from e
-        return self.output(out, batch.stamps.repeat(np.diff(ends)))
+        return self.collected(out, batch.stamps)
 
 
 class NoTimers:

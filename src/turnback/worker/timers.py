@@ -16,7 +16,8 @@ from turnback.state.backend import KeyedStateBackend
 from turnback.state.timeline import Timeline
 from turnback.types.columns import Batch, stream_columns
 from turnback.worker.message import user_error
-from turnback.worker.runners import KeyedContext, KeyedRunner, Runner
+from turnback.worker.output import Collected
+from turnback.worker.runners import KeyedContext, KeyedRunner, Runner, times_of
 from turnback.worker.time import Stamps, TaskTime, Times
 
 _CHUNK = 8192
@@ -173,13 +174,13 @@ class TimerRunner(KeyedRunner):
         if not self._has_event_time and not time.epoch.ended:
             before = after = MIN_TIME
         context.watermark = before
-        out = _Output()
+        out = _Output(self.collect())
         now = time.epoch.now_ms
         self._processing.open(now)
         self._event.open(after)
         self._fire_processing(now, out)
         elements = self._in_order(gathered, after)
-        function, freeze = op.function.process_element, self.freezer.freeze
+        function = op.function.process_element
         row, due = None, self._event.due
         try:
             for mark, moment, key, row in elements:
@@ -190,13 +191,13 @@ class TimerRunner(KeyedRunner):
                 self.backend.key, context.time = key, moment
                 result = function(row, context)
                 if result is not None:
-                    out.add(map(freeze, result), moment, context.watermark)
+                    out.add(result, moment, context.watermark)
         except Exception as e:
             raise self.failed(e, row) from e
         self._fire_event(after, out)
         context.watermark = max(context.watermark, after)
         self._fire_processing(now, out)
-        return self.output(out.rows, out.stamps())
+        return self.collected(out.collected, out.stamps())
 
     def next_timer(self) -> int | None:
         """When the next timer by the clock is due."""
@@ -214,12 +215,12 @@ class TimerRunner(KeyedRunner):
     def _fire(
         self, domain: TimeDomain, time: int, out: _Output, stamp: int | None, mark: int
     ) -> None:
-        op, context, freeze = self.operator, self.context, self.freezer.freeze
+        op, context = self.operator, self.context
         context.during(domain, time)
         try:
             result = op.function.on_timer(time, context)
             if result is not None:
-                out.add(map(freeze, result), stamp, mark)
+                out.add(result, stamp, mark)
         except Exception as e:
             name, key = f"{op.name}, on_timer", self.backend.key
             raise user_error(e, op.uid, name, key=key, timer=time) from e
@@ -240,13 +241,12 @@ class TimerRunner(KeyedRunner):
 
     def _as_they_come(self, batches: list[Batch]) -> Iterator[_Element]:
         for batch in batches:
-            times = [None] * len(batch) if batch.stamps is None else batch.stamps.time.tolist()
-            for time, key, row in zip(times, self.keys(batch), batch.rows, strict=True):
+            for time, key, row in zip(times_of(batch), self.keys(batch), batch.rows, strict=True):
                 yield _Element(MIN_TIME, time, key, row)
 
     def _elements(self, batches: list[Batch], marks: list[Times]) -> Iterator[_Element]:
         for batch, each in zip(batches, marks, strict=True):
-            times = batch.stamps.time.tolist()
+            times = times_of(batch)
             yield from map(
                 _Element._make, zip(each.tolist(), times, self.keys(batch), batch.rows, strict=True)
             )
@@ -271,19 +271,17 @@ class TimerRunner(KeyedRunner):
 
 
 class _Output:
-    """What a function gives, with the time of each element."""
+    """What a function gives, with the time and the watermark of what it was made from."""
 
-    def __init__(self) -> None:
-        self.rows: list[Any] = []
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
         self._times: list[int] = []
         self._marks: list[int] = []
 
-    def add(self, rows: Iterable[Any], time: int | None, mark: int) -> None:
-        before = len(self.rows)
-        self.rows.extend(rows)
-        count = len(self.rows) - before
-        self._times += [MIN_TIME if time is None else time] * count
-        self._marks += [mark] * count
+    def add(self, elements: Iterable[Any], time: int | None, mark: int) -> None:
+        self.collected.add(elements, len(self._times))
+        self._times.append(MIN_TIME if time is None else time)
+        self._marks.append(mark)
 
     def stamps(self) -> Stamps:
         return Stamps.of(np.array(self._times, np.int64), np.array(self._marks, np.int64))

@@ -1,0 +1,148 @@
+"""What functions give: elements of the main output and of side outputs, each with its origin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import pyarrow as pa
+
+from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.program.graph import OutputTag
+from turnback.program.plan import Operator
+from turnback.types.columns import Batch, transpose
+from turnback.types.frozen import Freezer, is_mutable
+from turnback.types.row import build_rows, row_class
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.worker.time import Stamps
+
+
+class FunctionOutput(Batch):
+    """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
+
+    Whoever reads them one by one gets them as declared, whether or not there is a shuffle in
+    between; a reader of columns does not pay for that.
+    """
+
+    __slots__ = ("_declared", "_operator")
+
+    def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
+        super().__init__(type, rows)
+        self._operator = operator
+        self._declared: list[Any] | None = None
+
+    @property
+    def rows(self) -> list[Any]:
+        if self._declared is None:
+            try:
+                self._declared = self._as_declared()
+            except ElementTypeError as e:
+                raise self._mismatch(e) from None
+        return self._declared
+
+    @property
+    def arrow(self) -> pa.RecordBatch:
+        try:
+            return super().arrow
+        except ElementTypeError as e:
+            raise self._mismatch(e) from None
+
+    def _as_declared(self) -> list[Any]:
+        kind, rows = self.type, self._rows or []
+        parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
+        if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
+            return Batch(kind, super().arrow).rows  # nested values are converted as well
+        if not isinstance(kind, RowTypeInfo):
+            return rows
+        declared = kind.python_class or row_class(kind.names)
+        if set(map(type, rows)) == {declared}:
+            return rows
+        return build_rows(kind, transpose(rows, kind))
+
+    def _part(self, rows: list[Any]) -> Batch:
+        return FunctionOutput(self.type, rows, self._operator)
+
+    def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
+        if isinstance(error, TooLargeError):
+            return TooLargeError(f"what {self._operator} gave is too large: {error}")
+        return ElementTypeError(
+            f"{self._operator} gave an element that does not fit its output type: {error}"
+        )
+
+
+def may_send_aside(function: Any) -> bool:
+    """Whether a process function may give elements to side outputs: it can see a tag somewhere."""
+    method = getattr(function, "process_element", None)
+    code = getattr(method, "__func__", method)
+    if not isinstance(code, FunctionType):
+        return False
+    cells = [cell for cell in code.__closure__ or () if cell != CellType()]
+    seen = [*vars(function).values(), *vars(type(function)).values()]
+    seen += [cell.cell_contents for cell in cells]
+    seen += [code.__globals__.get(name) for name in _names(code.__code__)]
+    return any(each is OutputTag or type(each) is OutputTag for each in seen)
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [const for const in code.co_consts if isinstance(const, CodeType)]
+    return set(code.co_names).union(*map(_names, inner))
+
+
+class Collected:
+    """What a function gives for the elements of a batch, one after the other.
+
+    A tuple of an `OutputTag` and an element goes to that side output, if anything reads it. All
+    elements are frozen, since the function may go on changing them.
+    """
+
+    def __init__(self, operator: Operator, freezers: Mapping[str | None, Freezer]) -> None:
+        self._operator = operator
+        self._parts = {tag: _Part(freezer) for tag, freezer in freezers.items()}
+        self._main = self._parts[None]
+
+    def add(self, elements: Iterable[Any], origin: int) -> None:
+        """Add what was made of one element, which is known by its number."""
+        for element in elements:
+            part = self._main
+            if type(element) is tuple and len(element) == 2 and type(element[0]) is OutputTag:
+                tag, element = element
+                if tag.tag_id not in self._parts:
+                    continue  # nobody reads it
+                part = self._parts[tag.tag_id]
+            part.rows.append(part.freeze(element))
+            part.origins.append(origin)
+
+    def main(self, stamps: Stamps | None) -> Batch | None:
+        """The main output; `stamps` are those of the origins."""
+        return self._batch(None, self._operator.type, stamps)
+
+    def sides(self, stamps: Stamps | None) -> list[tuple[int, Batch]]:
+        """The side outputs, each for the operator that stands for it."""
+        batches = []
+        for tag, node, type in self._operator.sides:
+            batch = self._batch(tag, type, stamps)
+            if batch is not None:
+                batches.append((node, batch))
+        return batches
+
+    def _batch(self, tag: str | None, type: TypeInfo | None, stamps: Stamps | None) -> Batch | None:
+        part = self._parts[tag]
+        if not part.rows or type is None:
+            return None
+        which = f"operator {self._operator.uid!r} ({self._operator.name})"
+        which += f", side output {tag!r}" if tag is not None else ""
+        batch = FunctionOutput(type, part.rows, which)
+        batch.stamps = None if stamps is None else stamps.take(part.origins)
+        return batch
+
+
+class _Part:
+    """One of the outputs."""
+
+    __slots__ = ("freeze", "origins", "rows")
+
+    def __init__(self, freezer: Freezer) -> None:
+        self.freeze = freezer.freeze
+        self.rows: list[Any] = []
+        self.origins: list[int] = []
