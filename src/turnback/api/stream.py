@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable
 from typing import Any, Self
 
+from turnback.api.functions import as_function, name_of, returned_type
+from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
 from turnback.core.ids import check_uid
 from turnback.program.aggregates import Aggregate
@@ -13,7 +14,6 @@ from turnback.program.aggregation import plan_aggregation
 from turnback.program.functions import (
     FilterFunction,
     FlatMapFunction,
-    Function,
     KeyedBatchFunction,
     KeyedProcessFunction,
     KeySelector,
@@ -23,55 +23,12 @@ from turnback.program.functions import (
 )
 from turnback.program.graph import KeySpec, Node, NodeKind, OutputTag, StreamGraph
 from turnback.program.time import WatermarkStrategy
+from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
+from turnback.program.windows import GlobalWindows, WindowAssigner
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import PrintSink
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
-
-
-class CallableFunction(MapFunction, FlatMapFunction, FilterFunction, ReduceFunction):
-    """A plain Python function in the place of any of these: every instance has it as its method."""
-
-    map: Any = None
-    flat_map: Any = None
-    filter: Any = None
-    reduce: Any = None
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.map = self.flat_map = self.filter = self.reduce = function
-
-
-def as_function(given: Any, wanted: type[Function], method: str) -> Any:
-    """The given function object, or a plain callable wrapped as one."""
-    if isinstance(given, wanted):
-        return given
-    if isinstance(given, type) and issubclass(given, Function):
-        raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
-    if not callable(given):
-        raise PlanError(
-            f"{method} takes a {wanted.__name__} or a function, got {type(given).__name__}"
-        )
-    if not issubclass(CallableFunction, wanted):
-        raise PlanError(
-            f"process takes a ProcessFunction or, after key_by, a KeyedProcessFunction or a "
-            f"KeyedBatchFunction; {name_of(given)!r} is a plain function: use flat_map"
-        )
-    return CallableFunction(given)
-
-
-def name_of(function: Any) -> str:
-    """What to call an operator that was given no name."""
-    name = getattr(function, "__name__", type(function).__name__)
-    return "function" if name == "<lambda>" else str(name)
-
-
-def returned_type(function: Any) -> Any | None:
-    """The annotated return type of a function, if it has one."""
-    target = function if not hasattr(function, "get_key") else function.get_key
-    try:
-        return typing.get_type_hints(target).get("return")
-    except (TypeError, NameError):
-        return None
 
 
 def timestamps() -> None:
@@ -323,6 +280,22 @@ class KeyedStream(DataStream):
             NodeKind.KEYED_PROCESS, aggregation, aggregation, aggregation.type, aggregation.key
         )
         return AggregatedStream(self._graph, merged._node)
+
+    def window(self, window_assigner: WindowAssigner) -> WindowedStream:
+        """Put the elements of each key into windows."""
+        return WindowedStream(self, window_assigner)
+
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream:
+        """Put the elements of each key into windows of so many elements.
+
+        Args:
+            size: Number of elements in a window.
+            slide: After so many elements a window of the last `size` fires; 0 for `size`.
+        """
+        windows = WindowedStream(self, GlobalWindows.create())
+        if slide == 0:
+            return windows.trigger(PurgingTrigger.of(CountTrigger.of(size)))
+        return windows.evictor(CountEvictor.of(size)).trigger(CountTrigger.of(slide))
 
     def reduce(self, func: ReduceFunction | Callable[[Any, Any], Any]) -> DataStream:
         """Combine the elements of each key; gives the combination after every element."""

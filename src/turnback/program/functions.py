@@ -196,6 +196,40 @@ class KeyedProcessFunction(Function, ABC):
         return None
 
 
+class ProcessWindowFunction(Function, ABC):
+    """A function over all elements of a window of one key, or over what they were folded into."""
+
+    class Context(Protocol):
+        """What is known about the window that fires."""
+
+        def window(self) -> Any:
+            """The window: its `start` and `end` in milliseconds since 1970."""
+
+        def current_processing_time(self) -> int:
+            """The time of the clock, in milliseconds since 1970."""
+
+        def current_watermark(self) -> int:
+            """How far event time has come."""
+
+    @abstractmethod
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any]:
+        """Return or yield the results of a window.
+
+        Args:
+            key: The key.
+            context: A `Context`.
+            elements: In the order in which they came; one, if they were reduced or aggregated.
+        """
+
+
+class WindowFunction(Function, ABC):
+    """A function over all elements of a window of one key; the older form of it."""
+
+    @abstractmethod
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any]:
+        """Return or yield the results of a window."""
+
+
 class KeyedColumns(Protocol):
     """The keys of a batch, each once, and their state as columns.
 

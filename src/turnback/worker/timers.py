@@ -12,6 +12,7 @@ from turnback.core.errors import ElementTypeError, StateError
 from turnback.program.plan import Operator
 from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain, TimestampAssigner
 from turnback.program.timers import AHEAD, EVENT_TIMERS, PROCESSING_TIMERS, timer_states
+from turnback.program.window_operator import Emissions
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.timeline import Timeline
 from turnback.types.columns import Batch, stream_columns
@@ -189,9 +190,7 @@ class TimerRunner(KeyedRunner):
                 if mark > context.watermark:
                     context.watermark = mark
                 self.backend.key, context.time = key, moment
-                result = function(row, context)
-                if result is not None:
-                    out.add(result, moment, context.watermark)
+                out.add(function(row, context), moment, context.watermark)
         except Exception as e:
             raise self.failed(e, row) from e
         self._fire_event(after, out)
@@ -218,9 +217,7 @@ class TimerRunner(KeyedRunner):
         op, context = self.operator, self.context
         context.during(domain, time)
         try:
-            result = op.function.on_timer(time, context)
-            if result is not None:
-                out.add(result, stamp, mark)
+            out.add(op.function.on_timer(time, context), stamp, mark)
         except Exception as e:
             name, key = f"{op.name}, on_timer", self.backend.key
             raise user_error(e, op.uid, name, key=key, timer=time) from e
@@ -278,7 +275,13 @@ class _Output:
         self._times: list[int] = []
         self._marks: list[int] = []
 
-    def add(self, elements: Iterable[Any], time: int | None, mark: int) -> None:
+    def add(self, elements: Iterable[Any] | None, time: int | None, mark: int) -> None:
+        if elements is None:
+            return
+        if type(elements) is Emissions:
+            for own_time, some in elements:
+                self.add(some, own_time, mark)
+            return
         self.collected.add(elements, len(self._times))
         self._times.append(MIN_TIME if time is None else time)
         self._marks.append(mark)

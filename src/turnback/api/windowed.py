@@ -1,0 +1,157 @@
+"""Streams in windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from turnback.api.functions import as_function, name_of, returned_type
+from turnback.core.errors import PlanError
+from turnback.program.functions import (
+    AggregateFunction,
+    ProcessWindowFunction,
+    ReduceFunction,
+    WindowFunction,
+)
+from turnback.program.graph import NodeKind, OutputTag
+from turnback.program.time import Duration, as_milliseconds
+from turnback.program.triggers import Evictor, Trigger
+from turnback.program.window_operator import Folding, WindowOperator, WindowPlan
+from turnback.program.windows import WindowAssigner
+from turnback.types.hints import as_type
+from turnback.types.typeinfo import TypeInfo
+
+if TYPE_CHECKING:
+    from turnback.api.stream import DataStream, KeyedStream
+
+
+class WindowedStream:
+    """The elements of each key, in windows. What is done with a window makes a stream again."""
+
+    def __init__(self, keyed: KeyedStream, assigner: WindowAssigner) -> None:
+        if not isinstance(assigner, WindowAssigner):
+            given = getattr(assigner, "__name__", type(assigner).__name__)
+            raise PlanError(
+                f"window takes windows such as TumblingEventTimeWindows.of(Time.minutes(5)), got "
+                f"{given}"
+            )
+        self._keyed = keyed
+        self._plan = WindowPlan(assigner, assigner.default_trigger(), keyed.type)
+
+    def trigger(self, trigger: Trigger) -> WindowedStream:
+        """Let windows fire when a trigger says so."""
+        return self._with(trigger=_checked(trigger, Trigger, "trigger"))
+
+    def evictor(self, evictor: Evictor) -> WindowedStream:
+        """Remove elements before or after a window fires; windows then keep all elements."""
+        return self._with(evictor=_checked(evictor, Evictor, "evictor"))
+
+    def allowed_lateness(self, time_ms: int | Duration) -> WindowedStream:
+        """Let windows take elements for so long after their end; each fires its window again."""
+        given = Duration(time_ms) if type(time_ms) is int else time_ms
+        return self._with(lateness_ms=as_milliseconds(given, "allowed_lateness"))
+
+    def side_output_late_data(self, output_tag: OutputTag) -> WindowedStream:
+        """Send elements that are too late for all their windows to a side output."""
+        return self._with(late=_checked(output_tag, OutputTag, "side_output_late_data"))
+
+    def reduce(
+        self,
+        reduce_function: ReduceFunction | Callable[[Any, Any], Any],
+        window_function: WindowFunction | ProcessWindowFunction | None = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Combine the elements of a window; it keeps no more than their combination.
+
+        Args:
+            reduce_function: Combines two elements into one.
+            window_function: Gets the combination; without it, that is what comes out.
+            output_type: Of what the window function gives.
+        """
+        function = as_function(reduce_function, ReduceFunction, "reduce")
+        folding = Folding(self._keyed.type, reduce=function)
+        return self._apply(folding, window_function, output_type, self._keyed.type, reduce_function)
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction,
+        window_function: WindowFunction | ProcessWindowFunction | None = None,
+        accumulator_type: Any = None,
+        output_type: Any = None,
+    ) -> DataStream:
+        """Aggregate the elements of a window; it keeps no more than their accumulator.
+
+        Args:
+            aggregate_function: Folds elements into an accumulator; its `merge` is for sessions.
+            window_function: Gets the result; without it, that is what comes out.
+            accumulator_type: Type of the accumulator, which is what is stored.
+            output_type: Type of the result, or of what the window function gives.
+        """
+        if not isinstance(aggregate_function, AggregateFunction):
+            raise PlanError(
+                f"aggregate takes an AggregateFunction, got {type(aggregate_function).__name__}"
+            )
+        if accumulator_type is None:
+            accumulator_type = returned_type(aggregate_function.create_accumulator)
+        if accumulator_type is None or accumulator_type is Any:
+            raise PlanError("aggregate needs accumulator_type: the type of what is stored")
+        folding = Folding(as_type(accumulator_type), aggregate=aggregate_function)
+        if output_type is None and window_function is None:
+            output_type = returned_type(aggregate_function.get_result)
+        return self._apply(folding, window_function, output_type, None, aggregate_function)
+
+    def process(
+        self, process_window_function: ProcessWindowFunction, output_type: Any = None
+    ) -> DataStream:
+        """Give all elements of a window to a function."""
+        given = process_window_function
+        function = _checked(given, ProcessWindowFunction, "process")
+        return self._apply(None, function, output_type, None, function)
+
+    def apply(self, window_function: WindowFunction, output_type: Any = None) -> DataStream:
+        """Give all elements of a window to a function."""
+        function = _checked(window_function, WindowFunction, "apply")
+        return self._apply(None, function, output_type, None, function)
+
+    def _with(self, **changes: Any) -> WindowedStream:
+        changed = WindowedStream(self._keyed, self._plan.assigner)
+        changed._plan = replace(self._plan, **changes)
+        return changed
+
+    def _apply(
+        self,
+        folding: Folding | None,
+        function: Any,
+        output_type: Any,
+        default: TypeInfo | None,
+        named_after: Any,
+    ) -> DataStream:
+        if function is not None:
+            _checked(function, (WindowFunction, ProcessWindowFunction), "window_function")
+            default = None
+        if output_type is None and default is None:
+            raise PlanError("windows need output_type: the type of what comes out of them")
+        if folding is not None and self._plan.evictor is not None:
+            raise PlanError(
+                "an evictor needs all elements of a window, so reduce and aggregate cannot be "
+                "used with it; use process or apply"
+            )
+        plan = replace(self._plan, folding=folding, function=function)
+        type_ = default if output_type is None else as_type(output_type)
+        assert type_ is not None
+        keyed = self._keyed
+        stream = keyed._add(
+            NodeKind.KEYED_PROCESS, named_after, WindowOperator(plan), type_, keyed._key
+        )
+        return stream.name(name_of(named_after))
+
+
+def _checked(given: Any, wanted: Any, method: str) -> Any:
+    if isinstance(given, type):
+        raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
+    if not isinstance(given, wanted):
+        names = wanted if isinstance(wanted, tuple) else (wanted,)
+        expected = " or a ".join(each.__name__ for each in names)
+        raise PlanError(f"{method} takes a {expected}, got {type(given).__name__}")
+    return given
