@@ -13,9 +13,9 @@ from turnback import (
     Duration,
     FileSink,
     KeyedProcessFunction,
+    MapStateDescriptor,
     Row,
     StreamExecutionEnvironment,
-    ValueStateDescriptor,
     WatermarkStrategy,
 )
 
@@ -23,16 +23,18 @@ SILENCE_MS = 10 * 60 * 1000
 
 
 class Silence(KeyedProcessFunction):
-    last = ValueStateDescriptor("last", int)
+    times = MapStateDescriptor("times", int, bool)
 
     def process_element(self, value: Row, ctx: Any) -> None:
-        last = max(self.last.value() or 0, ctx.timestamp())
-        self.last.update(last)
-        ctx.timer_service().register_event_time_timer(last + SILENCE_MS)
+        self.times[ctx.timestamp()] = True
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + SILENCE_MS)
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Row]:
-        if timestamp == self.last.value() + SILENCE_MS:  # nothing has come since
-            yield Row(ctx.get_current_key(), self.last.value())
+        since = timestamp - SILENCE_MS
+        del self.times[since]
+        # Readings may be ahead of event time: those after this moment do not count.
+        if not any(at <= timestamp for at in self.times):
+            yield Row(ctx.get_current_key(), since)
 
 
 def build(env: StreamExecutionEnvironment, readings: str, alerts: str) -> None:

@@ -48,15 +48,12 @@ def test_it_is_not_written_twice(cache: Path) -> None:
     assert archive.stat().st_ino == before
 
 
-@pytest.mark.parametrize("damage", ["cut off", "overwritten"])
-def test_a_session_starts_with_a_damaged_archive(cache: Path, tmp_path: Path, damage: str) -> None:
+def test_a_session_starts_with_half_an_archive(cache: Path, tmp_path: Path) -> None:
     (archive,) = _archives(cache)
     data = archive.read_bytes()
-    half = len(data) // 2
-    damaged = {"cut off": data[:half], "overwritten": b"\xff" * half + data[half:]}
     place = tmp_path / "turnback" / "classes" / archive.name
     place.parent.mkdir(parents=True)
-    place.write_bytes(damaged[damage])
+    place.write_bytes(data[: len(data) // 2])
     place.chmod(0o444)
     assert _session(tmp_path) == ["not archived", "3"]
 
