@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from engine import test_aggregations as aggregations
+from engine import test_evolution as evolution
 from engine import test_golden as golden
 from engine import test_keyed_state as keyed_state
 from engine import test_restores as restores
@@ -18,6 +19,7 @@ from engine import test_savepoints as savepoints
 from engine.test_changes import test_rescaled_twice_with_the_backend_changed_in_between
 from engine.test_checkpoints import test_any_of_them_can_be_started_from
 from engine.test_damage import counted_once, test_files_that_are_missing_or_swapped
+from engine.test_evolution import before
 from engine.test_keyed_batches import test_two_key_columns_over_several_epochs
 from engine.test_levels import test_several_sources_and_parallelism_of_single_operators
 from engine.test_local_caches import (
@@ -28,7 +30,7 @@ from engine.test_losing_tasks import (
     test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run,
 )
 from engine.test_restarts import fed, test_the_job_goes_on_from_the_last_checkpoint
-from engine.test_restores import before, saved
+from engine.test_restores import saved
 from engine.test_sources import (
     test_a_bounded_job_goes_on_with_new_files_only,
     test_a_list_is_read_once_and_goes_on_where_it_was,
@@ -89,7 +91,7 @@ def test_a_restore_with_more_parallelism(jobs: Jobs, saved: Path) -> None:
 
 
 def test_a_migration(jobs: Jobs, before: Path) -> None:
-    restores.test_state_evolves(jobs, before, restores.InOpen, "savepoint")
+    evolution.test_state_evolves(jobs, before, evolution.InOpen, "savepoint")
 
 
 def test_a_native_savepoint(jobs: Jobs) -> None:

@@ -105,15 +105,21 @@ def run_tasks(spark: SparkSession, description: str, tasks: Sequence[Task[T_co]]
     return [results[number] for number in range(len(tasks))]
 
 
+_have_workers: set[str] = set()
+"""Applications of Spark whose workers were started ahead."""
+
+
 def start_workers(spark: SparkSession) -> None:
     """Let Spark start its Python workers, and load what epochs need, beside all else.
 
     Otherwise the first epoch, or the first task, waits for that. On a cluster executors come later
-    and nobody waits for workers there, so this is for a master on this machine.
+    and nobody waits for workers there, so this is for a master on this machine, once.
     """
     context = spark.sparkContext
-    if not (context.master or "").startswith("local"):
+    application = context.applicationId
+    if application in _have_workers or not (context.master or "").startswith("local"):
         return
+    _have_workers.add(application)
 
     def run() -> None:
         try:
