@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from job_support import Jobs
+from job_support import Jobs, eventually
 from turnback import (
     CollectSink,
     DiscardSink,
@@ -84,6 +84,18 @@ def test_a_timer_by_the_clock_fires_without_input(tmp_path: Path) -> None:
         epochs = len(job.report.epochs)
         time.sleep(0.5)
         assert len(job.report.epochs) == epochs, "what waits causes no epochs"
+
+
+def test_a_paused_job_can_be_stopped_while_a_timer_is_due(tmp_path: Path) -> None:
+    with JobHarness(by_the_clock, tmp_path) as job:
+        job.push("s", ("a", 200))
+        attempt = job._running().client._runner.attempt
+        assert attempt is not None
+        attempt.pause()
+        time.sleep(0.5)
+        job.close()
+        attempt.resume()
+        assert job.output("out") == []
 
 
 def test_an_overdue_timer_fires_after_a_restart(tmp_path: Path) -> None:
@@ -267,3 +279,17 @@ def test_files_in_epochs_of_any_size(jobs: Jobs, files: int | None) -> None:
     assert len(report.epochs) == {1: 5, 2: 3, None: 2}[files], "the last one ends event time"
     by_key = sorted(map(tuple, sink.results), key=lambda row: row[0])
     assert by_key == TOLD
+
+
+def test_a_timer_by_the_clock_and_a_drain(jobs: Jobs) -> None:
+    """The same on Spark: an epoch without input runs beside the query."""
+    jobs.feed("s", {"k": "a", "at": 300}, {"k": "b", "at": 600_000})
+    env = jobs.env()
+    sink = CollectSink()
+    stream = jobs.files(env, "s", SCHEMA)
+    stream.key_by("k").process(Later(), SCHEMA).uid("later").sink_to(sink).uid("out")
+    client = jobs.start(env)
+    eventually(lambda: len(sink.results) == 1)
+    client.stop_with_savepoint(True, str(jobs.directory / "drained")).result()
+    client.result(60)
+    assert [row.k for row in sink.results] == ["a"], "the clock has no end"

@@ -38,7 +38,10 @@ from engine.test_sources import (
     test_many_files_over_many_epochs_and_two_runs,
 )
 from engine.test_streams import test_map_batches, test_types_of_what_comes_out
-from engine.test_timers import test_files_in_epochs_of_any_size
+from engine.test_timers import (
+    test_a_timer_by_the_clock_and_a_drain,
+    test_files_in_epochs_of_any_size,
+)
 from engine.test_upgrades import test_an_upgrade_that_fails_once_is_matched_again
 from job_support import Jobs, counted
 from turnback.config.savepoints import SavepointFormat
@@ -53,6 +56,7 @@ __all__ = [
     "test_a_copy_of_a_running_job_on_its_machine_disturbs_neither",
     "test_a_list_is_read_once_and_goes_on_where_it_was",
     "test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run",
+    "test_a_timer_by_the_clock_and_a_drain",
     "test_an_unbounded_job_takes_files_as_they_come",
     "test_an_upgrade_that_fails_once_is_matched_again",
     "test_any_of_them_can_be_started_from",

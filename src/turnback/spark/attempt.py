@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.retention import PinnedCheckpoint
@@ -17,6 +18,7 @@ from turnback.spark.job import EpochStats
 
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 0.2
+_SHORT_S = 0.01
 
 
 class Attempt:
@@ -121,34 +123,54 @@ class Attempt:
     def drain(self) -> None:
         """Let event time run to its end, while the attempt is paused."""
         if self._epochs.time.has_end:
-            self._epochs.run(self._query.empty_input(), ended=True)
+            with self._failing():
+                self._epochs.run(self._query.empty_input(), ended=True)
 
     def _patience(self) -> float:
         """How long to wait before looking whether time alone gives a reason for an epoch."""
-        return min(_WAIT_S, self._epochs.time.due_in_s())
+        return max(_SHORT_S, min(_WAIT_S, self._epochs.time.due_in_s()))
 
     def _run_if_due(self) -> None:
-        if not self._wake.is_set() and not self._epochs.time.due_in_s():
+        if not self._epochs.time.due_in_s():
             self._run_without_input()
 
     def _run_without_input(self, *, ended: bool = False) -> None:
-        with self._gate:
-            due = ended or not self._epochs.time.due_in_s()  # an epoch may have run meanwhile
-            if due and not self._wake.is_set():
-                self._epochs.run(self._query.empty_input(), ended=ended)
+        with self._turn() as is_mine:
+            if is_mine and (ended or not self._epochs.time.due_in_s()):
+                with self._failing():
+                    self._epochs.run(self._query.empty_input(), ended=ended)
 
     def _on_input(self, input: EpochInput) -> None:
+        with self._turn() as is_mine:
+            if is_mine:
+                try:
+                    with self._failing():
+                        self._epochs.run(input)
+                except Exception as e:
+                    if self._failure is e:
+                        raise
+                    # Stopped; an exception now makes Spark print a page.
+                    _LOG.debug("an epoch was ended by stopping the job: %s", e)
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        """Wait until an epoch may run; gives False if none may any more."""
         while not self._gate.acquire(timeout=_WAIT_S):
             if self._wake.is_set():  # an attempt that is paused can fail or be ended, too
+                yield False
                 return
         try:
-            if not self._wake.is_set():
-                self._epochs.run(input)
-        except Exception as e:
-            if self._wake.is_set():  # stopped; an exception now makes Spark print a page
-                _LOG.debug("an epoch was ended by stopping the job: %s", e)
-                return
-            self._failure = self._failure or e
-            raise
+            yield not self._wake.is_set()
         finally:
             self._gate.release()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Fail the attempt with an epoch, unless it was stopped meanwhile."""
+        try:
+            yield
+        except Exception as e:
+            if not self._wake.is_set():
+                self._failure = self._failure or e
+                self._wake.set()
+            raise
