@@ -85,7 +85,8 @@ class LocalEngine:
             ]
             for each in self.plan.sources
         }
-        now = self.time.begin({}, ended=ended)
+        places = range(sum(map(len, batches.values())))
+        now = self.time.begin(dict(zip(places, places, strict=True)), ended=ended)
         orders = [self._order(program.level.index, now) for program in self.levels.programs]
         barriers = self.levels.run(batches, orders)
         tasks = sum(map(len, batches.values()))

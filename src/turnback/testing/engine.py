@@ -223,7 +223,7 @@ class LocalEpochInput:
         return sum(map(len, self.batches.values()))
 
     def file_order(self) -> dict[int, int]:
-        return {}  # tasks have the numbers of their batches
+        return {number: number for number in range(self.source_tasks())}  # a batch is a file
 
     def positions(self) -> Sources | None:
         self.is_confirmed = True

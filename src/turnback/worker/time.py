@@ -130,7 +130,8 @@ class TaskTime:
 
     def enter(self, file: int, block: int) -> None:
         """Go to the part of the source from which the next elements come."""
-        self._at = (self.epoch.files.get(file, file), block)
+        place = self.epoch.files.get(file)
+        self._at = (0, 0) if place is None else (place, block)
 
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
