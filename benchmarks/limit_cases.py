@@ -8,32 +8,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
 
-from benchmarks import records
 from benchmarks.engines import spark_session
 from benchmarks.job_memory import JobMemory
+from benchmarks.limit_trial import Case, LimitTrial
 from benchmarks.result import check
 from benchmarks.saved import directory_bytes
-from benchmarks.workload import PARALLELISM
 from turnback import (
-    CollectSink,
     DataStream,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     Row,
     RuntimeContext,
-    StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
 )
@@ -43,62 +36,11 @@ KEYS = 100
 COUNTED = "k string, n bigint"
 
 
-@dataclass
-class Trial:
-    """One case at one size: runs its job, and notes what that costs."""
-
-    spark: SparkSession
-    place: Path
-    backend: str
-    first_s: float = 0.0
-    epoch_s: float = 0.0
-    restore_s: float = 0.0
-    max_parallelism: int | None = None
-    _files: int = field(default=0, repr=False)
-    _runs: int = field(default=0, repr=False)
-
-    def feed(self, rows: pa.Table) -> None:
-        """Add a file, which becomes an epoch."""
-        (self.place / "in").mkdir(parents=True, exist_ok=True)
-        path = self.place / "in" / f"{self._files:04d}.parquet"
-        records.write_parquet(path, rows, self._files)
-        self._files += 1
-
-    def run(self, schema: str, build: Callable[[DataStream], DataStream]) -> list[Row]:
-        """Process what is new; each further run has empty local stores, and so has to restore."""
-        local = self.place / f"local-{self._runs}"
-        env = StreamExecutionEnvironment.get_execution_environment(
-            {"state.backend.local-dir": str(local)}, spark=self.spark, root=self.place / "jobs"
-        )
-        env.set_parallelism(PARALLELISM).set_state_backend(self.backend)
-        if self.max_parallelism is not None:
-            env.set_max_parallelism(self.max_parallelism)
-        env.enable_checkpointing("10 ms")
-        files = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        events = env.from_dataframe(files.parquet(str(self.place / "in")), uid="events")
-        sink = CollectSink()
-        build(events).sink_to(sink).uid("out")
-        started = time.monotonic()
-        report = env.execute("limit", bounded=True)
-        seconds = [epoch.seconds for epoch in report.epochs]
-        if self._runs:
-            self.restore_s = time.monotonic() - started
-        else:
-            self.first_s = time.monotonic() - started - sum(seconds[1:])
-            self.epoch_s = median(seconds[1:])
-        self._runs += 1
-        return list(sink.results)
-
-
-Case = Callable[[Trial, int], None]
-"""Runs a trial of some size; raises `WrongAnswerError` if the answer is wrong."""
-
-
 def _keys(epoch: int) -> pa.Table:
     return pa.table({"k": [f"key-{i}" for i in range(KEYS)], "n": [epoch] * KEYS})
 
 
-def _counts(trial: Trial, build: Callable[[DataStream], DataStream], first: int) -> None:
+def _counts(trial: LimitTrial, build: Callable[[DataStream], DataStream], first: int) -> None:
     """Every key once an epoch; what comes out must be `first` in the first epoch, then one more."""
     for epoch in range(EPOCHS):
         trial.feed(_keys(epoch))
@@ -109,7 +51,7 @@ def _counts(trial: Trial, build: Callable[[DataStream], DataStream], first: int)
     check("counts", sorted(map(tuple, found)), sorted(expected))
 
 
-def operators(trial: Trial, size: int) -> None:
+def operators(trial: LimitTrial, size: int) -> None:
     """Functions one after the other in one level."""
 
     def build(events: DataStream) -> DataStream:
@@ -134,7 +76,7 @@ class Count(KeyedProcessFunction):
         yield Row(value.k, n + self.number)
 
 
-def levels(trial: Trial, size: int) -> None:
+def levels(trial: LimitTrial, size: int) -> None:
     """Keyed functions one after the other, each behind a shuffle of its own."""
 
     def build(events: DataStream) -> DataStream:
@@ -164,12 +106,12 @@ class ManyStates(KeyedProcessFunction):
         yield Row(value.k, counts.pop() if len(counts) == 1 else -1)
 
 
-def states(trial: Trial, size: int) -> None:
+def states(trial: LimitTrial, size: int) -> None:
     """States in one function, all of them read and written for every element."""
     _counts(trial, lambda events: _many_states(events, size, 0), 1)
 
 
-def states_of_functions(trial: Trial, size: int) -> None:
+def states_of_functions(trial: LimitTrial, size: int) -> None:
     """The same number of states, in functions of 10 side by side."""
 
     def build(events: DataStream) -> DataStream:
@@ -199,7 +141,7 @@ def _many_states(events: DataStream, size: int, number: int) -> DataStream:
     return events.key_by("k").process(ManyStates(size), COUNTED).uid(f"many-{number}")
 
 
-def key_groups(trial: Trial, size: int) -> None:
+def key_groups(trial: LimitTrial, size: int) -> None:
     """Key groups of a keyed function."""
     trial.max_parallelism = size
     _counts(trial, lambda events: events.key_by("k").process(Count(0), COUNTED).uid("count"), 1)
@@ -238,7 +180,7 @@ class Entries(KeyedProcessFunction):
         yield Row(str(sum(found)), len(found))
 
 
-def _one_key(trial: Trial, size: int, function: KeyedProcessFunction) -> None:
+def _one_key(trial: LimitTrial, size: int, function: KeyedProcessFunction) -> None:
     """Half of what one key holds in two epochs one by one, the rest in two at once; then read."""
 
     def build(events: DataStream) -> DataStream:
@@ -254,12 +196,12 @@ def _one_key(trial: Trial, size: int, function: KeyedProcessFunction) -> None:
     check("their sum", int(read.k), 4 * sum(range(quarter)))
 
 
-def list_elements(trial: Trial, size: int) -> None:
+def list_elements(trial: LimitTrial, size: int) -> None:
     """Elements in the list of one key."""
     _one_key(trial, size, Elements())
 
 
-def map_entries(trial: Trial, size: int) -> None:
+def map_entries(trial: LimitTrial, size: int) -> None:
     """Entries in the map of one key."""
     _one_key(trial, size, Entries())
 
@@ -285,7 +227,7 @@ class LargeValues(KeyedProcessFunction):
         yield Row(value.k, value.n)
 
 
-def values(trial: Trial, size: int) -> None:
+def values(trial: LimitTrial, size: int) -> None:
     """Bytes in one value; 8 keys have one each."""
 
     def build(events: DataStream) -> DataStream:
@@ -312,7 +254,7 @@ class Checksum(KeyedProcessFunction):
         yield Row(value.k, zlib.crc32(value.data))
 
 
-def large_records(trial: Trial, size: int) -> None:
+def large_records(trial: LimitTrial, size: int) -> None:
     """Bytes in one element, 40 of them in an epoch: from the source through a shuffle."""
     # Spark's Parquet reader decodes so many rows at once, 4,096 by default, in the JVM's heap.
     trial.spark.conf.set("spark.sql.parquet.columnarReaderBatchSize", "2")
@@ -322,7 +264,7 @@ def large_records(trial: Trial, size: int) -> None:
     _checksums(trial, "k string, data binary", table, data, lambda events: events)
 
 
-def large_output(trial: Trial, size: int) -> None:
+def large_output(trial: LimitTrial, size: int) -> None:
     """Bytes in one element, 40 of them made in one epoch from small ones, through a shuffle."""
     table = pa.table({"k": [f"key-{i % 4}" for i in range(LARGE_ROWS)]})
 
@@ -336,7 +278,7 @@ def large_output(trial: Trial, size: int) -> None:
 
 
 def _checksums(
-    trial: Trial,
+    trial: LimitTrial,
     schema: str,
     table: pa.Table,
     data: list[bytes],
@@ -352,7 +294,7 @@ def _checksums(
     check("checksums", sorted(map(tuple, rows)), sorted(expected))
 
 
-def key_bytes(trial: Trial, size: int) -> None:
+def key_bytes(trial: LimitTrial, size: int) -> None:
     """Bytes in one key; 100 keys."""
     keys = [f"{i}-" + "x" * size for i in range(KEYS)]
     for epoch in range(EPOCHS):
@@ -369,7 +311,7 @@ def key_bytes(trial: Trial, size: int) -> None:
     check("counts", sorted(map(tuple, rows)), sorted(expected))
 
 
-def columns(trial: Trial, size: int) -> None:
+def columns(trial: LimitTrial, size: int) -> None:
     """Columns of the rows that are shuffled; all of them are read, and given on."""
     names = [f"c{i}" for i in range(size)]
     schema = "k string, " + ", ".join(f"{name} bigint" for name in names)
@@ -429,7 +371,7 @@ def main() -> None:
     parser.add_argument("--backend", default="rocksdb")
     parser.add_argument("--scratch", type=Path, required=True)
     given = parser.parse_args()
-    trial = Trial(spark_session.start("limits", given.scratch), given.scratch, given.backend)
+    trial = LimitTrial(spark_session.start("limits", given.scratch), given.scratch, given.backend)
     with JobMemory() as memory:
         CASES[given.name][0](trial, given.size)
     found = {

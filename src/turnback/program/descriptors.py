@@ -207,7 +207,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         self._declare(options, name, value_type, key_type)
 
 
-class TimelineDescriptor(StateDescriptor):
+class WaitingStateDescriptor(StateDescriptor):
     """A map per key from times to values, which the store sorts by time; for Turnback's own use.
 
     Args:
@@ -215,7 +215,7 @@ class TimelineDescriptor(StateDescriptor):
         type: Type of the values.
     """
 
-    kind = "timeline"
+    kind = "waiting"
 
     def __init__(self, name: str, type: Any) -> None:
         self._declare({}, name, type, "bigint")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from turnback.program.descriptors import TimelineDescriptor
+from turnback.program.descriptors import WaitingStateDescriptor
 from turnback.program.functions import KeyedProcessFunction
 from turnback.program.plan import Operator
 from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
@@ -21,16 +21,16 @@ def has_timers(function: Any) -> bool:
     return own is not KeyedProcessFunction.on_timer
 
 
-def timer_states(operator: Operator) -> dict[str, TimelineDescriptor]:
+def timer_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
     """The states that an operator has for its timers, by name."""
     if not has_timers(operator.function):
         return {}
     states = [
-        TimelineDescriptor(EVENT_TIMERS, Types.BOOLEAN()),
-        TimelineDescriptor(PROCESSING_TIMERS, Types.BOOLEAN()),
+        WaitingStateDescriptor(EVENT_TIMERS, Types.BOOLEAN()),
+        WaitingStateDescriptor(PROCESSING_TIMERS, Types.BOOLEAN()),
     ]
     if "" not in operator.strategies and len(operator.strategies) > 1:
         assert operator.input_type is not None
         waiting = RowTypeInfo(("time", "element"), (Types.LONG(), operator.input_type))
-        states.append(TimelineDescriptor(AHEAD, ListTypeInfo(waiting)))
+        states.append(WaitingStateDescriptor(AHEAD, ListTypeInfo(waiting)))
     return {state.name: state for state in states}

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
-from turnback.state.schema import SINGLE_KINDS, TIMELINE, StateSchema
+from turnback.state.schema import SINGLE_KINDS, WAITING, StateSchema
 from turnback.types.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
@@ -128,7 +128,7 @@ def _type_text(what: object) -> str:
     if isinstance(what, list):
         return ", ".join(map(_type_text, what))
     return str(
-        what if what in ("value", "list", "map", TIMELINE, None) else type_from_descriptor(what)
+        what if what in ("value", "list", "map", WAITING, None) else type_from_descriptor(what)
     )
 
 

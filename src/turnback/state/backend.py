@@ -10,7 +10,6 @@ from turnback.state.collections import ListState, MapState
 from turnback.state.delta import DeltaBuilder
 from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
 from turnback.state.stores import LocalStore
-from turnback.state.timeline import Timeline
 from turnback.state.values import (
     AggregatingState,
     CacheFormat,
@@ -20,11 +19,12 @@ from turnback.state.values import (
     SingleState,
     ValueState,
 )
+from turnback.state.waiting import WaitingState
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo
 
-Handle = SingleState | ListState[Any] | MapState[Any, Any] | Timeline
+Handle = SingleState | ListState[Any] | MapState[Any, Any] | WaitingState
 
 
 class KeyedStateBackend(KeyContext):
@@ -87,8 +87,8 @@ class KeyedStateBackend(KeyContext):
                 return ListState(self, schema, serializer)
             case "map":
                 return MapState(self, schema, serializer, sub_codec(descriptor.key_type))
-            case "timeline":
-                return Timeline(self, schema, serializer)
+            case "waiting":
+                return WaitingState(self, schema, serializer)
             case "reducing":
                 return ReducingState(self, schema, serializer, descriptor.reduce_function)
             case "aggregating":

@@ -21,7 +21,7 @@ from turnback.state.schema import (
     LENGTHS,
     LONGEST,
     SINGLE_KINDS,
-    TIMELINE,
+    WAITING,
     StateSchema,
     component,
     decode_time,
@@ -50,7 +50,7 @@ class Applier:
         self._first, self._last = first_group, last_group
         self._prefixes = [state_prefix(*schema.id) for schema in stored]
         self._single = [schema.kind in SINGLE_KINDS for schema in stored]
-        self._timelines = {i for i, schema in enumerate(stored) if schema.kind == TIMELINE}
+        self._waiting = {i for i, schema in enumerate(stored) if schema.kind == WAITING}
         self._wanted = [i for i, schema in enumerate(stored) if schema.id in by_id]
         for i in self._wanted:
             check_compatible(stored[i], by_id[stored[i].id])
@@ -69,13 +69,13 @@ class Applier:
                 for s, g, k in zip(states, groups, keys, strict=True)
             ]
             return Changes([], where, values)
-        timelines = self._timelines
+        waiting = self._waiting
         changes = Changes([], [], [])
         clear, put_key = changes.clears.append, changes.keys.append
         put_value = changes.values.append
         for s, g, key, sub, value in zip(states, groups, keys, subs, values, strict=True):
             where = prefixes[s] + GROUPS[g] + component(key)
-            if s in timelines:
+            if s in waiting:
                 where = prefixes[s] + time_component(decode_time(sub)) + where[8:]
             elif sub is not None:
                 where += component(sub)

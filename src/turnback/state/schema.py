@@ -3,8 +3,8 @@
 Store key: 8 bytes of state id, 2 bytes of key group, component of the key, and for lists and maps
 component of the list position or map key. A component is prefix-free, so everything of one key
 lies together under one prefix. Long components are replaced by their hash, and the value is
-wrapped in the full bytes. In a timeline 8 bytes of time come before the key group, so all entries
-of a store lie in the order of their times.
+wrapped in the full bytes. In waiting state 8 bytes of time come before the key group, so all its
+entries lie in the order of their times.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from turnback.program.descriptors import StateDescriptor
     from turnback.types.keys import KeyCodec
 
-TIMELINE = "timeline"
-"""The kind of timers: a map per key from times, whose entries the local store sorts by time."""
-KINDS = ("value", "list", "map", "reducing", "aggregating", TIMELINE)
-MAP_KINDS = frozenset({"map", TIMELINE})
+WAITING = "waiting"
+"""What waits for its time: a map per key from times, whose entries the store sorts by time."""
+KINDS = ("value", "list", "map", "reducing", "aggregating", WAITING)
+MAP_KINDS = frozenset({"map", WAITING})
 SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
 
 
@@ -58,7 +58,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         kind: One of `KINDS`.
         value: Descriptor of the type of values, list elements or accumulators.
-        sub: Descriptor of the type of a map's keys or of a timeline's times, else None.
+        sub: Descriptor of the type of a map's keys or of the times of waiting state, else None.
     """
 
     uid: str

@@ -14,7 +14,7 @@ from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain, TimestampAssig
 from turnback.program.timers import AHEAD, EVENT_TIMERS, PROCESSING_TIMERS, timer_states
 from turnback.program.window_operator import Emissions
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.timeline import Timeline
+from turnback.state.waiting import WaitingState
 from turnback.types.columns import Batch, stream_columns
 from turnback.worker.message import user_error
 from turnback.worker.output import Collected
@@ -86,7 +86,11 @@ class TimerContext(KeyedContext):
     __slots__ = ("_clock", "_domain", "_event", "_processing", "watermark")
 
     def __init__(
-        self, backend: KeyedStateBackend, time: TaskTime, event: Timeline, processing: Timeline
+        self,
+        backend: KeyedStateBackend,
+        time: TaskTime,
+        event: WaitingState,
+        processing: WaitingState,
     ) -> None:
         super().__init__(backend, self)
         self.watermark = MIN_TIME
@@ -154,9 +158,9 @@ class TimerRunner(KeyedRunner):
         self._time = time
         self._has_event_time = "" not in operator.strategies
         states = {name: backend.register(d) for name, d in timer_states(operator).items()}
-        self._event: Timeline = states[EVENT_TIMERS]
-        self._processing: Timeline = states[PROCESSING_TIMERS]
-        self._ahead: Timeline | None = states.get(AHEAD)
+        self._event: WaitingState = states[EVENT_TIMERS]
+        self._processing: WaitingState = states[PROCESSING_TIMERS]
+        self._ahead: WaitingState | None = states.get(AHEAD)
         self.context = TimerContext(backend, time, self._event, self._processing)
         self._gathered: list[Batch] = []
 

@@ -28,7 +28,7 @@ Entry = tuple[int, Any, Any]
 """A time, a key, and the value that the key has at that time."""
 
 
-class Timeline(KeyedState):
+class WaitingState(KeyedState):
     """At most one value per key and time; the earliest of all keys are found without a search.
 
     What waits costs nothing: only entries that are due are read.
