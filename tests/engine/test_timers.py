@@ -21,7 +21,7 @@ from turnback import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from turnback.core.errors import JobFailedError, PlanError
+from turnback.core.errors import CheckpointError, JobFailedError, PlanError
 from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, at bigint"
@@ -146,6 +146,19 @@ def test_event_time_ends_with_a_drain(tmp_path: Path) -> None:
         client.stop_with_savepoint(True, str(tmp_path / "drained")).result()
     assert sorted(map(tuple, job.output("out"))) == [("a", 11), ("b", 15)]
     assert Savepoint.load(tmp_path / "drained").drained
+
+
+def test_a_drain_that_cannot_be_saved_leaves_event_time_alone(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "file").write_text("of somebody else")
+    with JobHarness(by_event_time, tmp_path) as job:
+        job.push("s", ("a", 1))
+        with pytest.raises(CheckpointError, match="not empty"):
+            job._running().client.stop_with_savepoint(True, str(taken)).result()
+        assert output(job) == []
+        job.push("s", ("b", 50))
+        assert output(job) == [("a", 11)]
 
 
 def test_a_user_error_in_on_timer_names_the_timer(tmp_path: Path) -> None:

@@ -173,6 +173,16 @@ class JobSavepoints:
         self._catalog = SavepointCatalog(context.directory.storage)
         self._exporter = Exporter(context.engine, self._storage)
 
+    def check(self, request: Request) -> None:
+        """Refuse a savepoint that could not even be begun, before anything is done for it.
+
+        Raises:
+            ConfigurationError: There is no directory for it, or it is not empty.
+        """
+        directory = self._directory(request)
+        if directory.begin(request.id) is None:
+            directory.abandon()
+
     def take(self, request: Request, manifest: Manifest, origin: Origin | None) -> SavepointEntry:
         """Write a checkpoint out as the savepoint that was requested, see `Exporter.export`.
 
@@ -212,9 +222,7 @@ class JobSavepoints:
         self, request: Request, manifest: Manifest, origin: Origin | None, on_progress: OnProgress
     ) -> SavepointEntry:
         """Write a savepoint, unless it is complete, and record it."""
-        directory = SavepointDirectory(
-            storage_of(StorageRef(self._target(request), self._storage.options))
-        )
+        directory = self._directory(request)
         metadata = directory.begin(request.id)
         if metadata is None:  # else a driver has written it and died before it recorded it
             try:
@@ -245,6 +253,10 @@ class JobSavepoints:
         )
         self._catalog.add(entry)
         return entry
+
+    def _directory(self, request: Request) -> SavepointDirectory:
+        options = self._storage.options
+        return SavepointDirectory(storage_of(StorageRef(self._target(request), options)))
 
     def _target(self, request: Request) -> str:
         if request.target is not None:

@@ -284,6 +284,8 @@ class RequestService:
         with ExitStack() as stack:
             manifest = self._shutdown.decided_checkpoint(request)
             if manifest is None:
+                if request.drain:  # windows that have fired early cannot be taken back
+                    self._savepoints.check(request)
                 manifest = stack.enter_context(self._decide(request)).manifest
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
