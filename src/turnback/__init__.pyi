@@ -1,5 +1,7 @@
+from .api.async_stream import AsyncDataStream
 from .api.checkpoint_config import CheckpointConfig
 from .api.client import JobClient
+from .api.collected import CloseableIterator
 from .api.environment import StreamExecutionEnvironment
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
@@ -26,6 +28,7 @@ from .program.aggregates import (
     sum_of,
     variance_of,
 )
+from .program.async_io import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
 from .program.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -94,10 +97,15 @@ __all__ = [
     "Aggregate",
     "AggregateFunction",
     "AggregatingStateDescriptor",
+    "AsyncDataStream",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "CheckpointConfig",
     "CheckpointStorage",
     "CheckpointingMode",
     "ClaimMode",
+    "CloseableIterator",
     "CollectSink",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",

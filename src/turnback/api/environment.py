@@ -12,31 +12,33 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.launched import ProgramPlanned, launched, program_name, set_up_logging
+from turnback.api.job_spec import job_spec
+from turnback.api.launched import (
+    ProgramPlanned,
+    collecting_name,
+    launched,
+    program_name,
+    set_up_logging,
+)
 from turnback.api.stream import DataStream
-from turnback.config.checkpointing import CheckpointingMode, CheckpointSettings, CheckpointStorage
+from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import (
     DEFAULT,
     Configuration,
     ConfigurationEditor,
-    job_root,
     spark_options,
-    state_backend,
-    storage_options,
 )
 from turnback.config.options import backend_name, from_storage_options
-from turnback.config.restart import RestartStrategyConfiguration, choose_restart
-from turnback.config.savepoints import SavepointSettings
+from turnback.config.restart import RestartStrategyConfiguration
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
 from turnback.job.run import LaunchMode
-from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.plan import Plan
 from turnback.program.planner import plan
 from turnback.snapshot.matching import Allowed, Renames
-from turnback.spark.job import ClaimMode, JobReport, JobSpec
+from turnback.spark.job import ClaimMode, JobReport
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import TypeInfo
 
@@ -88,7 +90,7 @@ class StreamExecutionEnvironment:
         self._editor = ConfigurationEditor(Configuration.load(configuration, command_line))
         if root is not None:
             self._editor.set({"state.checkpoints.dir": path_text("root", root)})
-        self._graph = StreamGraph()
+        self._graph = StreamGraph(self)
         self._executed: str | None = None
         keys = ("log.level", "log.format")
         if self._launched is not None or {*map(self.configuration.origin, keys)} != {DEFAULT}:
@@ -298,6 +300,10 @@ class StreamExecutionEnvironment:
         """
         return self.execute_async(job_name, **options).result()
 
+    def execute_anew(self) -> JobClient:
+        """Start a job that is not to be found again: it starts empty every time."""
+        return self.execute_async(collecting_name(self._launched), fresh=True)
+
     def execute_async(
         self,
         job_name: str | None = None,
@@ -368,26 +374,3 @@ class StreamExecutionEnvironment:
         self._graph.clear()
         self._executed = spec.name
         return client
-
-
-def job_spec(name: str, configuration: Configuration) -> JobSpec:
-    """How a job is run by the configuration alone."""
-    settings = CheckpointSettings.from_configuration(configuration.raw)
-    backend, storage = state_backend(configuration)
-    inline = storage is CheckpointStorage.JOBMANAGER
-    return JobSpec(
-        name=name,
-        root="memory://jobs" if inline else job_root(configuration),
-        settings=settings,
-        restart=choose_restart(configuration.raw, settings.enabled),
-        backend=backend,
-        inline=inline,
-        savepoints=SavepointSettings.from_configuration(configuration.raw),
-        storage_options=storage_options(configuration),
-        local_dir=configuration.value("state.backend.local-dir"),
-        program_settings=tuple(
-            ProgramSetting(key=entry.key, value=entry.value_text or "", origin=entry.origin)
-            for entry in configuration.entries()
-            if entry.value_text is not None
-        ),
-    )

@@ -153,6 +153,14 @@ def program_name(launched: Launched | None) -> str:
     return Path(script).stem
 
 
+def collecting_name(launched: Launched | None) -> str:
+    """Return the name of a job that only hands out what it collects."""
+    try:
+        return f"{program_name(launched)}-collect"
+    except ConfigurationError:  # a notebook or a shell
+        return "collect"
+
+
 def _record_crash(run: RunDirectory) -> None:
     before = sys.excepthook
 

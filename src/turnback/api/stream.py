@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from itertools import islice
+from typing import Any, Self, overload
 
+from turnback.api.collected import CloseableIterator
 from turnback.api.functions import as_function, name_of, returned_type
 from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
@@ -26,7 +28,7 @@ from turnback.program.time import WatermarkStrategy
 from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
 from turnback.program.windows import GlobalWindows, WindowAssigner
 from turnback.sinks.base import Sink
-from turnback.sinks.memory import PrintSink
+from turnback.sinks.memory import CollectSink, PrintSink
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
@@ -182,6 +184,45 @@ class DataStream(_Named):
     def print(self, prefix: str = "") -> DataStreamSink:
         """Print every element on the driver, once its checkpoint is complete."""
         return self.sink_to(PrintSink(prefix)).name("print")
+
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: None = None
+    ) -> CloseableIterator: ...
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, *, limit: int
+    ) -> list[Any]: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None, limit: int) -> list[Any]: ...
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None
+    ) -> CloseableIterator | list[Any]:
+        """Run the program, and give out the elements of this stream as they are committed.
+
+        For tests and for looking at small streams: all elements stay in memory.
+
+        Args:
+            job_execution_name: The job's identity: one of the same name goes on from its last
+                checkpoint. Without a name the job starts empty every time.
+            limit: Give a list of the first so many elements, and end the job.
+
+        Returns:
+            An iterator, which ends with the job; close it to end the job earlier.
+        """
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
+            raise PlanError(f"execute_and_collect: limit must be a whole number, got {limit!r}")
+        if limit is not None and limit < 1:
+            raise PlanError(f"execute_and_collect: limit must be above 0, got {limit}")
+        sink = CollectSink()
+        self.sink_to(sink).uid("collect").name("collect")
+        env, name = self._graph.environment, job_execution_name
+        job = env.execute_anew() if name is None else env.execute_async(name)
+        elements = CloseableIterator(sink, job)
+        if limit is None:
+            return elements
+        with elements:
+            return list(islice(elements, limit))
 
     @property
     def type(self) -> TypeInfo:

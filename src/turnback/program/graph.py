@@ -65,6 +65,7 @@ class NodeKind(Enum):
     MAP_BATCHES = "map_batches"
     COMBINE = "combine"
     TIMESTAMPS = "timestamps"
+    ASYNC_WAIT = "async_wait"
     PROCESS = "process"
     KEYED_PROCESS = "keyed_process"
     REDUCE = "reduce"
@@ -106,10 +107,15 @@ class Node:
 
 
 class StreamGraph:
-    """The program: operators and who reads from whom. Building it runs nothing."""
+    """The program: operators and who reads from whom. Building it runs nothing.
 
-    def __init__(self) -> None:
+    Attributes:
+        environment: The `StreamExecutionEnvironment` it is written in; None if it has none.
+    """
+
+    def __init__(self, environment: Any = None) -> None:
         self.nodes: list[Node] = []
+        self.environment = environment
 
     def add(
         self,

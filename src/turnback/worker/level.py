@@ -22,6 +22,7 @@ from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
+from turnback.worker.async_calls import AsyncWaitRunner
 from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
 from turnback.worker.context import SinkWriters, TaskContext
 from turnback.worker.local_state import LocalState
@@ -79,6 +80,8 @@ class LevelInstance:
         }
 
     def close(self) -> None:
+        for runner in self.runners.values():
+            runner.close()
         while self.opened:
             self.opened.pop().close()
 
@@ -147,6 +150,7 @@ _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
     NodeKind.COMBINE: CombineRunner,
+    NodeKind.ASYNC_WAIT: AsyncWaitRunner,
     NodeKind.PROCESS: FlatMapRunner,
     NodeKind.SIDE_OUTPUT: SourceRunner,
 }

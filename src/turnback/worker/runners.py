@@ -89,6 +89,10 @@ class Runner(ABC):
         """End the input of an epoch; None when nothing more comes out."""
         return self._counted(self.process_rest())
 
+    def close(self) -> None:
+        """Give up what it holds."""
+        self.sides = []
+
     @abstractmethod
     def process(self, batch: Batch) -> Batch | None:
         """Do the operator's work."""

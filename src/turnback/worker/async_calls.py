@@ -1,0 +1,193 @@
+"""Runs the calls of an `AsyncFunction`: many at once, all over before the barrier."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnback.core.errors import ElementTypeError
+from turnback.program.async_io import AsyncWait
+from turnback.program.plan import Operator
+from turnback.types.columns import Batch
+from turnback.worker.runners import FunctionRunner
+from turnback.worker.time import Stamps
+
+_CANCEL_S = 5.0
+"""How long calls that are given up may take to end."""
+
+
+class _Call(NamedTuple):
+    """A call for one element, and the element's stamps if there are any."""
+
+    value: Any
+    future: Future[list[Any]]
+    stamps: tuple[int, int, int] | None
+
+
+class EventLoop:
+    """An event loop in a thread of its own, so that calls go on whatever the task is at."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="turnback-calls", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Begin some work."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+class AsyncWaitRunner(FunctionRunner):
+    """Begins a call for every element as soon as there is room for it.
+
+    Results that are there come out with each batch, the rest at the end of the epoch. The first
+    call that fails ends the epoch, whatever else is under way.
+    """
+
+    def __init__(self, operator: Operator) -> None:
+        super().__init__(operator)
+        self._wait: AsyncWait = operator.function
+        predicate = self._wait.retries.get_retry_predicate()
+        self._try_result_again = predicate.result_predicate() or _never
+        self._try_error_again = predicate.exception_predicate() or _never
+        self._loop: EventLoop | None = None
+        self._calls: list[_Call] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(self._wait.capacity)
+        self._failed: tuple[Exception, Any] | None = None
+        """The first error of this epoch, and the element."""
+
+    def begin(self) -> None:
+        super().begin()
+        self._cancel()
+
+    def close(self) -> None:
+        self._cancel()
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def process(self, batch: Batch) -> Batch | None:
+        if self._loop is None:
+            self._loop = EventLoop()
+        stamps: Iterable[Any] = repeat(None)
+        if batch.stamps is not None:
+            stamps = zip(*(column.tolist() for column in batch.stamps), strict=True)
+        calls = [_Call(row, Future(), each) for row, each in zip(batch.rows, stamps, strict=False)]
+        self._calls += calls
+        self._loop.submit(self._begin_calls(calls)).result()
+        return self._given_out()
+
+    def process_rest(self) -> Batch | None:
+        if not self._calls:
+            return None
+        wait([call.future for call in self._calls], return_when=FIRST_EXCEPTION)
+        return self._given_out()
+
+    def _given_out(self) -> Batch | None:
+        """The results that are there, and, if order matters, whose turn it is."""
+        if self._failed is not None:
+            error, value = self._failed
+            raise self.failed(error, value) from error
+        rows: list[Any] = []
+        stamps: list[tuple[int, int, int]] = []
+        waiting: list[_Call] = []
+        for call in self._calls:
+            if not call.future.done() or (waiting and self._wait.ordered):
+                waiting.append(call)
+                continue
+            results = call.future.result()
+            rows += results
+            if call.stamps is not None:
+                stamps += [call.stamps] * len(results)
+        self._calls = waiting
+        known = Stamps(*np.array(stamps, np.int64).T) if stamps else None
+        return self.output(rows, known)
+
+    def _cancel(self) -> None:
+        """Give up what an epoch that failed has left under way."""
+        if self._loop is not None and self._tasks:
+            self._loop.submit(self._cancel_calls()).result()
+        self._calls = []
+        self._room = asyncio.Semaphore(self._wait.capacity)
+        self._failed = None
+
+    # -- in the thread of the event loop
+
+    async def _begin_calls(self, calls: list[_Call]) -> None:
+        for call in calls:
+            await self._room.acquire()
+            if self._failed is not None:
+                return
+            task = asyncio.create_task(self._run(call, self._room))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _cancel_calls(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCEL_S)
+
+    async def _run(self, call: _Call, room: asyncio.Semaphore) -> None:
+        try:
+            results = await self._invoke(call.value)
+            call.future.set_result([self.freezer.freeze(each) for each in results])
+        except Exception as e:  # noqa: BLE001 - raised again by who takes the result
+            self._failed = self._failed or (e, call.value)
+            call.future.set_exception(e)
+        finally:
+            room.release()
+
+    async def _invoke(self, value: Any) -> list[Any]:
+        limit = asyncio.timeout(self._wait.timeout_ms / 1000 or None)
+        try:
+            async with limit:
+                return self._checked(await self._with_retries(value), "async_invoke")
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._checked(self._wait.function.timeout(value), "timeout")
+
+    async def _with_retries(self, value: Any) -> Any:
+        retries, attempt = self._wait.retries, 1
+        while True:
+            try:
+                results = await self._wait.function.async_invoke(value)
+                if not retries.can_retry(attempt) or not self._try_result_again(results):
+                    return results
+            except Exception as e:
+                if not retries.can_retry(attempt) or not self._try_error_again(e):
+                    raise
+            await asyncio.sleep(retries.get_backoff_time_millis(attempt) / 1000)
+            attempt += 1
+
+    def _checked(self, results: Any, method: str) -> list[Any]:
+        if isinstance(results, list):
+            return results
+        name = type(self._wait.function).__name__
+        raise ElementTypeError(
+            f"{name}.{method} must return a list of elements, got {results!r:.80}"
+        )
+
+
+def _never(_: Any) -> bool:
+    return False
