@@ -21,10 +21,10 @@ def test_the_readme_shows_the_example_as_it_is():
     assert shown in (ROOT / "examples" / "social_media.py").read_text()
 
 
-def test_the_howto_shows_the_features_as_they_are():
+def test_the_howto_shows_the_examples_as_they_are():
     shown = [block for block in blocks(ROOT / "docs" / "howto.md", "python") if "class" in block]
-    assert len(shown) == 1
-    assert shown[0] in (ROOT / "examples" / "features.py").read_text()
+    for block, example in zip(shown, ("features.py", "profiles.py"), strict=True):
+        assert block in (ROOT / "examples" / example).read_text()
 
 
 def test_the_page_on_time_shows_the_sensors_as_they_are():

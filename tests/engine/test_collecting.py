@@ -42,14 +42,14 @@ def test_the_name_in_a_shell(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_limit_ends_the_job(jobs: Jobs) -> None:
     jobs.feed("events", *({"k": "a"} for _ in range(10)))
-    events = jobs.env().from_files(jobs.directory / "events", "json", "k string", uid="events")
+    events = jobs.env().from_files(jobs.input("events"), "json", "k string", uid="events")
     counted_files = events.key_by("k").process(Count(), COUNTED).uid("count")
     assert counted_files.execute_and_collect("job", limit=3) == [("a", 1), ("a", 2), ("a", 3)]
 
 
 def test_an_endless_stream_until_it_is_closed(jobs: Jobs) -> None:
     jobs.feed("events", {"k": "a"})
-    events = jobs.env().from_files(jobs.directory / "events", "json", "k string", uid="events")
+    events = jobs.env().from_files(jobs.input("events"), "json", "k string", uid="events")
     with events.key_by("k").process(Count(), COUNTED).uid("count").execute_and_collect() as found:
         assert isinstance(found, CloseableIterator)
         assert next(found) == ("a", 1)

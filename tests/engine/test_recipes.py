@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from job_support import Jobs
 
@@ -19,6 +25,49 @@ def recipe(name: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+class Profiles(BaseHTTPRequestHandler):
+    """A service that is busy every third time."""
+
+    protocol_version = "HTTP/1.1"
+    asked = 0
+
+    def do_GET(self) -> None:  # noqa: N802 - the name is the handler's
+        Profiles.asked += 1
+        user = self.path.removeprefix("/users/")
+        status = 503 if self.asked % 3 == 0 else 404 if user == "eve" else 200
+        body = json.dumps({"country": user[0].upper()}).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def profiles() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Profiles)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_profiles(jobs: Jobs, profiles: str) -> None:
+    users = ["ann", "bob", "eve"] * 10
+    jobs.feed("in", *({"user": user, "page": f"/{n}"} for n, user in enumerate(users)))
+    env = jobs.env()
+    recipe("profiles").build(env, str(jobs.input("in")), profiles, str(jobs.directory / "out"))
+    env.execute("profiles", bounded=True)
+    country = {"ann": "A", "bob": "B", "eve": None}
+    expected = [(user, f"/{n}", country[user]) for n, user in enumerate(users)]
+    assert jobs.out() == sorted(expected, key=repr)
 
 
 def test_quiet_sensors(jobs: Jobs) -> None:

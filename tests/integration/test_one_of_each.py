@@ -29,6 +29,7 @@ from engine.test_local_caches import (
 from engine.test_losing_tasks import (
     test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run,
 )
+from engine.test_reprocessing import test_a_corrected_version_from_last_weeks_savepoint
 from engine.test_restarts import fed, test_the_job_goes_on_from_the_last_checkpoint
 from engine.test_restores import saved
 from engine.test_sources import (
@@ -54,6 +55,7 @@ __all__ = [
     "saved",
     "test_a_bounded_job_goes_on_with_new_files_only",
     "test_a_copy_of_a_running_job_on_its_machine_disturbs_neither",
+    "test_a_corrected_version_from_last_weeks_savepoint",
     "test_a_list_is_read_once_and_goes_on_where_it_was",
     "test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run",
     "test_a_timer_by_the_clock_and_a_drain",
