@@ -33,7 +33,7 @@ class Profiles(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     asked = 0
 
-    def do_GET(self) -> None:  # noqa: N802 - the name is the handler's
+    def do_GET(self) -> None:
         Profiles.asked += 1
         user = self.path.removeprefix("/users/")
         status = 503 if self.asked % 3 == 0 else 404 if user == "eve" else 200
