@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from pyarrow import csv, parquet
 
 SPARK_SCHEMA = "post string, kind string, amount bigint"
+FAILING_KEY = 999_999
+FAILING = f"post-{FAILING_KEY:06d}"
+"""The record of this key fails a job that is to fail."""
 _FIRST_MTIME = 1_700_000_000
 
 

@@ -11,6 +11,7 @@ FIRST_LINE = time.time()
 
 import argparse  # noqa: E402
 import os  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 
 import pyspark.core.context  # noqa: E402
@@ -18,12 +19,31 @@ import pyspark.core.context  # noqa: E402
 from benchmarks.engines.marks import Marks, Point  # noqa: E402
 from benchmarks.engines.turnback_job import Count, with_function  # noqa: E402
 from benchmarks.processes import started_at  # noqa: E402
-from benchmarks.records import SPARK_SCHEMA  # noqa: E402
-from turnback import FileSink, StreamExecutionEnvironment  # noqa: E402
+from benchmarks.records import FAILING, SPARK_SCHEMA  # noqa: E402
+from turnback import (  # noqa: E402
+    FileSink,
+    KeyedProcessFunction,
+    Row,
+    StreamExecutionEnvironment,
+)
 from turnback.spark.engine import SparkQuery  # noqa: E402
 from turnback.spark.epochs import Epochs  # noqa: E402
+from turnback.spark.runner import JobRunner  # noqa: E402
 
 JOB = "launched"
+
+
+class FailingOnce(Count):
+    """Fails at the record that is to fail, the first time it comes."""
+
+    def __init__(self, failed: Path) -> None:
+        self.failed = failed
+
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+        if value.post == FAILING and not self.failed.exists():
+            self.failed.touch()
+            raise ValueError("the record that is to fail")
+        return super().process_element(value, ctx)
 
 
 def main() -> None:
@@ -36,7 +56,15 @@ def main() -> None:
     marks.note(Point.IMPORTS)
     marks.around(pyspark.core.context, "launch_gateway", after=Point.JVM)
     marks.around(SparkQuery, "start", before=Point.RESTORED)
-    marks.around(Epochs, "run", before=Point.INPUT, after=Point.EPOCH)
+    marks.around(
+        Epochs,
+        "run",
+        before=Point.INPUT,
+        after=Point.EPOCH,
+        failed=Point.FAILED,
+        again=Point.AGAIN,
+    )
+    marks.around(JobRunner, "_await_restart", before=Point.DELAY, after=Point.DELAYED)
     env = StreamExecutionEnvironment.get_execution_environment(
         {"state.backend.local-dir": str(place / "local")}
     )
@@ -46,7 +74,7 @@ def main() -> None:
     events = env.from_files(
         place / "events", "parquet", SPARK_SCHEMA, "events", max_files_per_epoch=1
     )
-    counts = with_function(Count())(events).uid("count")
+    counts = with_function(FailingOnce(place / "failed"))(events).uid("count")
     counts.sink_to(FileSink(str(place / "counts"), "parquet")).uid("out")
     env.execute(JOB)
 

@@ -24,6 +24,10 @@ class Point(StrEnum):
     RESTORED = "restored"
     INPUT = "input"
     EPOCH = "epoch"
+    FAILED = "failed"
+    DELAY = "delay"
+    DELAYED = "delayed"
+    AGAIN = "again"
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,30 @@ class Marks:
             file.write(json.dumps(asdict(mark)) + "\n")
 
     def around(
-        self, owner: Any, function: str, *, before: Point | None = None, after: Point | None = None
+        self,
+        owner: Any,
+        function: str,
+        *,
+        before: Point | None = None,
+        after: Point | None = None,
+        failed: Point | None = None,
+        again: Point | None = None,
     ) -> None:
-        """Note when `owner.function` is first called, and when it first returns."""
+        """Note when `owner.function` is first called, returns, fails, and is called after that."""
         original: Callable[..., Any] = getattr(owner, function)
 
         @wraps(original)
         def noting(*arguments: Any, **named: Any) -> Any:
+            if failed in self._noted and again is not None:
+                self.note(again)
             if before is not None:
                 self.note(before)
-            result = original(*arguments, **named)
+            try:
+                result = original(*arguments, **named)
+            except Exception:
+                if failed is not None:
+                    self.note(failed)
+                raise
             if after is not None:
                 self.note(after)
             return result
