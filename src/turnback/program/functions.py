@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from turnback.program.descriptors import (
@@ -270,7 +270,13 @@ class KeyedBatchFunction(Function, ABC):
 
     State is declared or obtained as in `KeyedProcessFunction`, and is the same state: one kind of
     function can take the place of the other under the same uid. Map and list state it cannot have.
+
+    Attributes:
+        columns: The columns it reads. Others may be missing in a batch: they are not even read from
+            the source if nothing else needs them. None for all.
     """
+
+    columns: Sequence[str] | None = None
 
     @abstractmethod
     def process_batch(

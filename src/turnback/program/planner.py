@@ -13,6 +13,7 @@ from turnback.core.ids import check_uid
 from turnback.program.functions import KeyedBatchFunction, declared_states
 from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
 from turnback.program.plan import Channel, Level, Operator, Plan, Routing, SourcePlan
+from turnback.program.pruning import types_read
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
 
@@ -55,6 +56,7 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
                 node.key.codec()
         except PlanError as e:
             raise PlanError(f"{who}: {e}") from None
+        _check_columns(node, who)
         seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
             if node.kind not in KEYED_KINDS:
@@ -74,6 +76,19 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
                 descriptor.check()
             except UnsupportedTypeError as e:
                 raise UnsupportedTypeError(f"{who}: {e}") from None
+
+
+def _check_columns(node: Node, who: str) -> None:
+    """Refuse columns that a function says it reads, and that are not there."""
+    columns = node.function.columns if isinstance(node.function, KeyedBatchFunction) else None
+    type = node.inputs[0].type if node.inputs else None
+    there = type.names if isinstance(type, RowTypeInfo) else ("value",)
+    for column in columns or ():
+        if column not in there:
+            raise PlanError(
+                f"{who} says it reads the column {column!r}; there are {list(there)}. Correct "
+                f"`columns` of {node.function.__class__.__name__}"
+            )
 
 
 def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:
@@ -121,7 +136,11 @@ class _Cut:
             inherited = {uid for p in _producers(node) for uid in self.strategies[p.id]} or {""}
             own = {uids[node.id]}
             self.strategies[node.id] = own if node.kind is NodeKind.TIMESTAMPS else inherited
-        self.read = {n.id: self._needed(n) for n in self.nodes if n.kind is NodeKind.SOURCE}
+        self.read: dict[int, TypeInfo] = {}
+        """The types of operators whose output lacks columns that nobody needs."""
+        for node in self.nodes:
+            if node.kind is NodeKind.SOURCE:
+                self.read |= types_read(node, self._readers)
 
     def plan(self, warnings: tuple[str, ...]) -> Plan:
         channels = self._channels()
@@ -187,18 +206,8 @@ class _Cut:
             )
         ]
 
-    def _needed(self, source: Node) -> TypeInfo:
-        """The columns of a source that are read, if all who read it say which they need."""
-        type, needed = _typed(source), set[str]()
-        for producer, consumer in self.edges:
-            if producer is source:
-                columns = _columns_read(consumer)
-                if columns is None or not isinstance(type, RowTypeInfo):
-                    return type
-                needed |= columns
-        assert isinstance(type, RowTypeInfo)
-        names, types = zip(*(field for field in type.fields() if field[0] in needed), strict=True)
-        return RowTypeInfo(names, types)
+    def _readers(self, node: Node) -> list[Node]:
+        return [consumer for producer, consumer in self.edges if producer is node]
 
     def _type(self, node: Node) -> TypeInfo:
         return self.read.get(node.id) or _typed(node)
@@ -261,15 +270,6 @@ def _producers(node: Node) -> list[Node]:
     for each in node.inputs:
         producers += _producers(each) if each.kind is NodeKind.UNION else [each]
     return producers
-
-
-def _columns_read(node: Node) -> set[str] | None:
-    """The columns of its input that an operator reads; None for all of them."""
-    if node.kind is not NodeKind.COMBINE or node.inputs[0].kind is NodeKind.UNION:
-        return None
-    key, aggregates = node.function.key, node.function.aggregates.values()
-    columns = {*key.columns, *(column for each in aggregates for column in each.columns)}
-    return columns if key.function is None else None
 
 
 def _typed(node: Node) -> TypeInfo:
