@@ -157,6 +157,7 @@ def test_only_columns_that_aggregates_need_are_read():
     assert read() == ["k", "b"]
     assert read(lambda s: s.key_by("a").aggregate(n=count()).uid("too")) == ["k", "a", "b"]
     assert read(lambda s: s.filter(bool)) == everything
-    assert read(keyed=lambda s: s.key_by(lambda row: row.k, key_type=str)) == everything
+    assert read(keyed=lambda s: s.key_by(lambda row: row.k, key_type=str)) == ["k", "b"]
+    assert read(keyed=lambda s: s.key_by(lambda row: row[0], key_type=str)) == everything
     assert read(keyed=lambda s: s.union(s).key_by("k")) == everything
     assert read(keyed=lambda s: s.filter(bool).key_by("k")) == everything
