@@ -19,7 +19,7 @@ from turnback.state.files import StateFile, StorageRef
 from turnback.testing.levels import Levels
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
-from turnback.worker.message import Order
+from turnback.worker.message import Barrier, Order
 from turnback.worker.program import Chains
 from turnback.worker.time import EpochTime
 
@@ -79,17 +79,7 @@ class LocalEngine:
     def epoch(self, inputs: Mapping[str, Sequence[Any]], *, ended: bool = False) -> None:
         """Run one epoch over the elements of each source, and commit its sinks."""
         self.number += 1
-        batches = {
-            each.uid: [
-                Batch(each.type, part).arrow for part in self._tasks(inputs.get(each.uid, ()))
-            ]
-            for each in self.plan.sources
-        }
-        places = range(sum(map(len, batches.values())))
-        now = self.time.begin(dict(zip(places, places, strict=True)), ended=ended)
-        orders = [self._order(program.level.index, now) for program in self.levels.programs]
-        barriers = self.levels.run(batches, orders)
-        tasks = sum(map(len, batches.values()))
+        barriers, tasks = self._run(inputs, ended=ended)
         self.acks = check_barriers(barriers, self.plan.levels, tasks)
         self.time.advance(self.acks.segments, self.acks.next_timer_ms())
         for ack in self.acks.acks:
@@ -99,6 +89,27 @@ class LocalEngine:
             (op,) = (op for op in self.plan.operators() if op.uid == uid)
             context = CommitterContext("job", "id", uid, self.attempt, op.input_type)
             op.function.committer(context).commit(transactions)
+
+    def run_in_vain(self, inputs: Mapping[str, Sequence[Any]]) -> None:
+        """Run the next epoch in such a way that it does not count, and has to be run again."""
+        self.number += 1
+        self._run(inputs, ended=False)
+        self.number -= 1
+
+    def _run(
+        self, inputs: Mapping[str, Sequence[Any]], *, ended: bool
+    ) -> tuple[list[Barrier], int]:
+        """Run an epoch; gives its barriers, and how many tasks have read the sources."""
+        batches = {
+            each.uid: [
+                Batch(each.type, part).arrow for part in self._tasks(inputs.get(each.uid, ()))
+            ]
+            for each in self.plan.sources
+        }
+        places = range(sum(map(len, batches.values())))
+        now = self.time.begin(dict(zip(places, places, strict=True)), ended=ended)
+        orders = [self._order(program.level.index, now) for program in self.levels.programs]
+        return self.levels.run(batches, orders), sum(map(len, batches.values()))
 
     def _tasks(self, elements: Sequence[Any]) -> list[list[Any]]:
         """The elements of each task; in their order, if it matters."""

@@ -54,6 +54,12 @@ from .program.functions import (
 )
 from .program.graph import OutputTag
 from .program.groups import Groups
+from .program.operator_state import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateStore,
+)
 from .program.time import (
     Duration,
     Time,
@@ -103,6 +109,7 @@ __all__ = [
     "AsyncRetryStrategy",
     "CheckpointConfig",
     "CheckpointStorage",
+    "CheckpointedFunction",
     "CheckpointingMode",
     "ClaimMode",
     "CloseableIterator",
@@ -122,6 +129,8 @@ __all__ = [
     "FileSink",
     "FilterFunction",
     "FlatMapFunction",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "GlobalWindows",
     "Groups",
     "JobClient",
@@ -133,6 +142,7 @@ __all__ = [
     "ListStateDescriptor",
     "MapFunction",
     "MapStateDescriptor",
+    "OperatorStateStore",
     "OutputTag",
     "PrintSink",
     "ProcessFunction",

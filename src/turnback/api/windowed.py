@@ -15,6 +15,7 @@ from turnback.program.functions import (
     WindowFunction,
 )
 from turnback.program.graph import NodeKind, OutputTag
+from turnback.program.operator_state import has_operator_state
 from turnback.program.time import Duration, as_milliseconds
 from turnback.program.triggers import Evictor, Trigger
 from turnback.program.window_operator import Folding, WindowOperator, WindowPlan
@@ -137,6 +138,12 @@ class WindowedStream:
                 "an evictor needs all elements of a window, so reduce and aggregate cannot be "
                 "used with it; use process or apply"
             )
+        for each in (named_after, function):
+            if has_operator_state(each):
+                raise PlanError(
+                    f"{type(each).__name__} is a CheckpointedFunction, but functions of windows "
+                    f"have no operator state; keep it in a process function before or after"
+                )
         plan = replace(self._plan, folding=folding, function=function)
         type_ = default if output_type is None else as_type(output_type)
         assert type_ is not None

@@ -14,7 +14,7 @@ from turnback.inspect.snapshots import reading
 from turnback.inspect.text import Formatter, formatter, parse_key
 from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
-from turnback.state.schema import SINGLE_KINDS
+from turnback.state.schema import LIST_KINDS, OPERATOR_KINDS, SINGLE_KINDS
 from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class StateRows:
     def formatted(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
         """Return rows with typed columns in a form that JSON can hold, without the key group."""
         formats = [_key_formatter(self.key_types)]
-        if self.schema.kind == "list":
+        if self.schema.kind in LIST_KINDS:
             formats.append(formatter(Types.LONG(), longest=None))
         elif self.schema.sub is not None:
             formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
@@ -258,8 +258,11 @@ def _look_up(rows: StateRows, text: str, start: RowPosition, page: _Page) -> Row
     import pyarrow.compute as pc
 
     group, data = _encoded(rows, text)
+    # Where a subtask has its state depends on how many of them there were.
+    everywhere = rows.schema.kind in OPERATOR_KINDS
+    first, last = (0, rows.groups - 1) if everywhere else (group, group)
     matching = []
-    for table in rows.stored.rows(group, group):
+    for table in rows.stored.rows(first, last):
         page.scanned += table.num_rows
         same = table.filter(pc.equal(table["key"], pa.scalar(data, table["key"].type)))
         if same.num_rows:

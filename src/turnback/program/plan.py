@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from turnback.program.graph import KeySpec, NodeKind
+from turnback.program.operator_state import has_operator_state
 from turnback.program.time import WatermarkStrategy
 from turnback.types.typeinfo import TypeInfo
 
@@ -86,6 +87,15 @@ class Operator:
     strategies: tuple[str, ...] = ()
     sides: tuple[tuple[str, int, TypeInfo], ...] = ()
 
+    @property
+    def has_operator_state(self) -> bool:
+        """Whether its subtasks have state, beside that of its keys if it has any."""
+        return has_operator_state(self.function)
+
+    @property
+    def is_stateful(self) -> bool:
+        return self.key is not None or self.has_operator_state
+
 
 @dataclass(frozen=True)
 class Level:
@@ -103,8 +113,9 @@ class Level:
     outputs: tuple[int, ...]
 
     @property
-    def keyed(self) -> tuple[Operator, ...]:
-        return tuple(op for op in self.operators if op.key is not None)
+    def stateful(self) -> tuple[Operator, ...]:
+        """The operators that may have state, per key or of their subtasks."""
+        return tuple(op for op in self.operators if op.is_stateful)
 
 
 @dataclass(frozen=True)

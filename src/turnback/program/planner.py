@@ -12,6 +12,7 @@ from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.functions import KeyedBatchFunction, declared_states
 from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
+from turnback.program.operator_state import has_operator_state
 from turnback.program.plan import Channel, Level, Operator, Plan, Routing, SourcePlan
 from turnback.program.pruning import types_read
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
@@ -29,7 +30,7 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
             ancestry = "/".join([node.kind.value, *(uids[i.id] for i in node.inputs)])
             twins = sum(1 for n in nodes if n.id < node.id and _shape(n) == _shape(node))
             uid = f"auto-{xxhash.xxh64_hexdigest(f'{ancestry}#{twins}'.encode())}"
-            if node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK):
+            if _needs_uid(node):
                 warnings.append(
                     f"{node.kind.value} {node.name!r} has no uid; its generated one changes when "
                     f"the program does, and its state is then not found. Add .uid(...)."
@@ -41,6 +42,11 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
             )
         uids[node.id], owners[uid] = uid, node
     return uids, warnings
+
+
+def _needs_uid(node: Node) -> bool:
+    known = node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK)
+    return known or has_operator_state(node.function)
 
 
 def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:
@@ -167,8 +173,12 @@ class _Cut:
         producers = _producers(node)
         level = 0
         for producer in producers:
-            exchange = node.key is not None or (
-                node.parallelism is not None and node.parallelism != self.parallelism[producer.id]
+            before = self.parallelism[producer.id]
+            exchange = (
+                node.key is not None
+                or (node.parallelism is not None and node.parallelism != before)
+                # How many tasks read the sources changes from epoch to epoch.
+                or (before is None and has_operator_state(node.function))
             )
             self.edges.append((producer, node))
             level = max(level, self.level[producer.id] + exchange)

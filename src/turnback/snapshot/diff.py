@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
-from turnback.state.schema import SINGLE_KINDS, WAITING, StateSchema
+from turnback.state.schema import KINDS, SINGLE_KINDS, StateSchema
 from turnback.types.typeinfo import (
     ListTypeInfo,
     MapTypeInfo,
@@ -127,9 +127,7 @@ def _storage_kind(schema: StateSchema) -> str:
 def _type_text(what: object) -> str:
     if isinstance(what, list):
         return ", ".join(map(_type_text, what))
-    return str(
-        what if what in ("value", "list", "map", WAITING, None) else type_from_descriptor(what)
-    )
+    return str(what if what is None or what in KINDS else type_from_descriptor(what))
 
 
 # -- which rows

@@ -35,9 +35,9 @@ class Program:
     """What a program can take over from a snapshot; sets hold the uids of operators.
 
     Attributes:
-        states: Names of the states of each operator with keyed state, as far as known.
+        states: Names of the states of each operator that may have any, as far as known.
         open: Those that may request more states when they are opened.
-        others: All that are neither sources nor have keyed state.
+        others: All that are neither sources nor may have state.
         sinks: The sinks among those.
         streams: How many streams each source reads, as far as known.
     """
@@ -278,12 +278,12 @@ def _check_one(what: str, names: Sequence[Name]) -> None:
 
 def program_of(plan: Plan, streams: Mapping[str, int] | None = None) -> Program:
     """What a program can take over, as far as it is known without running it."""
-    keyed = [op for op in plan.operators() if op.key is not None]
-    states = {op.uid: frozenset(known_states(op)) for op in keyed}
+    stateful = [op for op in plan.operators() if op.is_stateful]
+    states = {op.uid: frozenset(known_states(op)) for op in stateful}
     sources = frozenset(source.uid for source in plan.sources)
     return Program(
         states=states,
-        open=frozenset(op.uid for op in keyed if _may_request_in_open(op.function)),
+        open=frozenset(op.uid for op in stateful if _may_request_in_open(op)),
         sources=sources,
         others=frozenset(op.uid for op in plan.operators()) - sources - frozenset(states),
         sinks=frozenset(op.uid for op in plan.operators() if op.kind is NodeKind.SINK),
@@ -299,8 +299,9 @@ def known_states(operator: Operator) -> dict[str, StateDescriptor]:
     return states | timer_states(operator)
 
 
-def _may_request_in_open(function: Any) -> bool:
-    """Whether a function may request state in `open`: one that does not override it cannot."""
-    if not isinstance(function, Function):
-        return False
+def _may_request_in_open(operator: Operator) -> bool:
+    """Whether a function may request state when it is opened: if it overrides what is called."""
+    function = operator.function
+    if operator.has_operator_state or not isinstance(function, Function):
+        return operator.has_operator_state
     return getattr(function.open, "__func__", None) is not Function.open

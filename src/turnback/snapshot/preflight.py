@@ -27,7 +27,7 @@ from turnback.snapshot.matching import (
 )
 from turnback.snapshot.metadata import SavedState, StateId
 from turnback.snapshot.snapshot import Snapshot
-from turnback.state.schema import KeySchema
+from turnback.state.schema import OPERATOR_KINDS, KeySchema
 
 
 def refuse_data_loss(snapshot: Snapshot, match: Match) -> None:
@@ -239,12 +239,17 @@ def _renamed(stored: SavedState, id: StateId) -> str:
 
 
 def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
-    classes = {op.uid: type(op.function).__name__ for op in plan.operators()}
+    operators = {op.uid: op for op in plan.operators()}
     for id in sorted(match.undecided):
-        advice = (
-            f"{classes[id[0]]} may ask for it in open(), which is known only when it runs; "
-            f"declare it as a class attribute to know before"
-        )
+        operator = operators[id[0]]
+        if match.states[id].schema.kind in OPERATOR_KINDS:
+            advice = "may ask for it in initialize_state(), which is known only when it runs"
+        else:
+            advice = (
+                "may ask for it in open(), which is known only when it runs; declare it as a class "
+                "attribute to know before"
+            )
+        advice = f"{type(operator.function).__name__} {advice}"
         reason = "; ".join(p for p in (_renamed(match.states[id], id), advice) if p)
         yield CheckRow(Subject.STATE, *id, Verdict.UNKNOWN, reason)
 
@@ -273,7 +278,7 @@ def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
     if now is None:
         what, names = "no operator has this uid", list(program.states)
     elif now not in program.states:
-        what, names = f"operator {now!r} has no key and so no state", []
+        what, names = f"operator {now!r} has neither a key nor operator state", []
     else:
         what, names = f"operator {now!r} has no such state", sorted(program.states[now])
     near = get_close_matches(uid if now is None else name, names, 1, 0.5)
@@ -321,6 +326,6 @@ def _parallelism(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[Check
     before = {op.uid: op.parallelism for op in snapshot.operators}
     for op in plan.operators():
         was = before.get(match.operators.get(op.uid, ""))
-        if op.key is not None and was is not None and was != op.parallelism:
+        if op.is_stateful and was is not None and was != op.parallelism:
             reason = f"parallelism changes from {was} to {op.parallelism}"
             yield CheckRow(Subject.OPERATOR, op.uid, "", Verdict.INFO, reason)

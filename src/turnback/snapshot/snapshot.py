@@ -201,7 +201,8 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     """A state of a snapshot, without its rows.
 
     Attributes:
-        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
+        kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``; of operator state
+            ``operator list``, ``union list`` or ``broadcast``, whose keys are subtasks.
         key_type: Type of the keys; several, separated by commas, for keys of several columns.
         value_type: Type of values, list elements or accumulators.
         rows: Values, list elements or map entries; None where nobody has counted them, as in
@@ -337,6 +338,7 @@ class StoredRows:
         """Its rows in the key groups first..last, with the columns group, key, sub and value."""
         from turnback.snapshot.table import StateTable, read_parts
         from turnback.state.merging import live_rows
+        from turnback.state.operator import without_copies
 
         if self.parts:
             codec = StateTable(self.schema)
@@ -345,7 +347,9 @@ class StoredRows:
         mine = clip_files(self.files, {self.schema.uid: (first, last)})
         for schema, rows in live_rows(mine, lambda f: read_state(self.storage, f)):
             if schema.id == self.schema.id:
-                yield rows
+                rows = without_copies(schema, rows)
+                if len(rows):
+                    yield rows
 
     def typed(self, first: int, last: int) -> Iterator[pa.Table]:
         from turnback.snapshot.table import StateTable, read_parts

@@ -18,7 +18,7 @@ from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
-from turnback.state.schema import KINDS, MAP_KINDS, StateSchema
+from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
 from turnback.types.keys import KeyCodec
@@ -146,7 +146,7 @@ class StateTable:
 
 
 def _sub_column(kind: str, type_: TypeInfo | None) -> tuple[pa.Field, Translate, Translate] | None:
-    if kind == "list":
+    if kind in LIST_KINDS:
         return pa.field("position", pa.int64(), nullable=False), _to_positions, _from_positions
     if type_ is None:
         return None

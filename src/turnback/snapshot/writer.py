@@ -22,7 +22,8 @@ from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
 from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.merging import live_rows
-from turnback.state.schema import StateSchema
+from turnback.state.operator import without_copies
+from turnback.state.schema import LIST_KINDS, StateSchema
 from turnback.storage.envelope import check
 
 PARTS = pa.schema([pa.field("part", pa.binary())])
@@ -71,7 +72,7 @@ class RowEncoder:
                 f"{_title(self.state)}: a value is null; leave the row out, for a key without a "
                 f"value is one that is not there"
             )
-        if self.state.kind == "list" and typed.num_rows:
+        if self.state.kind in LIST_KINDS and typed.num_rows:
             greatest = pc.max(typed["position"]).as_py()
             if greatest is not None and greatest >> 32 > last_epoch:
                 raise StateError(
@@ -213,6 +214,9 @@ class ExportTask(_FilesTask):
         storage = storage_of(self.target)
         writers: dict[StateId, tuple[StateTable, PartsWriter]] = {}
         for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
+            rows = without_copies(schema, rows)
+            if not len(rows):
+                continue
             if schema.id not in writers:
                 parts = PartsWriter(storage, schema, writer=self.writer)
                 writers[schema.id] = StateTable(schema), parts

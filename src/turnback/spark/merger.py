@@ -106,14 +106,14 @@ class Merger:
         tasks: list[MergeTask] = []
         for home, files in chains.items():
             program = self._programs[home[0]]
-            keyed = program.level.keyed
-            alike = len({op.parallelism for op in keyed}) == 1
+            stateful = program.level.stateful
+            alike = len({op.parallelism for op in stateful}) == 1
             tasks += [
                 MergeTask(
                     home,
                     tuple(planned.files),
                     planned.final and alike,
-                    tuple(op.uid for op in keyed),
+                    tuple(op.uid for op in stateful),
                     program.groups(home[1]),
                     self._storage,
                     self._attempt,

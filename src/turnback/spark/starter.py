@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import msgspec
+
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
 from turnback.core.errors import FINAL, ConfigurationError, IncompatibleStateError
@@ -20,7 +22,16 @@ from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
-from turnback.worker.intake import IntakeTask, ProbeTask, RequestedState, requested_state
+from turnback.state.operator import is_redistributed
+from turnback.state.schema import KeySchema
+from turnback.worker.intake import (
+    IntakeTask,
+    Move,
+    ProbeTask,
+    RedistributeTask,
+    RequestedState,
+    requested_state,
+)
 from turnback.worker.program import level_programs
 
 _LOG = logging.getLogger(__name__)
@@ -148,7 +159,7 @@ class Starter:
         if matched.claims is not None:
             return self._take_in(matched.snapshot, matched.claims, fence, matched.own)
         assert matched.own is not None
-        return matched.own
+        return self._redistribute(matched.own, matched.snapshot, fence)
 
     def _check_job(self, snapshot: Snapshot) -> None:
         chosen = self._spec.start_from is not None  # else an earlier start was allowed to
@@ -217,24 +228,72 @@ class Starter:
         requested: list[RequestedState] = []
         tasks: list[ProbeTask] = []
         for program, blob in zip(self._programs, self._blobs, strict=True):
-            if any(op.uid in open for op in program.level.keyed):
+            if any(op.uid in open for op in program.level.stateful):
                 tasks.append(ProbeTask(blob, stored))
             else:
-                for op in program.level.keyed:
-                    requested += [requested_state(op, d, stored) for d in known_states(op).values()]
+                for op in program.level.stateful:
+                    assert op.key is not None  # what else has state is opened to know it
+                    key = KeySchema.of(op.key.codec())
+                    requested += [
+                        requested_state(op.uid, descriptor, key, stored)
+                        for descriptor in known_states(op).values()
+                    ]
         description = f"{self._spec.name}: ask operators for their state"
         return [*requested, *chain.from_iterable(self._engine.run_tasks(description, tasks))]
+
+    def _redistribute(self, own: Manifest, snapshot: Snapshot, fence: Fence) -> Manifest:
+        """The job's own checkpoint, with operator state where the subtasks of now look for it.
+
+        That is an epoch of its own: it reads nothing, and changes only such state.
+        """
+        before = {op.uid: op.parallelism for op in own.operators}
+        tasks = []
+        for op in self._plan.operators():
+            if not op.has_operator_state or op.uid not in before:
+                continue
+            states = tuple(
+                snapshot.rows(state)
+                for state in snapshot.states
+                if state.schema.uid == op.uid
+                and is_redistributed(state.schema.kind, before[op.uid], op.parallelism)
+            )
+            tasks += [
+                RedistributeTask(
+                    states,
+                    Move(
+                        before[op.uid], subtask, op.parallelism, own.max_parallelism, own.epoch + 1
+                    ),
+                    self._storage,
+                    fence.attempt,
+                    fence.line,
+                )
+                for subtask in range(op.parallelism if states else 0)
+            ]
+        if not tasks:
+            return own
+        files = self._engine.run_tasks(f"{self._spec.name}: redistribute operator state", tasks)
+        written = tuple(file for file in files if file is not None)
+        return msgspec.structs.replace(own, epoch=own.epoch + 1, state=(*own.state, *written))
 
     def _take_in(
         self, snapshot: Snapshot, claims: Match, fence: Fence, own: Manifest | None
     ) -> Manifest:
         stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
+        parallelism = {op.uid: op.parallelism for op in snapshot.operators}
+        before = {now: parallelism.get(was, 0) for now, was in claims.operators.items()}
         tasks = [
             IntakeTask(
-                blob, partition, stored, self._storage, fence.attempt, fence.line, snapshot.epoch
+                blob,
+                partition,
+                stored,
+                self._storage,
+                fence.attempt,
+                fence.line,
+                snapshot.epoch,
+                before,
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)
-            if program.level.keyed
+            if program.level.stateful
             for partition in range(program.level.parallelism or 0)
         ]
         results = self._engine.run_tasks(f"{self._spec.name}: take in {snapshot.name}", tasks)

@@ -63,6 +63,10 @@ class KeyedStateBackend(KeyContext):
     def descriptors(self) -> list[StateDescriptor]:
         return list(self._descriptors.values())
 
+    @property
+    def key_schema(self) -> KeySchema:
+        return KeySchema.of(self._codec)
+
     def begin(self, store: LocalStore, epoch: int) -> None:
         """Start an epoch over a store that holds the one before."""
         self.use(store, epoch)
@@ -74,7 +78,7 @@ class KeyedStateBackend(KeyContext):
             handle.drain(builder)
 
     def _schema(self, descriptor: StateDescriptor) -> StateSchema:
-        return StateSchema.of(self.uid, descriptor, KeySchema.of(self._codec))
+        return StateSchema.of(self.uid, descriptor, self.key_schema)
 
     def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
         descriptor.check()

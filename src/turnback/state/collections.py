@@ -16,7 +16,8 @@ from turnback.types.serializer import Serializer
 
 T = TypeVar("T")
 
-_POSITION = Struct(">QI")
+POSITION = Struct(">QI")
+"""Where an element of a list is: the epoch in which it was added, and its number in that."""
 
 
 class ListState(KeyedState, Generic[T]):
@@ -87,7 +88,7 @@ class ListState(KeyedState, Generic[T]):
         keys = [location[1] for location in cleared]
         subs: list[bytes | None] = [None] * len(cleared)
         values: list[bytes | None] = [None] * len(cleared)
-        epoch, position = self._context.epoch, _POSITION.pack
+        epoch, position = self._context.epoch, POSITION.pack
         locations = self._context.locate_all(self._added)
         for (group, encoded, _, _), added in zip(locations, self._added.values(), strict=True):
             size = len(added)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -36,7 +36,7 @@ from turnback.storage.directory import DirectoryLock, sweep_private, take_privat
 class Applier:
     """Turns the rows of one state file into changes of a local store.
 
-    Rows of other states than the wanted ones are left out.
+    Rows count if their state is wanted, or if all states of their operator are.
     """
 
     def __init__(
@@ -45,15 +45,19 @@ class Applier:
         wanted: Sequence[StateSchema],
         first_group: int,
         last_group: int,
+        operators: Collection[str] = (),
     ) -> None:
         by_id = {schema.id: schema for schema in wanted}
         self._first, self._last = first_group, last_group
         self._prefixes = [state_prefix(*schema.id) for schema in stored]
         self._single = [schema.kind in SINGLE_KINDS for schema in stored]
         self._waiting = {i for i, schema in enumerate(stored) if schema.kind == WAITING}
-        self._wanted = [i for i, schema in enumerate(stored) if schema.id in by_id]
-        for i in self._wanted:
-            check_compatible(stored[i], by_id[stored[i].id])
+        self._wanted = []
+        for i, schema in enumerate(stored):
+            if schema.id in by_id:
+                check_compatible(schema, by_id[schema.id])
+            if schema.id in by_id or schema.uid in operators:
+                self._wanted.append(i)
 
     def changes(self, batch: pa.RecordBatch) -> Changes:
         batch = select(batch, self._first, self._last)
@@ -162,13 +166,15 @@ def open_replica(
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
     layout: str = "",
+    asked_late: Collection[str] = (),
 ) -> Replica:
     """Open the local store of a partition and bring it to the last epoch of its files.
 
     When another process has the directory locked, a private store beside it is used instead, and
     removed on close. Of the files, which are all that hold any of the key groups, only rows of the
     states in `schemas` count. Whatever else decides which rows count, such as the operators' own
-    parallelism, is the `layout`: a store filled under another one is rebuilt.
+    parallelism, is the `layout`: a store filled under another one is rebuilt. Of the operators
+    `asked_late` all states count: they ask for them when they can read them already.
 
     Raises:
         CorruptFileError: A file is not what the manifest says; nothing is served.
@@ -191,7 +197,7 @@ def open_replica(
             replica.opening = "rebuilt" if todo else "home"
         elif todo:
             replica.opening = "caught-up"
-        _apply(replica, todo, read, schemas, groups, scope)
+        _apply(replica, todo, read, schemas, groups, scope, asked_late)
     except BaseException:
         if replica is not None:
             replica.close()
@@ -228,13 +234,15 @@ def _apply(
     schemas: Sequence[StateSchema],
     groups: tuple[int, int],
     scope: str,
+    asked_late: Collection[str],
 ) -> None:
     store = replica.store
     for file, after in zip_longest(todo, todo[1:]):
         delta = open_delta(file, read)
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
         mine = [schema for schema in schemas if schema.uid in file.operators]
-        applier = Applier(delta.schemas, mine, first, last)
+        late = [uid for uid in file.operators if uid in asked_late]
+        applier = Applier(delta.schemas, mine, first, last, late)
         version = StoreVersion(file.last_epoch, file.line_at(file.last_epoch), file.path, scope)
         finished = msgspec.msgpack.encode(version)
         unfinished = msgspec.msgpack.encode(msgspec.structs.replace(version, version=_UNFINISHED))

@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 WAITING = "waiting"
 """What waits for its time: a map per key from times, whose entries the store sorts by time."""
-KINDS = ("value", "list", "map", "reducing", "aggregating", WAITING)
-MAP_KINDS = frozenset({"map", WAITING})
+SPLIT_LIST, UNION_LIST, BROADCAST = "operator list", "union list", "broadcast"
+OPERATOR_KINDS = frozenset({SPLIT_LIST, UNION_LIST, BROADCAST})
+"""State of subtasks instead of keys, see `turnback.state.operator`."""
+KINDS = ("value", "list", "map", "reducing", "aggregating", WAITING, *sorted(OPERATOR_KINDS))
+LIST_KINDS = frozenset({"list", SPLIT_LIST, UNION_LIST})
+MAP_KINDS = frozenset({"map", WAITING, BROADCAST})
 SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
 
 

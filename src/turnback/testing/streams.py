@@ -26,6 +26,7 @@ from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.sources import CollectionReader
 from turnback.state.backend import sub_codec
 from turnback.state.files import StorageRef
+from turnback.state.schema import LIST_KINDS
 from turnback.types.columns import Batch, stream_columns, stream_schema
 from turnback.types.hints import as_type
 from turnback.types.serializer import Serializer
@@ -314,7 +315,7 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
         key, value = key_of(row["key"]), value_of(row["value"])
         if sub_of is not None:
             values.setdefault(key, {})[sub_of(row["sub"])] = value
-        elif schema.kind == "list":
+        elif schema.kind in LIST_KINDS:
             values.setdefault(key, []).append(value)
         else:
             values[key] = value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,13 @@ from turnback.program.plan import Operator
 from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import StoredRows
+from turnback.snapshot.table import ROWS
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.delta import COLUMNS, WIDE_COLUMNS, build_delta
+from turnback.state.delta import COLUMNS, WIDE_COLUMNS, DeltaBuilder, build_delta
 from turnback.state.files import StateFile, StorageRef, storage_of
+from turnback.state.operator import OperatorStateBackend, location, redistribute
 from turnback.state.schema import KeySchema, StateSchema
+from turnback.types.keys import group_range
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import type_from_descriptor
 from turnback.worker.level import LevelInstance
@@ -44,14 +47,13 @@ class RequestedState:
 
 
 def requested_state(
-    operator: Operator, descriptor: StateDescriptor, stored: Mapping[StateId, StateSchema]
+    uid: str, descriptor: StateDescriptor, key: KeySchema, stored: Mapping[StateId, StateSchema]
 ) -> RequestedState:
     """What restoring does to a state that an operator uses."""
-    id = (operator.uid, descriptor.name)
+    id = (uid, descriptor.name)
     if id not in stored:
         return RequestedState(id)
-    assert operator.key is not None
-    outcome = evolve_state(stored[id], descriptor, KeySchema.of(operator.key.codec()))
+    outcome = evolve_state(stored[id], descriptor, key)
     if isinstance(outcome, Incompatible):
         return RequestedState(id, problem=str(_refused(id, outcome.reason)))
     return RequestedState(id, migration=outcome.why if isinstance(outcome, Migration) else None)
@@ -70,9 +72,10 @@ class ProbeTask:
     def run(self) -> list[RequestedState]:
         program = load_program(self.blob)
         with closing(LevelInstance(program, 0)) as instance:
+            instance.open_without_state()
             return [
-                requested_state(operator, descriptor, self.stored)
-                for operator, backend in _keyed(program, instance)
+                requested_state(operator.uid, descriptor, backend.key_schema, self.stored)
+                for operator, backend in _backends(program, instance)
                 for descriptor in backend.descriptors()
             ]
 
@@ -87,6 +90,7 @@ class IntakeTask:
         target: The job directory.
         line: The attempt that restores, see `Fence.line`.
         epoch: The last epoch of the snapshot.
+        before: The parallelism that operators had in the snapshot, by their uid in the program.
     """
 
     blob: bytes
@@ -96,6 +100,7 @@ class IntakeTask:
     attempt: int
     line: str
     epoch: int
+    before: Mapping[str, int] = field(default_factory=dict)
 
     def run(self) -> tuple[list[StateFile], list[StateSchema]]:
         """Write; the files are durable when this returns."""
@@ -104,7 +109,8 @@ class IntakeTask:
         files: list[StateFile] = []
         schemas: list[StateSchema] = []
         with closing(LevelInstance(program, self.partition)) as instance:
-            for operator, backend in _keyed(program, instance):
+            instance.open_without_state()
+            for operator, backend in _backends(program, instance):
                 schemas += backend.schemas()
                 if operator.uid in ranges:
                     for descriptor in backend.descriptors():
@@ -126,6 +132,15 @@ class IntakeTask:
         if isinstance(outcome, Incompatible):
             raise _refused(schema.id, outcome.reason)
         rows: Iterable[pa.Table] = stored.rows(*groups)
+        if isinstance(backend, OperatorStateBackend):
+            move = Move(
+                self.before.get(operator.uid, 0),
+                self.partition,
+                operator.parallelism,
+                backend.max_parallelism,
+                self.epoch,
+            )
+            rows = [move.rows(stored)]
         if isinstance(outcome, Migration):
             convert = _Converter(operator, stored.schema, descriptor, outcome)
             rows = map(convert.table, rows)
@@ -180,6 +195,80 @@ class _Converter:
         return user_error(error, op.uid, what, key=self._key(key), value=value)
 
 
+@dataclass(frozen=True)
+class Move:
+    """What a subtask gets of operator state when an operator starts from a snapshot.
+
+    Attributes:
+        before: The operator's parallelism in the snapshot.
+        parallelism: The one it has now.
+        epoch: That in which it is written.
+    """
+
+    before: int
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    epoch: int
+
+    def rows(self, stored: StoredRows) -> pa.Table:
+        """Its rows, of a state that all subtasks have stored."""
+        subs, values = redistribute(
+            stored.schema.kind,
+            stored.rows(0, self.max_parallelism - 1),
+            self.before,
+            self.subtask,
+            self.parallelism,
+            self.epoch,
+        )
+        group, key = location(self.subtask, self.parallelism, self.max_parallelism)
+        count = len(values)
+        return pa.table([[group] * count, [key] * count, subs, values], schema=ROWS)
+
+    def gone(self) -> list[tuple[int, bytes]]:
+        """Key group and key of what was stored by subtasks of then in key groups it has now."""
+        first, last = group_range(self.subtask, self.parallelism, self.max_parallelism)
+        places = [location(i, self.before, self.max_parallelism) for i in range(self.before)]
+        return [place for place in places if first <= place[0] <= last]
+
+
+@dataclass(frozen=True)
+class RedistributeTask:
+    """Writes what a subtask gets of the operator states of its job's own checkpoint.
+
+    Only for these: keyed state goes to other tasks by key groups, without being written anew.
+    """
+
+    states: tuple[StoredRows, ...]
+    move: Move
+    target: StorageRef
+    attempt: int
+    line: str
+
+    def run(self) -> StateFile | None:
+        """Write; the file is durable when this returns. None if there is nothing to write."""
+        builder = DeltaBuilder()
+        gone = self.move.gone()
+        for stored in self.states:
+            groups, keys, subs, values = (
+                column.to_pylist() for column in self.move.rows(stored).columns
+            )
+            builder.add(
+                stored.schema,
+                [group for group, _ in gone] + groups,
+                [key for _, key in gone] + keys,
+                [None] * len(gone) + subs,
+                [None] * len(gone) + values,
+            )
+        built = builder.build()
+        if built is None:
+            return None
+        path = f"state/{self.attempt}/moved-{self.move.subtask}-{uuid.uuid4().hex}.arrow"
+        if not self.target.inline:
+            storage_of(self.target).put(path, built.data)
+        return built.file(path, self.move.epoch, self.line, inline=self.target.inline)
+
+
 def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Join tables up to the size of one state file."""
     chunk: list[pa.Table] = []
@@ -195,10 +284,11 @@ def _chunks(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(chunk)
 
 
-def _keyed(
+def _backends(
     program: LevelProgram, instance: LevelInstance
 ) -> list[tuple[Operator, KeyedStateBackend]]:
-    return [(op, instance.backends[op.id]) for op in program.level.keyed]
+    kinds = (instance.backends, instance.operator_backends)
+    return [(op, of[op.id]) for op in program.level.stateful for of in kinds if op.id in of]
 
 
 def _refused(id: StateId, reason: str) -> IncompatibleStateError:

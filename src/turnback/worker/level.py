@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import PlanError
-from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import NodeKind
-from turnback.program.plan import Operator
-from turnback.program.timers import has_timers
-from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
-from turnback.worker.async_calls import AsyncWaitRunner
-from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
-from turnback.worker.context import SinkWriters, TaskContext
+from turnback.worker.context import SinkWriters
 from turnback.worker.local_state import LocalState
 from turnback.worker.message import (
     Barrier,
@@ -34,27 +25,19 @@ from turnback.worker.message import (
     align,
     decode_barrier,
     encode_barrier,
-    user_error,
 )
+from turnback.worker.operator_state import ran, snapshot
+from turnback.worker.operators import OpenOperators
 from turnback.worker.program import LevelProgram
 from turnback.worker.routing import Router, bounded
-from turnback.worker.runners import (
-    FilterRunner,
-    FlatMapRunner,
-    KeyedProcessRunner,
-    MapRunner,
-    ReduceRunner,
-    Runner,
-    SourceRunner,
-)
-from turnback.worker.time import TaskTime
-from turnback.worker.timers import TimerRunner, TimestampsRunner
+from turnback.worker.runners import Runner
+from turnback.worker.timers import TimerRunner
 
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
 
 
-class LevelInstance:
+class LevelInstance(OpenOperators):
     """One partition of a level in one worker; one after the other, if the level has no state.
 
     It outlives the epoch, so that user functions stay open; the state behind their handles is
@@ -62,28 +45,13 @@ class LevelInstance:
     """
 
     def __init__(self, program: LevelProgram, partition: int) -> None:
-        self.program = program
-        self.partition = partition
-        self.operators = {op.id: op for op in _unshared(program.level.operators)}
-        self.time = TaskTime(program.strategies)
-        self.backends: dict[int, KeyedStateBackend] = {}
-        self.runners: dict[int, Runner] = {}
-        self.opened: list[Function] = []
-        for operator in self.operators.values():
-            if operator.kind is not NodeKind.SINK:
-                self._prepare(operator)
+        super().__init__(program, partition)
         following = program.next_parallelism
         self.routers = {
             channel.id: Router(channel, program.level.index + 1, following, program.max_parallelism)
             for channel in program.output.channels
             if following is not None
         }
-
-    def close(self) -> None:
-        for runner in self.runners.values():
-            runner.close()
-        while self.opened:
-            self.opened.pop().close()
 
     def run(
         self, order: Order, name: TaskName, batches: Iterable[pa.RecordBatch]
@@ -103,75 +71,11 @@ class LevelInstance:
             if collecting:
                 gc.enable()
 
-    def _prepare(self, operator: Operator) -> None:
-        backend = None
-        if operator.key is not None:
-            backend = KeyedStateBackend(
-                operator.uid, operator.key.codec(), self.program.max_parallelism
-            )
-            self.backends[operator.id] = backend
-        function = operator.function
-        if isinstance(function, Function):
-            context = TaskContext(
-                operator, lambda: self.partition, self.program.max_parallelism, backend
-            )
-            if backend is not None:
-                for attribute, descriptor in declared_states(function).items():
-                    function.__dict__[attribute] = context.register(descriptor)
-            try:
-                function.open(context)
-            except PlanError:
-                raise  # no restart would help
-            except Exception as e:
-                raise user_error(e, operator.uid, operator.name, where="open()") from e
-            self.opened.append(function)
-            context.is_open = False
-        self.runners[operator.id] = _make_runner(operator, backend, self.time)
-
-
-def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
-    if operator.kind is NodeKind.TIMESTAMPS:
-        return TimestampsRunner(operator, time)
-    if backend is None:
-        return _WITHOUT_KEY[operator.kind](operator)
-    if operator.kind is NodeKind.REDUCE:
-        return ReduceRunner(operator, backend)
-    if isinstance(operator.function, KeyedBatchFunction):
-        return KeyedBatchRunner(operator)
-    if has_timers(operator.function):
-        return TimerRunner(operator, backend, time)
-    return KeyedProcessRunner(operator, backend, time)
-
-
-_WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
-    NodeKind.SOURCE: SourceRunner,
-    NodeKind.MAP: MapRunner,
-    NodeKind.FLAT_MAP: FlatMapRunner,
-    NodeKind.FILTER: FilterRunner,
-    NodeKind.MAP_BATCHES: MapBatchesRunner,
-    NodeKind.COMBINE: CombineRunner,
-    NodeKind.ASYNC_WAIT: AsyncWaitRunner,
-    NodeKind.PROCESS: FlatMapRunner,
-    NodeKind.SIDE_OUTPUT: SourceRunner,
-}
-
 
 def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
     return batch if wanted is None or mine is theirs else batch.copy(wanted)
-
-
-def _unshared(operators: Iterable[Operator]) -> list[Operator]:
-    """Operators that were given one and the same function object get a copy each."""
-    seen: set[int] = set()
-    unshared = []
-    for op in operators:
-        if id(op.function) in seen and isinstance(op.function, Function):
-            op = replace(op, function=copy.deepcopy(op.function))
-        seen.add(id(op.function))
-        unshared.append(op)
-    return unshared
 
 
 class _Epoch:
@@ -188,7 +92,8 @@ class _Epoch:
         self.time = instance.time
         self.time.begin(order.time, name.partition, ordered=instance.program.reads_sources)
         self.sinks = SinkWriters(instance.program.level, order, name)
-        self.state = LocalState(instance.program, order, name, list(instance.backends.values()))
+        self.order = order
+        self.state = LocalState(instance.program, order, name, instance.backends_of(name.partition))
         for runner in instance.runners.values():
             runner.begin()
 
@@ -197,6 +102,7 @@ class _Epoch:
             router.start(self.instance.partition)
         with self._timed("open"):
             self.state.open()
+            self.instance.restore(self.order)
         for batch in batches:
             with self._timed("process"):
                 self._process(batch)
@@ -245,8 +151,11 @@ class _Epoch:
 
     def _finish(self) -> None:
         """Let operators process what they have put off, in the order data flows through them."""
-        for node, runner in self.instance.runners.items():
-            out, operator = runner.finish(), self.instance.operators[node]
+        for node, operator in self.instance.operators.items():
+            runner = self.instance.runners.get(node)
+            if runner is None:  # a sink, or an operator without a subtask here
+                continue
+            out = runner.finish()
             if out is not None:
                 self._emit(out, operator.consumers, operator.channels)
             self._emit_sides(runner)
@@ -306,8 +215,12 @@ class _Epoch:
         level = self.program.level
         where = f"level {level.index}, partition {self.name.partition}"
         upstream = align(self.barriers, self.program.upstream_tasks, where)
+        for node in self.instance.operator_backends:
+            if node in self.instance.runners:  # else it has no subtask here
+                snapshot(self.instance.operators[node], self.order)
         state = self.state.snapshot()
         transactions = self.sinks.prepare()
+        self.instance.ran = ran(self.order, state)
         return TaskAck(
             level.index,
             self.name,

@@ -202,7 +202,7 @@ def _stores_in(parent: Path) -> list[LocalStores]:
 
 @dataclass
 class LocalState:
-    """The keyed state of one task in one epoch: opened at the last confirmed one, then drained."""
+    """The state of one task in one epoch: opened at the last confirmed one, then drained."""
 
     program: LevelProgram
     order: Order
@@ -220,8 +220,9 @@ class LocalState:
 
     def open(self) -> None:
         """Bring the local store to the last confirmed epoch."""
-        schemas = self.schemas()
-        if not schemas:
+        asked_late = self.program.asked_late()
+        schemas = [schema for schema in self.schemas() if schema.uid not in asked_late]
+        if not schemas and not asked_late:
             return
         if len(schemas) > MOST_STATES:
             raise PlanError(
@@ -240,6 +241,7 @@ class LocalState:
             schemas,
             self.program.groups(partition),
             layout=self.program.layout(),
+            asked_late=asked_late,
         )
         try:
             stores.mark_used(owner)

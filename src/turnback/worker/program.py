@@ -223,21 +223,28 @@ class LevelProgram:
     strategies: dict[str, int | None] = field(default_factory=dict)
 
     def group_ranges(self, partition: int) -> dict[str, tuple[int, int]]:
-        """The first and last key group of a partition, by uid of the keyed operators in it."""
+        """The first and last key group of a partition, by uid of its operators with state."""
         return {
             op.uid: group_range(partition, op.parallelism, self.max_parallelism)
-            for op in self.level.keyed
+            for op in self.level.stateful
             if partition < op.parallelism
         }
 
     def groups(self, partition: int) -> tuple[int, int]:
-        """The key groups a partition may see, over all keyed operators; (0, -1) for none."""
+        """The key groups a partition may see, over all operators with state; (0, -1) for none."""
         ranges = self.group_ranges(partition).values()
         return (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else (0, -1)
 
     def layout(self) -> str:
-        """What decides which key groups of each operator a partition holds."""
-        return " ".join(f"{op.uid!r}:{op.parallelism}" for op in self.level.keyed)
+        """What decides which rows of each operator a partition holds."""
+        return " ".join(
+            f"{op.uid!r}:{op.parallelism}{'*' if op.has_operator_state else ''}"
+            for op in self.level.stateful
+        )
+
+    def asked_late(self) -> frozenset[str]:
+        """The operators that ask for their states when these can be read already, by uid."""
+        return frozenset(op.uid for op in self.level.operators if op.has_operator_state)
 
 
 def source_layout(plan: Plan) -> RowLayout:

@@ -161,7 +161,7 @@ def test_unclaimed_states_block_unless_allowed(plan):
         "dropped (5 rows)"
     )
     assert "operator 'declared' has no such state" in row(report, "declared", "stat").reason
-    assert "has no key" in row(report, "plain", "x").reason
+    assert "has neither a key nor operator state" in row(report, "plain", "x").reason
     report = check(plan, snapshot(*states), allow=["declard", "declared/stat", "plain"])
     assert report.ok
     assert row(report, "declard", "x").verdict is Verdict.UNCLAIMED
