@@ -2,6 +2,7 @@ from .api.async_stream import AsyncDataStream
 from .api.checkpoint_config import CheckpointConfig
 from .api.client import JobClient
 from .api.collected import CloseableIterator
+from .api.connected import ConnectedStreams
 from .api.environment import StreamExecutionEnvironment
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
@@ -81,6 +82,12 @@ from .program.triggers import (
     Trigger,
     TriggerResult,
 )
+from .program.two_inputs import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
 from .program.windows import (
     EventTimeSessionWindows,
     GlobalWindows,
@@ -113,7 +120,11 @@ __all__ = [
     "CheckpointingMode",
     "ClaimMode",
     "CloseableIterator",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
     "CollectSink",
+    "ConnectedStreams",
     "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger",
     "CountEvictor",
@@ -136,6 +147,7 @@ __all__ = [
     "JobClient",
     "KeySelector",
     "KeyedBatchFunction",
+    "KeyedCoProcessFunction",
     "KeyedColumns",
     "KeyedProcessFunction",
     "KeyedStream",

@@ -19,7 +19,7 @@ from turnback import (
 )
 from turnback.core.errors import JobFailedError, PlanError, TooLargeError
 from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.plan import Channel, Operator
+from turnback.program.plan import Channel, Input, InputId, Operator
 from turnback.state import delta
 from turnback.state.stores import RocksStore
 from turnback.state.values import KeyContext
@@ -96,7 +96,7 @@ def test_a_function_over_batches_that_gives_more_than_2_gib_is_named():
 
     type = as_type("data binary")
     operator = Operator(
-        1, "enlarge", "MapBatches", NodeKind.MAP_BATCHES, enlarge, type, type, None, 1, (), ()
+        1, "enlarge", "MapBatches", NodeKind.MAP_BATCHES, enlarge, type, (Input(type),), 1, (), ()
     )
     with pytest.raises(TooLargeError, match=r"operator 'enlarge' .*2 GiB"):
         MapBatchesRunner(operator).run(Batch(type, pa.record_batch({"data": [b"x"]})))
@@ -140,7 +140,7 @@ def test_a_value_larger_than_a_state_file_can_hold_is_refused(tmp_path, monkeypa
 def test_a_router_does_not_remember_long_keys_for_ever():
     text = as_type("string")
     key = KeySpec((), lambda element: element, (Types.STRING(),))
-    router = Router(Channel(0, 1, (2,), text, key, 2, 0, 1, "count"), 1, 2, 128)
+    router = Router(Channel(0, 1, (InputId(2),), text, key, 2, 0, 1, "count"), 1, 2, 128)
     keys = [f"{i}" + "x" * (1 << 20) for i in range(70)]
     targets = router.targets(Batch(text, keys))
     assert router.targets(Batch(text, keys[:1]))[0] == targets[0]

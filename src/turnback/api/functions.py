@@ -14,6 +14,8 @@ from turnback.program.functions import (
     MapFunction,
     ReduceFunction,
 )
+from turnback.types.hints import as_type
+from turnback.types.typeinfo import TypeInfo
 
 
 class CallableFunction(MapFunction, FlatMapFunction, FilterFunction, ReduceFunction):
@@ -44,6 +46,30 @@ def as_function(given: Any, wanted: type[Function], method: str) -> Any:
             f"KeyedBatchFunction; {name_of(given)!r} is a plain function: use flat_map"
         )
     return CallableFunction(given)
+
+
+def checked_instance(given: Any, wanted: type | tuple[type, ...], method: str) -> Any:
+    """What was given, if it is an instance of one of the wanted classes."""
+    if isinstance(given, type):
+        raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
+    if not isinstance(given, wanted):
+        names = wanted if isinstance(wanted, tuple) else (wanted,)
+        expected = " or a ".join(each.__name__ for each in names)
+        raise PlanError(f"{method} takes a {expected}, got {type(given).__name__}")
+    return given
+
+
+def output_type_of(given: Any, annotated: Any, method: str) -> TypeInfo:
+    """The type of what a method gives: that which was given, or the annotation of a function."""
+    if given is None and annotated is not None:
+        given = returned_type(annotated)
+        given = None if given is Any else given
+    if given is None:
+        raise PlanError(
+            f"{method} needs output_type: a DDL string such as 'post string, n bigint', "
+            f"Types..., a NamedTuple or a dataclass"
+        )
+    return as_type(given)
 
 
 def name_of(function: Any) -> str:

@@ -7,7 +7,8 @@ from itertools import islice
 from typing import Any, Self, overload
 
 from turnback.api.collected import CloseableIterator
-from turnback.api.functions import as_function, name_of, returned_type
+from turnback.api.connected import ConnectedStreams, common_keys
+from turnback.api.functions import as_function, name_of, output_type_of, returned_type
 from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
 from turnback.core.ids import check_uid
@@ -23,7 +24,14 @@ from turnback.program.functions import (
     ProcessFunction,
     ReduceFunction,
 )
-from turnback.program.graph import KeySpec, Node, NodeKind, OutputTag, StreamGraph
+from turnback.program.graph import (
+    SIDE_OUTPUT_KINDS,
+    KeySpec,
+    Node,
+    NodeKind,
+    OutputTag,
+    StreamGraph,
+)
 from turnback.program.time import WatermarkStrategy
 from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
 from turnback.program.windows import GlobalWindows, WindowAssigner
@@ -76,15 +84,17 @@ class DataStream(_Named):
     def map(self, func: MapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
         """Turn each element into another."""
         function = as_function(func, MapFunction, "map")
-        return self._add(NodeKind.MAP, func, function, self._output(output_type, func, "map"))
+        annotated = func.map if isinstance(func, MapFunction) else func
+        type_ = output_type_of(output_type, annotated, "map")
+        return self._add(NodeKind.MAP, func, function, type_)
 
     def flat_map(
         self, func: FlatMapFunction | Callable[[Any], Any], output_type: Any = None
     ) -> DataStream:
         """Turn each element into any number of others."""
         function = as_function(func, FlatMapFunction, "flat_map")
-        type = self._output(output_type, None, "flat_map")
-        return self._add(NodeKind.FLAT_MAP, func, function, type)
+        type_ = output_type_of(output_type, None, "flat_map")
+        return self._add(NodeKind.FLAT_MAP, func, function, type_)
 
     def filter(self, func: FilterFunction | Callable[[Any], bool]) -> DataStream:
         """Keep the elements for which the function is true."""
@@ -110,7 +120,7 @@ class DataStream(_Named):
                     f"{type(func).__name__} is a {keyed.__name__}; put key_by(...) before process"
                 )
         function = as_function(func, ProcessFunction, "process")
-        type_ = self._output(output_type, None, "process")
+        type_ = output_type_of(output_type, None, "process")
         return self._add(NodeKind.PROCESS, func, function, type_)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> DataStream:
@@ -144,10 +154,7 @@ class DataStream(_Named):
     def union(self, *streams: DataStream) -> DataStream:
         """All elements of this stream and of others of the same type."""
         for other in streams:
-            if not isinstance(other, DataStream):
-                raise PlanError(f"union takes streams, got {type(other).__name__}")
-            if other._graph is not self._graph:
-                raise PlanError("union takes streams of the same environment")
+            self._check_other(other, "union")
             if other.type != self.type:
                 raise PlanError(
                     f"union takes streams of one type, got {self.type} and {other.type}; "
@@ -157,16 +164,20 @@ class DataStream(_Named):
         node = self._graph.add(NodeKind.UNION, "union", self.type, nodes)
         return DataStream(self._graph, node)
 
+    def connect(self, ds: DataStream) -> ConnectedStreams:
+        """Let one function read this stream and another, which may be of another type."""
+        self._check_other(ds, "connect")
+        return ConnectedStreams(self, ds)
+
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """What the function of this stream sends to a side output: ``yield tag, element``."""
         if not isinstance(output_tag, OutputTag):
             raise PlanError(f"get_side_output takes an OutputTag, got {type(output_tag).__name__}")
         node, function = self._node, self._node.function
-        by_element = node.kind in (NodeKind.PROCESS, NodeKind.KEYED_PROCESS)
-        if not by_element or isinstance(function, KeyedBatchFunction):
+        if node.kind not in SIDE_OUTPUT_KINDS or isinstance(function, KeyedBatchFunction):
             raise PlanError(
                 f"{node.kind.value} {node.name!r} has no side outputs: only what process gives "
-                f"has, with a ProcessFunction or a KeyedProcessFunction"
+                f"has, with a function per element such as a ProcessFunction"
             )
         return self._add(NodeKind.SIDE_OUTPUT, output_tag, output_tag, output_tag.type_info).name(
             output_tag.tag_id
@@ -237,17 +248,19 @@ class DataStream(_Named):
         node = self._graph.add(kind, name, type, inputs, key=key, function=function)
         return DataStream(self._graph, node)
 
-    def _output(self, output_type: Any, annotated: Any, method: str) -> TypeInfo:
-        if output_type is None and annotated is not None:
-            target = annotated.map if isinstance(annotated, MapFunction) else annotated
-            output_type = returned_type(target)
-            output_type = None if output_type is Any else output_type
-        if output_type is None:
-            raise PlanError(
-                f"{method} needs output_type: a DDL string such as 'post string, n bigint', "
-                f"Types..., a NamedTuple or a dataclass"
-            )
-        return as_type(output_type)
+    def _add_two(
+        self, other: DataStream, kind: NodeKind, name: str, function: Any, type: TypeInfo
+    ) -> DataStream:
+        """What a function makes of this stream and another."""
+        keys, inputs = common_keys(self, other), (self._node, other._node)
+        node = self._graph.add(kind, name, type, inputs, keys=keys, function=function)
+        return DataStream(self._graph, node)
+
+    def _check_other(self, other: Any, method: str) -> None:
+        if not isinstance(other, DataStream):
+            raise PlanError(f"{method} takes streams, got {type(other).__name__}")
+        if other._graph is not self._graph:
+            raise PlanError(f"{method} takes streams of the same environment")
 
     def _column_key(self, columns: tuple[Any, ...]) -> KeySpec:
         names = self.type.names if isinstance(self.type, RowTypeInfo) else ("value",)
@@ -302,7 +315,7 @@ class KeyedStream(DataStream):
         function: Any = func
         if not isinstance(func, KeyedBatchFunction):
             function = as_function(func, KeyedProcessFunction, "process")
-        type_ = self._output(output_type, None, "process")
+        type_ = output_type_of(output_type, None, "process")
         return self._add(NodeKind.KEYED_PROCESS, func, function, type_, self._key)
 
     def aggregate(self, **aggregates: Aggregate) -> AggregatedStream:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from turnback.api.functions import as_function, name_of, returned_type
+from turnback.api.functions import as_function, checked_instance, name_of, returned_type
 from turnback.core.errors import PlanError
 from turnback.program.functions import (
     AggregateFunction,
@@ -42,11 +42,11 @@ class WindowedStream:
 
     def trigger(self, trigger: Trigger) -> WindowedStream:
         """Let windows fire when a trigger says so."""
-        return self._with(trigger=_checked(trigger, Trigger, "trigger"))
+        return self._with(trigger=checked_instance(trigger, Trigger, "trigger"))
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
         """Remove elements before or after a window fires; windows then keep all elements."""
-        return self._with(evictor=_checked(evictor, Evictor, "evictor"))
+        return self._with(evictor=checked_instance(evictor, Evictor, "evictor"))
 
     def allowed_lateness(self, time_ms: int | Duration) -> WindowedStream:
         """Let windows take elements for so long after their end; each fires its window again."""
@@ -55,7 +55,7 @@ class WindowedStream:
 
     def side_output_late_data(self, output_tag: OutputTag) -> WindowedStream:
         """Send elements that are too late for all their windows to a side output."""
-        return self._with(late=_checked(output_tag, OutputTag, "side_output_late_data"))
+        return self._with(late=checked_instance(output_tag, OutputTag, "side_output_late_data"))
 
     def reduce(
         self,
@@ -107,12 +107,12 @@ class WindowedStream:
     ) -> DataStream:
         """Give all elements of a window to a function."""
         given = process_window_function
-        function = _checked(given, ProcessWindowFunction, "process")
+        function = checked_instance(given, ProcessWindowFunction, "process")
         return self._apply(None, function, output_type, None, function)
 
     def apply(self, window_function: WindowFunction, output_type: Any = None) -> DataStream:
         """Give all elements of a window to a function."""
-        function = _checked(window_function, WindowFunction, "apply")
+        function = checked_instance(window_function, WindowFunction, "apply")
         return self._apply(None, function, output_type, None, function)
 
     def _with(self, **changes: Any) -> WindowedStream:
@@ -129,7 +129,7 @@ class WindowedStream:
         named_after: Any,
     ) -> DataStream:
         if function is not None:
-            _checked(function, (WindowFunction, ProcessWindowFunction), "window_function")
+            checked_instance(function, (WindowFunction, ProcessWindowFunction), "window_function")
             default = None
         if output_type is None and default is None:
             raise PlanError("windows need output_type: the type of what comes out of them")
@@ -152,13 +152,3 @@ class WindowedStream:
             NodeKind.KEYED_PROCESS, named_after, WindowOperator(plan), type_, keyed._key
         )
         return stream.name(name_of(named_after))
-
-
-def _checked(given: Any, wanted: Any, method: str) -> Any:
-    if isinstance(given, type):
-        raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
-    if not isinstance(given, wanted):
-        names = wanted if isinstance(wanted, tuple) else (wanted,)
-        expected = " or a ".join(each.__name__ for each in names)
-        raise PlanError(f"{method} takes a {expected}, got {type(given).__name__}")
-    return given

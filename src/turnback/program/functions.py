@@ -145,23 +145,15 @@ class ProcessFunction(Function, ABC):
             """The element's event time in milliseconds, if it has one."""
 
         def timer_service(self) -> TimerService:
-            """What time it is; timers need a key."""
+            """What time it is; timers need a key, and an `on_timer`."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
         """Return or yield the new elements, or nothing."""
 
 
-class KeyedProcessFunction(Function, ABC):
-    """A function over a keyed stream, with state per key.
-
-    State is obtained in `open` from the runtime context, or declared as class attributes::
-
-        class Count(KeyedProcessFunction):
-            count = ValueStateDescriptor("count", int)
-
-    Declared state is known to the planner, and so checked, before anything runs.
-    """
+class TimerFunction(Function):
+    """Base of the functions over keyed streams that can have themselves called later."""
 
     class Context(ProcessFunction.Context, Protocol):
         """What is known about the element at hand."""
@@ -175,14 +167,6 @@ class KeyedProcessFunction(Function, ABC):
         def time_domain(self) -> TimeDomain:
             """Which clock it goes by."""
 
-    @abstractmethod
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        """Return or yield the new elements, or nothing.
-
-        Called once per element and epoch; again, with the state as it was, when a task or an epoch
-        is run anew. Side effects outside state and output are not undone.
-        """
-
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any] | None:
         """Return or yield new elements when a timer of the current key fires, or nothing.
 
@@ -194,6 +178,26 @@ class KeyedProcessFunction(Function, ABC):
             ctx: An `OnTimerContext`.
         """
         return None
+
+
+class KeyedProcessFunction(TimerFunction, ABC):
+    """A function over a keyed stream, with state per key.
+
+    State is obtained in `open` from the runtime context, or declared as class attributes::
+
+        class Count(KeyedProcessFunction):
+            count = ValueStateDescriptor("count", int)
+
+    Declared state is known to the planner, and so checked, before anything runs.
+    """
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
+        """Return or yield the new elements, or nothing.
+
+        Called once per element and epoch; again, with the state as it was, when a task or an epoch
+        is run anew. Side effects outside state and output are not undone.
+        """
 
 
 class ProcessWindowFunction(Function, ABC):

@@ -17,16 +17,20 @@ from turnback.types.typeinfo import TypeInfo, Types
 class KeySpec:
     """How the elements of a stream get their key: from `columns`, or else from a `function`.
 
-    The types are those of the parts of the key.
+    Attributes:
+        types: Those of the parts of the key.
+        as_columns: Whether what the function gives goes where Spark sends equal columns: those of
+            the other input of an operator.
     """
 
     columns: tuple[str, ...]
     function: Callable[[Any], Any] | None
     types: tuple[TypeInfo, ...]
+    as_columns: bool = False
 
     def codec(self) -> KeyCodec:
         """The codec of this key; refuses types that cannot be keys."""
-        return KeyCodec(self.types, by_columns=self.function is None)
+        return KeyCodec(self.types, by_columns=self.function is None or self.as_columns)
 
 
 class OutputTag:
@@ -69,12 +73,16 @@ class NodeKind(Enum):
     PROCESS = "process"
     KEYED_PROCESS = "keyed_process"
     REDUCE = "reduce"
+    CO_MAP = "co_map"
+    CO_FLAT_MAP = "co_flat_map"
+    CO_PROCESS = "co_process"
     UNION = "union"
     SIDE_OUTPUT = "side output"
     SINK = "sink"
 
 
-KEYED_KINDS = frozenset({NodeKind.KEYED_PROCESS, NodeKind.REDUCE})
+SIDE_OUTPUT_KINDS = frozenset({NodeKind.PROCESS, NodeKind.KEYED_PROCESS, NodeKind.CO_PROCESS})
+"""Operators whose functions can send elements to side outputs."""
 
 REDUCED = "reduced"
 """Name of the state of a reduce."""
@@ -87,7 +95,8 @@ class Node:
     Attributes:
         id: Position in the graph; inputs always have smaller ids.
         type: Type of its elements; None for a sink.
-        key: How its input is keyed; None when it is not.
+        inputs: What it reads: one, or two of different types; a union any number of one type.
+        keys: How each of its inputs is keyed; empty when none is.
         function: The user's function, the sink, or the streaming DataFrame of a source.
         uid: Identity across versions of the program; None until given or generated.
         parallelism: Number of instances; None for the job's default.
@@ -99,11 +108,20 @@ class Node:
     name: str
     type: TypeInfo | None
     inputs: tuple[Node, ...] = ()
-    key: KeySpec | None = None
+    keys: tuple[KeySpec | None, ...] = ()
     function: Any = None
     uid: str | None = None
     parallelism: int | None = None
     bounded: bool = False
+
+    @property
+    def key(self) -> KeySpec | None:
+        """How it is keyed: its first input is."""
+        return self.keys[0] if self.keys else None
+
+    def key_of(self, input: int) -> KeySpec | None:
+        """How one of its inputs is keyed."""
+        return self.keys[input] if self.keys else None
 
 
 class StreamGraph:
@@ -125,12 +143,15 @@ class StreamGraph:
         inputs: tuple[Node, ...] = (),
         *,
         key: KeySpec | None = None,
+        keys: tuple[KeySpec | None, ...] = (),
         function: Any = None,
         uid: str | None = None,
     ) -> Node:
+        """Add an operator; `key` is that of the only input, `keys` those of several."""
         for each in inputs:
             self._take_in(each)
-        node = Node(len(self.nodes), kind, name, type, inputs, key, function, uid)
+        keys = (key,) if key is not None else keys
+        node = Node(len(self.nodes), kind, name, type, inputs, keys, function, uid)
         self.nodes.append(node)
         return node
 

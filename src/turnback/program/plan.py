@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnback.program.graph import KeySpec, NodeKind
 from turnback.program.operator_state import has_operator_state
@@ -22,6 +22,28 @@ class Routing(Enum):
     TRANSIT = "transit"  # any partition: the channel goes on to a later level
 
 
+class InputId(NamedTuple):
+    """One of the inputs of an operator."""
+
+    operator: int
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Input:
+    """What an operator reads at one of its inputs.
+
+    Attributes:
+        key: How it is keyed, if it is.
+        strategies: Uids of the watermark strategies that it comes from; empty text for elements
+            without one.
+    """
+
+    type: TypeInfo
+    key: KeySpec | None = None
+    strategies: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Channel:
     """A stream that crosses one or more shuffles between its producer and its consumers.
@@ -29,7 +51,7 @@ class Channel:
     Attributes:
         id: Its number, which its rows carry.
         producer: Node id of the operator it comes from.
-        consumers: Node ids of the operators that read it.
+        consumers: The inputs that read it.
         key: The key it is partitioned by, if it is.
         parallelism: Number of partitions it is spread over at its last hop.
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
@@ -39,7 +61,7 @@ class Channel:
 
     id: int
     producer: int
-    consumers: tuple[int, ...]
+    consumers: tuple[InputId, ...]
     type: TypeInfo
     key: KeySpec | None
     parallelism: int
@@ -64,13 +86,10 @@ class Operator:
         uid: Its identity across versions of the program.
         function: The user's function or sink; None for a source.
         type: Type of its output; None for a sink.
-        input_type: Type of what it reads; None for a source.
-        key: How its input is keyed, if it is.
-        consumers: Operators of the same level that read its output.
+        inputs: What it reads: nothing, if it is a source, else one stream or two.
+        consumers: Inputs of operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
         sides: Its side outputs: their names, the operators that stand for them, their types.
-        strategies: Uids of the watermark strategies that its input comes from; empty text for an
-            input without one.
     """
 
     id: int
@@ -79,13 +98,26 @@ class Operator:
     kind: NodeKind
     function: Any
     type: TypeInfo | None
-    input_type: TypeInfo | None
-    key: KeySpec | None
+    inputs: tuple[Input, ...]
     parallelism: int
-    consumers: tuple[int, ...]
+    consumers: tuple[InputId, ...]
     channels: tuple[int, ...]
-    strategies: tuple[str, ...] = ()
     sides: tuple[tuple[str, int, TypeInfo], ...] = ()
+
+    @property
+    def input_type(self) -> TypeInfo | None:
+        """Type of what it reads, at its first input; None for a source."""
+        return self.inputs[0].type if self.inputs else None
+
+    @property
+    def key(self) -> KeySpec | None:
+        """How it is keyed, if it is; the key of a second input has the same types."""
+        return self.inputs[0].key if self.inputs else None
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """The watermark strategies that all its inputs come from."""
+        return tuple(sorted({uid for each in self.inputs for uid in each.strategies}))
 
     @property
     def has_operator_state(self) -> bool:

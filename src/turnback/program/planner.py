@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import xxhash
 
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.functions import KeyedBatchFunction, declared_states
-from turnback.program.graph import KEYED_KINDS, REDUCED, KeySpec, Node, NodeKind, StreamGraph
+from turnback.program.graph import REDUCED, KeySpec, Node, NodeKind, StreamGraph
 from turnback.program.operator_state import has_operator_state
-from turnback.program.plan import Channel, Level, Operator, Plan, Routing, SourcePlan
+from turnback.program.plan import (
+    Channel,
+    Input,
+    InputId,
+    Level,
+    Operator,
+    Plan,
+    Routing,
+    SourcePlan,
+)
 from turnback.program.pruning import types_read
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
@@ -45,7 +55,7 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
 
 
 def _needs_uid(node: Node) -> bool:
-    known = node.kind in KEYED_KINDS or node.kind in (NodeKind.SOURCE, NodeKind.SINK)
+    known = node.key is not None or node.kind in (NodeKind.SOURCE, NodeKind.SINK)
     return known or has_operator_state(node.function)
 
 
@@ -58,14 +68,15 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
     for node in nodes:
         who = f"operator {uids[node.id]!r} ({node.name})"
         try:
-            if node.key is not None:
-                node.key.codec()
+            for key in node.keys:
+                if key is not None:
+                    key.codec()
         except PlanError as e:
             raise PlanError(f"{who}: {e}") from None
         _check_columns(node, who)
         seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
-            if node.kind not in KEYED_KINDS:
+            if node.key is None:
                 raise PlanError(
                     f"{who} declares the state {descriptor.name!r}, but its stream has no key; put "
                     f"key_by(...) before it"
@@ -121,6 +132,14 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
     return _Cut(nodes, uids, parallelism, max_parallelism).plan(tuple(warnings))
 
 
+class _Edge(NamedTuple):
+    """Who reads from whom, at which of its inputs."""
+
+    producer: Node
+    consumer: Node
+    input: int
+
+
 class _Cut:
     """Cuts the graph. An operator's level is the greatest of its inputs', plus one per exchange."""
 
@@ -134,12 +153,12 @@ class _Cut:
         self.max_parallelism = max_parallelism
         self.level: dict[int, int] = {}
         self.parallelism: dict[int, int | None] = {}
-        self.edges: list[tuple[Node, Node]] = []
+        self.edges: list[_Edge] = []
         self.strategies: dict[int, set[str]] = {}
         """The watermark strategies that the output of each operator goes by."""
         for node in self.nodes:
             self._assign(node)
-            inherited = {uid for p in _producers(node) for uid in self.strategies[p.id]} or {""}
+            inherited = self._inherited(node, range(len(node.inputs))) or {""}
             own = {uids[node.id]}
             self.strategies[node.id] = own if node.kind is NodeKind.TIMESTAMPS else inherited
         self.read: dict[int, TypeInfo] = {}
@@ -170,34 +189,44 @@ class _Cut:
         if node.kind is NodeKind.SOURCE:
             self.level[node.id], self.parallelism[node.id] = 0, None
             return
-        producers = _producers(node)
+        edges = [
+            _Edge(producer, node, number)
+            for number in range(len(node.inputs))
+            for producer in _producers(node, number)
+        ]
         level = 0
-        for producer in producers:
+        for producer, _, number in edges:
             before = self.parallelism[producer.id]
             exchange = (
-                node.key is not None
+                node.key_of(number) is not None
                 or (node.parallelism is not None and node.parallelism != before)
                 # How many tasks read the sources changes from epoch to epoch.
                 or (before is None and has_operator_state(node.function))
             )
-            self.edges.append((producer, node))
             level = max(level, self.level[producer.id] + exchange)
+        self.edges += edges
         self.level[node.id] = level
         if node.key is not None or node.parallelism is not None:
             self.parallelism[node.id] = node.parallelism or self.default
         else:
-            inherited = [n for p in producers if (n := self.parallelism[p.id]) is not None]
+            inherited = [n for e in edges if (n := self.parallelism[e.producer.id]) is not None]
             fallback = self.default if level else None
             self.parallelism[node.id] = max(inherited, default=fallback)
 
+    def _inherited(self, node: Node, inputs: Iterable[int]) -> set[str]:
+        """The watermark strategies that some inputs of a node go by."""
+        producers = [each for number in inputs for each in _producers(node, number)]
+        return {uid for producer in producers for uid in self.strategies[producer.id]}
+
     def _channels(self) -> list[Channel]:
         # Edges of one shape share a channel: their rows are sent once, however many read them.
-        shapes: dict[tuple[int, KeySpec | None, int, int], list[int]] = defaultdict(list)
-        for producer, consumer in self.edges:
+        shapes: dict[tuple[int, KeySpec | None, int, int], list[InputId]] = defaultdict(list)
+        for producer, consumer, number in self.edges:
             into = self.level[consumer.id]
             if self.level[producer.id] < into:
                 parallelism = self.parallelism[consumer.id] or self.default
-                shapes[producer.id, consumer.key, parallelism, into].append(consumer.id)
+                shape = producer.id, consumer.key_of(number), parallelism, into
+                shapes[shape].append(InputId(consumer.id, number))
         by_id = {n.id: n for n in self.nodes}
         return [
             Channel(
@@ -209,7 +238,7 @@ class _Cut:
                 parallelism,
                 self.level[producer_id],
                 last_level,
-                self.uids[consumers[0]],
+                self.uids[consumers[0].operator],
             )
             for i, ((producer_id, key, parallelism, last_level), consumers) in enumerate(
                 shapes.items()
@@ -217,7 +246,7 @@ class _Cut:
         ]
 
     def _readers(self, node: Node) -> list[Node]:
-        return [consumer for producer, consumer in self.edges if producer is node]
+        return [edge.consumer for edge in self.edges if edge.producer is node]
 
     def _type(self, node: Node) -> TypeInfo:
         return self.read.get(node.id) or _typed(node)
@@ -246,16 +275,24 @@ class _Cut:
     def _operator(self, node: Node, channels: list[Channel]) -> Operator:
         here = self.level[node.id]
         consumers = tuple(
-            consumer.id
-            for producer, consumer in self.edges
+            InputId(consumer.id, number)
+            for producer, consumer, number in self.edges
             if producer is node
             and self.level[consumer.id] == here
             and consumer.kind is not NodeKind.SIDE_OUTPUT
         )
         sides = tuple(
             (consumer.function.tag_id, consumer.id, _typed(consumer))
-            for producer, consumer in self.edges
+            for producer, consumer, _ in self.edges
             if producer is node and consumer.kind is NodeKind.SIDE_OUTPUT
+        )
+        inputs = tuple(
+            Input(
+                self._type(each),
+                node.key_of(number),
+                tuple(sorted(self._inherited(node, (number,)))),
+            )
+            for number, each in enumerate(node.inputs)
         )
         return Operator(
             node.id,
@@ -264,22 +301,20 @@ class _Cut:
             node.kind,
             None if node.kind is NodeKind.SOURCE else node.function,
             self.read.get(node.id, node.type),
-            self._type(node.inputs[0]) if node.inputs else None,
-            node.key,
+            inputs,
             self.parallelism[node.id] or self.default,
             consumers,
             tuple(c.id for c in channels if c.producer == node.id),
-            tuple(sorted({uid for p in _producers(node) for uid in self.strategies[p.id]})),
             sides,
         )
 
 
-def _producers(node: Node) -> list[Node]:
-    """The operators a node really reads from, looking through unions."""
-    producers: list[Node] = []
-    for each in node.inputs:
-        producers += _producers(each) if each.kind is NodeKind.UNION else [each]
-    return producers
+def _producers(node: Node, number: int) -> list[Node]:
+    """The operators that an input of a node really reads from, looking through unions."""
+    read = node.inputs[number]
+    if read.kind is not NodeKind.UNION:
+        return [read]
+    return [each for i in range(len(read.inputs)) for each in _producers(read, i)]
 
 
 def _typed(node: Node) -> TypeInfo:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from turnback.program.descriptors import WaitingStateDescriptor
-from turnback.program.functions import KeyedProcessFunction
+from turnback.program.functions import TimerFunction
 from turnback.program.plan import Operator
 from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
 
 EVENT_TIMERS = "timers.event"
 PROCESSING_TIMERS = "timers.processing"
-AHEAD = "timers.ahead"
-"""Elements that wait for a slower stream."""
+AHEAD = ("timers.ahead", "timers.ahead2")
+"""Elements of each input that wait for a slower stream."""
 
 
 def has_timers(function: Any) -> bool:
     """Whether a function has an `on_timer` of its own."""
-    own = getattr(type(function), "on_timer", KeyedProcessFunction.on_timer)
-    return own is not KeyedProcessFunction.on_timer
+    timed = isinstance(function, TimerFunction)
+    return timed and type(function).on_timer is not TimerFunction.on_timer
 
 
 def timer_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
@@ -29,8 +29,9 @@ def timer_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
         WaitingStateDescriptor(EVENT_TIMERS, Types.BOOLEAN()),
         WaitingStateDescriptor(PROCESSING_TIMERS, Types.BOOLEAN()),
     ]
-    if "" not in operator.strategies and len(operator.strategies) > 1:
-        assert operator.input_type is not None
-        waiting = RowTypeInfo(("time", "element"), (Types.LONG(), operator.input_type))
-        states.append(WaitingStateDescriptor(AHEAD, ListTypeInfo(waiting)))
+    for number, input in enumerate(operator.inputs):
+        # At equal watermarks the second input comes last, so it can have to wait in any case.
+        if "" not in operator.strategies and (number > 0 or len(operator.strategies) > 1):
+            waiting = RowTypeInfo(("time", "element"), (Types.LONG(), input.type))
+            states.append(WaitingStateDescriptor(AHEAD[number], ListTypeInfo(waiting)))
     return {state.name: state for state in states}

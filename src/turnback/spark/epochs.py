@@ -306,7 +306,7 @@ def _counted_by(plan: Plan) -> dict[str, str]:
     sources = {source.id: source.uid for source in plan.sources}
     counted_by: dict[str, str] = {}
     for channel in plan.channels:
-        consumer = uids[channel.consumers[0]]
+        consumer = uids[channel.consumers[0].operator]
         if channel.first_level < 0 and consumer not in counted_by.values():
             counted_by.setdefault(sources[channel.producer], consumer)
     return counted_by

@@ -15,7 +15,7 @@ from turnback.core.errors import FINAL, JobFailedError, SparkUnavailableError, T
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
-from turnback.program.plan import Plan
+from turnback.program.plan import Operator, Plan
 from turnback.snapshot.matching import Allowed, Renames
 
 
@@ -117,10 +117,10 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
     producers: defaultdict[int, list[int]] = defaultdict(list)
     for op in plan.operators():
         for consumer in op.consumers:
-            producers[consumer].append(op.id)
+            producers[consumer.operator].append(op.id)
     for channel in plan.channels:
         for consumer in channel.consumers:
-            producers[consumer].append(channel.producer)
+            producers[consumer.operator].append(channel.producer)
     sources = tuple(
         ProgramOperator(
             uid=source.uid,
@@ -138,7 +138,7 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
             kind=op.kind.value,
             parallelism=op.parallelism,
             level=level.index,
-            key=_key_text(op.key),
+            key=_keys_text(op),
             inputs=tuple(dict.fromkeys(uids[producer] for producer in producers[op.id])),
         )
         for level in plan.levels
@@ -160,9 +160,13 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
     )
 
 
-def _key_text(key: KeySpec | None) -> str | None:
-    if key is None:
-        return None
+def _keys_text(operator: Operator) -> str | None:
+    """What an operator is keyed by; both, if its inputs differ in that."""
+    texts = [_key_text(each.key) for each in operator.inputs if each.key is not None]
+    return " = ".join(dict.fromkeys(texts)) or None
+
+
+def _key_text(key: KeySpec) -> str:
     if key.columns:
         return ", ".join(key.columns)
     return getattr(key.function, "__name__", None) or "a function"

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.program.graph import NodeKind
+from turnback.program.plan import InputId
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
@@ -72,10 +73,10 @@ class LevelInstance(OpenOperators):
                 gc.enable()
 
 
-def _with_class(batch: Batch, wanted: TypeInfo | None) -> Batch:
+def _with_class(batch: Batch, wanted: TypeInfo) -> Batch:
     """Elements of the class the reader expects: the streams of a union may differ in it."""
     mine, theirs = (getattr(t, "python_class", None) for t in (batch.type, wanted))
-    return batch if wanted is None or mine is theirs else batch.copy(wanted)
+    return batch if mine is theirs else batch.copy(wanted)
 
 
 class _Epoch:
@@ -177,7 +178,9 @@ class _Epoch:
                     packed = self.program.output.pack(channel_id, elements, targets)
                 yield packed
 
-    def _emit(self, batch: Batch, consumers: Sequence[int], channels: Sequence[int] = ()) -> None:
+    def _emit(
+        self, batch: Batch, consumers: Sequence[InputId], channels: Sequence[int] = ()
+    ) -> None:
         """Give a batch to all its readers, what they make of it to theirs, and so on.
 
         None sees what another one does to the elements. A loop, because a chain of operators may
@@ -185,14 +188,15 @@ class _Epoch:
         """
         waiting = self._given(batch, consumers, channels)
         while waiting:
-            node, batch = waiting.pop()
+            (node, input), batch = waiting.pop()
             operator = self.instance.operators[node]
-            batch = _with_class(batch, operator.input_type)
+            if operator.inputs:
+                batch = _with_class(batch, operator.inputs[input].type)
             if operator.kind is NodeKind.SINK:
                 self.sinks.write(operator, batch)
                 continue
             runner = self.instance.runners[node]
-            out = runner.run(batch)
+            out = runner.run(batch, input)
             if out is not None:
                 waiting += self._given(out, operator.consumers, operator.channels)
             self._emit_sides(runner)
@@ -200,11 +204,11 @@ class _Epoch:
     def _emit_sides(self, runner: Runner) -> None:
         sides, runner.sides = runner.sides, []
         for node, batch in sides:
-            self._emit(batch, (node,))
+            self._emit(batch, (InputId(node),))
 
     def _given(
-        self, batch: Batch, consumers: Sequence[int], channels: Sequence[int]
-    ) -> list[tuple[int, Batch]]:
+        self, batch: Batch, consumers: Sequence[InputId], channels: Sequence[int]
+    ) -> list[tuple[InputId, Batch]]:
         """What each consumer is to read, the last one first; channels have theirs at once."""
         copied = len(consumers) + len(channels) > 1 and is_mutable(batch.type)
         for channel in channels:

@@ -147,6 +147,8 @@ class OpenOperators:
 def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
     if operator.kind is NodeKind.TIMESTAMPS:
         return TimestampsRunner(operator, time)
+    if backend is None and operator.kind in _WITH_CONTEXT:
+        return FlatMapRunner(operator, time)
     if backend is None:
         return _WITHOUT_KEY[operator.kind](operator)
     if operator.kind is NodeKind.REDUCE:
@@ -158,15 +160,22 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
     return KeyedProcessRunner(operator, backend, time)
 
 
+_WITH_CONTEXT = frozenset(
+    {
+        NodeKind.FLAT_MAP,
+        NodeKind.PROCESS,
+        NodeKind.CO_MAP,
+        NodeKind.CO_FLAT_MAP,
+        NodeKind.CO_PROCESS,
+    }
+)
 _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
     NodeKind.SOURCE: SourceRunner,
     NodeKind.MAP: MapRunner,
-    NodeKind.FLAT_MAP: FlatMapRunner,
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
     NodeKind.COMBINE: CombineRunner,
     NodeKind.ASYNC_WAIT: AsyncWaitRunner,
-    NodeKind.PROCESS: FlatMapRunner,
     NodeKind.SIDE_OUTPUT: SourceRunner,
 }
 

@@ -17,6 +17,8 @@ from turnback.types.row import build_rows, row_class
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.time import Stamps
 
+_PROCESS_METHODS = ("process_element", "process_element1", "process_element2")
+
 
 class FunctionOutput(Batch):
     """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
@@ -73,14 +75,15 @@ class FunctionOutput(Batch):
 
 def may_send_aside(function: Any) -> bool:
     """Whether a process function may give elements to side outputs: it can see a tag somewhere."""
-    method = getattr(function, "process_element", None)
-    code = getattr(method, "__func__", method)
-    if not isinstance(code, FunctionType):
-        return False
-    cells = [cell for cell in code.__closure__ or () if cell != CellType()]
-    seen = [*vars(function).values(), *vars(type(function)).values()]
-    seen += [cell.cell_contents for cell in cells]
-    seen += [code.__globals__.get(name) for name in _names(code.__code__)]
+    methods = [getattr(function, name, None) for name in _PROCESS_METHODS]
+    seen: list[Any] = []
+    for method in methods:
+        code = getattr(method, "__func__", method)
+        if isinstance(code, FunctionType):
+            cells = [cell for cell in code.__closure__ or () if cell != CellType()]
+            seen += [*vars(function).values(), *vars(type(function)).values()]
+            seen += [cell.cell_contents for cell in cells]
+            seen += [code.__globals__.get(name) for name in _names(code.__code__)]
     return any(each is OutputTag or type(each) is OutputTag for each in seen)
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from turnback.core.errors import PlanError
-from turnback.program.plan import Channel, Level, Plan
+from turnback.program.plan import Channel, InputId, Level, Plan
 from turnback.state.files import StateFile, clip_files, in_order
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.keys import group_range
@@ -253,7 +253,8 @@ def source_layout(plan: Plan) -> RowLayout:
         channels = tuple(w for w in plan.channels if w.first_level == -1)
     else:
         channels = tuple(
-            Channel(i, s.id, (s.id,), s.read, None, 1, -1, 0) for i, s in enumerate(plan.sources)
+            Channel(i, s.id, (InputId(s.id),), s.read, None, 1, -1, 0)
+            for i, s in enumerate(plan.sources)
         )
     timed = bool(plan.strategies)
     return RowLayout(channels, timed, bare=len(channels) == 1 and not timed)

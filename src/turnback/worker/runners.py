@@ -19,6 +19,7 @@ from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import Freezer, is_mutable
 from turnback.types.row import row_converter
+from turnback.worker.elements import ElementFunction, element_functions
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
 from turnback.worker.output import Collected, FunctionOutput, may_send_aside
@@ -32,27 +33,27 @@ class PlainContext:
         time: Its event time, None if it has none.
     """
 
-    __slots__ = ("time",)
+    __slots__ = ("_service", "time")
 
-    def __init__(self) -> None:
+    def __init__(self, service: TimerService) -> None:
         self.time: int | None = None
+        self._service = service
 
     def timestamp(self) -> int | None:
         return self.time
+
+    def timer_service(self) -> TimerService:
+        return self._service
 
 
 class KeyedContext(PlainContext):
     """The context of an element under its key."""
 
-    __slots__ = ("_backend", "_service")
+    __slots__ = ("_backend",)
 
     def __init__(self, backend: KeyedStateBackend, service: TimerService) -> None:
-        super().__init__()
+        super().__init__(service)
         self._backend = backend
-        self._service = service
-
-    def timer_service(self) -> TimerService:
-        return self._service
 
     def get_current_key(self) -> Any:
         return self._backend.declared_key()
@@ -80,10 +81,10 @@ class Runner(ABC):
         self.read = self.written = 0
         self.sides = []
 
-    def run(self, batch: Batch) -> Batch | None:
-        """Process a batch; None when nothing comes out."""
+    def run(self, batch: Batch, input: int = 0) -> Batch | None:
+        """Process a batch from one of the inputs; None when nothing comes out."""
         self.read += len(batch)
-        return self._counted(self.process(batch))
+        return self._counted(self.process(batch) if input == 0 else self.process_second(batch))
 
     def finish(self) -> Batch | None:
         """End the input of an epoch; None when nothing more comes out."""
@@ -95,7 +96,11 @@ class Runner(ABC):
 
     @abstractmethod
     def process(self, batch: Batch) -> Batch | None:
-        """Do the operator's work."""
+        """Do the operator's work on elements of its first input."""
+
+    def process_second(self, batch: Batch) -> Batch | None:
+        """Do the operator's work on elements of its second input, if it has one."""
+        raise AssertionError(f"operator {self.operator.uid!r} has one input only")
 
     def process_rest(self) -> Batch | None:
         """Do what was put off until the input of the epoch has ended."""
@@ -169,12 +174,23 @@ class MapRunner(FunctionRunner):
 
 
 class FlatMapRunner(FunctionRunner):
-    """One element in, any number out; with or without a context."""
+    """One element in, any number out; with or without a context, from one input or two."""
+
+    def __init__(self, operator: Operator, time: TaskTime) -> None:
+        super().__init__(operator)
+        self.context = PlainContext(NoTimers(operator, time))
 
     def process(self, batch: Batch) -> Batch | None:
+        return self._process(batch, 0)
+
+    def process_second(self, batch: Batch) -> Batch | None:
+        return self._process(batch, 1)
+
+    def _process(self, batch: Batch, input: int) -> Batch | None:
+        function = self._function(input)
         if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch)
-        function, rows, row = self._function(PlainContext()), batch.rows, None
+            return self._process_by_origin(batch, function)
+        rows, row = batch.rows, None
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
@@ -190,9 +206,8 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(self, batch: Batch) -> Batch | None:
-        context, out = PlainContext(), self.collect()
-        function, row = self._function(context), None
+    def _process_by_origin(self, batch: Batch, function: Callable[[Any], Any]) -> Batch | None:
+        context, out, row = self.context, self.collect(), None
         try:
             for i, (context.time, row) in enumerate(zip(times_of(batch), batch.rows, strict=True)):
                 result = function(row)
@@ -202,22 +217,28 @@ class FlatMapRunner(FunctionRunner):
             raise self.failed(e, row) from e
         return self.collected(out, batch.stamps)
 
-    def _function(self, context: PlainContext) -> Callable[[Any], Any]:
+    def _function(self, input: int) -> Callable[[Any], Any]:
         if self.operator.kind is NodeKind.FLAT_MAP:
             return self.operator.function.flat_map  # type: ignore[no-any-return]
-        process_element = self.operator.function.process_element
-        return lambda row: process_element(row, context)
+        function, context = element_functions(self.operator)[input], self.context
+        return lambda row: function(row, context)
 
 
 class KeyedRunner(FunctionRunner):
-    """Base of the operators with state per key."""
+    """Base of the operators with state per key.
+
+    Attributes:
+        key_readers: What reads the keys of each input that has them.
+    """
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend) -> None:
         super().__init__(operator)
-        assert operator.key is not None
-        assert operator.input_type is not None
         self.backend = backend
-        self.keys = key_reader(operator.key, operator.input_type, operator.uid)
+        self.key_readers = [
+            key_reader(each.key, each.type, operator.uid)
+            for each in operator.inputs
+            if each.key is not None
+        ]
 
     def failed(self, error: Exception, element: Any) -> Exception:
         op = self.operator
@@ -225,21 +246,27 @@ class KeyedRunner(FunctionRunner):
 
 
 class KeyedProcessRunner(KeyedRunner):
-    """A `KeyedProcessFunction` without timers."""
+    """A function per element without timers, such as a `KeyedProcessFunction`, of all inputs."""
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
         super().__init__(operator, backend)
         self.context = KeyedContext(backend, NoTimers(operator, time))
+        self._functions = element_functions(operator)
 
     def process(self, batch: Batch) -> Batch | None:
+        return self._process(batch, 0)
+
+    def process_second(self, batch: Batch) -> Batch | None:
+        return self._process(batch, 1)
+
+    def _process(self, batch: Batch, input: int) -> Batch | None:
+        keys, function = self.key_readers[input](batch), self._functions[input]
         if batch.stamps is not None or self.has_sides:
-            return self._process_by_origin(batch)
-        backend, rows, row = self.backend, batch.rows, None
-        function, context = self.operator.function.process_element, self.context
+            return self._process_by_origin(batch, keys, function)
+        backend, rows, row, context = self.backend, batch.rows, None, self.context
         admit, usual = self.freezer.admit, None
         out: list[Any] = []
         append = out.append
-        keys = self.keys(batch)
         try:
             for backend.key, row in zip(keys, rows, strict=True):
                 result = function(row, context)
@@ -252,10 +279,11 @@ class KeyedProcessRunner(KeyedRunner):
             raise self.failed(e, row) from e
         return self.output(out)
 
-    def _process_by_origin(self, batch: Batch) -> Batch | None:
-        backend, context, out = self.backend, self.context, self.collect()
-        function, row = self.operator.function.process_element, None
-        elements = zip(self.keys(batch), times_of(batch), batch.rows, strict=True)
+    def _process_by_origin(
+        self, batch: Batch, keys: list[Any], function: ElementFunction
+    ) -> Batch | None:
+        backend, context, out, row = self.backend, self.context, self.collect(), None
+        elements = zip(keys, times_of(batch), batch.rows, strict=True)
         try:
             for i, (backend.key, context.time, row) in enumerate(elements):
                 result = function(row, context)
@@ -281,10 +309,14 @@ class NoTimers:
 
     def register_event_time_timer(self, timestamp: int) -> None:
         op = self._operator
-        raise PlanError(
-            f"operator {op.uid!r} ({op.name}) registers a timer, but {type(op.function).__name__} "
-            f"has no on_timer(self, timestamp, ctx); write one, or take the timer out"
-        )
+        if op.key is None:
+            missing = "its stream has no key; put key_by(...) before it"
+        else:
+            missing = (
+                f"{type(op.function).__name__} has no on_timer(self, timestamp, ctx); write one, "
+                f"or take the timer out"
+            )
+        raise PlanError(f"operator {op.uid!r} ({op.name}) registers a timer, but {missing}")
 
     register_processing_time_timer = register_event_time_timer
     delete_event_time_timer = register_event_time_timer
@@ -305,7 +337,7 @@ class ReduceRunner(KeyedRunner):
         rows, row = batch.rows, None
         function, freeze = self.operator.function.reduce, self.freezer.freeze
         out: list[Any] = []
-        keys = self.keys(batch)
+        keys = self.key_readers[0](batch)
         try:
             for backend.key, row in zip(keys, rows, strict=True):
                 before = state.value()

@@ -168,6 +168,14 @@ class TaskTime:
         """The watermark at the end of the epoch, where these are combined."""
         return MAX_TIME if self.epoch.ended else self._combined(strategies, self._after)
 
+    def is_idle(self, strategies: Sequence[str]) -> bool:
+        """Whether watermarks wait for none of these."""
+        return all(uid in self.epoch.idle for uid in strategies)
+
+    def has_watermarks(self, strategies: Sequence[str]) -> bool:
+        """Whether event time moves where these are combined."""
+        return all(self._bounds.get(uid) is not None for uid in strategies)
+
     def marks(self, stamps: Stamps) -> Times:
         """The watermark at each element, from its own strategy alone."""
         marks = stamps.mark.copy()

@@ -16,6 +16,7 @@ from turnback.program.window_operator import Emissions
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
 from turnback.types.columns import Batch, stream_columns
+from turnback.worker.elements import ElementFunction, element_functions
 from turnback.worker.message import user_error
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedContext, KeyedRunner, Runner, times_of
@@ -136,45 +137,55 @@ def _checked(timestamp: Any) -> int:
 
 
 class _Element(NamedTuple):
-    """An element with its time, the watermark at it, and its key."""
+    """An element with its time, the watermark at it, its key, and the function it is for."""
 
     mark: int
     time: int | None
     key: Any
     row: Any
+    function: ElementFunction
 
 
 class TimerRunner(KeyedRunner):
-    """A `KeyedProcessFunction` with timers.
+    """A function with timers, of one keyed input or two.
 
     It processes the elements of an epoch at its end, when the watermark at each of them is known:
     in the order of these watermarks, and before each of them the timers that are due. So what comes
     out does not depend on where epochs end. With several watermark strategies upstream, elements
-    that are ahead of the slowest wait in the state.
+    that are ahead of the slowest wait in the state. At one watermark the elements of the first
+    input come before those of the second, which wait until no more of the first can come.
     """
 
     def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
         super().__init__(operator, backend)
         self._time = time
-        self._has_event_time = "" not in operator.strategies
+        self._functions = element_functions(operator)
         states = {name: backend.register(d) for name, d in timer_states(operator).items()}
         self._event: WaitingState = states[EVENT_TIMERS]
         self._processing: WaitingState = states[PROCESSING_TIMERS]
-        self._ahead: WaitingState | None = states.get(AHEAD)
+        self._ahead: list[WaitingState | None] = [states.get(name) for name in AHEAD]
+        self._waits = any(state is not None for state in self._ahead)
+        # Where a stream without watermarks takes part, nothing would ever be done with waiting.
+        moves = not self._waits or time.has_watermarks(operator.strategies)
+        self._has_event_time = moves and "" not in operator.strategies
         self.context = TimerContext(backend, time, self._event, self._processing)
-        self._gathered: list[Batch] = []
+        self._gathered: list[list[Batch]] = [[] for _ in operator.inputs]
 
     def begin(self) -> None:
         super().begin()
-        self._gathered.clear()
+        self._gathered = [[] for _ in self.operator.inputs]
 
     def process(self, batch: Batch) -> Batch | None:
-        self._gathered.append(batch)
+        self._gathered[0].append(batch)
+        return None
+
+    def process_second(self, batch: Batch) -> Batch | None:
+        self._gathered[1].append(batch)
         return None
 
     def process_rest(self) -> Batch | None:
         op, time, context = self.operator, self._time, self.context
-        gathered, self._gathered = self._gathered, []
+        gathered, self._gathered = self._gathered, [[] for _ in op.inputs]
         before, after = time.watermark_before(op.strategies), time.watermark(op.strategies)
         if not self._has_event_time and not time.epoch.ended:
             before = after = MIN_TIME
@@ -185,10 +196,9 @@ class TimerRunner(KeyedRunner):
         self._event.open(after)
         self._fire_processing(now, out)
         elements = self._in_order(gathered, after)
-        function = op.function.process_element
         row, due = None, self._event.due
         try:
-            for mark, moment, key, row in elements:
+            for mark, moment, key, row, function in elements:
                 if due and due[0][0] <= mark:
                     self._fire_event(mark, out)
                 if mark > context.watermark:
@@ -226,49 +236,71 @@ class TimerRunner(KeyedRunner):
             name, key = f"{op.name}, on_timer", self.backend.key
             raise user_error(e, op.uid, name, key=key, timer=time) from e
 
-    def _in_order(self, gathered: list[Batch], after: int) -> Iterable[_Element]:
+    def _in_order(self, gathered: list[list[Batch]], after: int) -> Iterable[_Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
-        batches = [batch for batch in gathered if len(batch)]
-        if not self._has_event_time or any(batch.stamps is None for batch in batches):
-            return self._as_they_come(batches)
+        inputs = [[batch for batch in batches if len(batch)] for batches in gathered]
+        stamped = all(batch.stamps is not None for batches in inputs for batch in batches)
+        if not self._has_event_time or not stamped:
+            return self._as_they_come(inputs)
+        if not self._waits:
+            return self._ordered(inputs[0], 0)
+        ready: list[_Element] = []
+        for number, batches in enumerate(inputs):
+            limit = self._limit(number, after)
+            ready += self._waited(number, limit)
+            ready += self._ready(self._ordered(batches, number), number, limit)
+        ready.sort(key=lambda element: element.mark)  # keeps the order of inputs
+        return ready
+
+    def _as_they_come(self, inputs: list[list[Batch]]) -> Iterator[_Element]:
+        for number, batches in enumerate(inputs):
+            marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
+            yield from self._elements(batches, marks, number)
+
+    def _ordered(self, batches: list[Batch], input: int) -> Iterator[_Element]:
+        """New elements of an input in the order of the watermarks at them."""
         marks = [self._time.marks(batch.stamps) for batch in batches]
         if batches:
             places = np.concatenate([self._time.places(batch.stamps) for batch in batches])
             order = np.lexsort((places, np.concatenate(marks)))
             if (np.diff(order) < 0).any():
                 batches, marks = _reordered(batches, marks, order)
-        elements = self._elements(batches, marks)
-        return elements if self._ahead is None else self._merged(elements, after)
+        return self._elements(batches, marks, input)
 
-    def _as_they_come(self, batches: list[Batch]) -> Iterator[_Element]:
-        for batch in batches:
-            for time, key, row in zip(times_of(batch), self.keys(batch), batch.rows, strict=True):
-                yield _Element(MIN_TIME, time, key, row)
-
-    def _elements(self, batches: list[Batch], marks: list[Times]) -> Iterator[_Element]:
+    def _elements(self, batches: list[Batch], marks: list[Times], input: int) -> Iterator[_Element]:
+        read_keys, function = self.key_readers[input], self._functions[input]
         for batch, each in zip(batches, marks, strict=True):
-            times = times_of(batch)
-            yield from map(
-                _Element._make, zip(each.tolist(), times, self.keys(batch), batch.rows, strict=True)
-            )
+            columns = each.tolist(), times_of(batch), read_keys(batch), batch.rows
+            yield from map(_Element._make, zip(*columns, [function] * len(batch), strict=True))
 
-    def _merged(self, elements: Iterable[_Element], after: int) -> Iterable[_Element]:
-        """Those that have waited until now and new ones; keeps those that have to wait longer."""
-        assert self._ahead is not None
-        ahead = self._ahead
-        ready: list[_Element] = []
-        ahead.open(after)
-        while (due := ahead.take(after)) is not None:
-            ready += [_Element(due[0], time, due[1], row) for time, row in due[2]]
+    def _limit(self, input: int, after: int) -> int:
+        """Up to which watermark elements of an input are processed."""
+        time, op = self._time, self.operator
+        first = op.inputs[0].strategies
+        is_idle = time.is_idle(first) and not time.is_idle(op.strategies)
+        if input == 0 or time.epoch.ended or is_idle:
+            return after
+        return min(after, time.watermark(first) - 1)
+
+    def _waited(self, input: int, limit: int) -> Iterator[_Element]:
+        """Elements of an input that have waited until now."""
+        ahead, function = self._ahead[input], self._functions[input]
+        if ahead is not None:
+            ahead.open(limit)
+            while (due := ahead.take(limit)) is not None:
+                mark, key, waiting = due
+                yield from (_Element(mark, time, key, row, function) for time, row in waiting)
+
+    def _ready(self, elements: Iterable[_Element], input: int, limit: int) -> Iterator[_Element]:
+        """Those of some elements whose time has come; keeps the others."""
+        ahead = self._ahead[input]
         for element in elements:
-            if element.mark <= after:
-                ready.append(element)
+            if ahead is None or element.mark <= limit:
+                yield element
             else:
                 self.backend.key = element.key
                 waiting = ahead.get(element.mark) or []
                 ahead.put(element.mark, [*waiting, (element.time, element.row)])
-        ready.sort(key=lambda element: element.mark)
-        return ready
 
 
 class _Output:

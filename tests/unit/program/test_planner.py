@@ -6,7 +6,7 @@ import pickle
 
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, count, sum_of
-from turnback.program.plan import Plan, Routing
+from turnback.program.plan import InputId, Plan, Routing
 
 SCHEMA = "a string, n bigint"
 
@@ -68,7 +68,7 @@ def test_readers_of_one_key_share_a_channel():
     collected(process(stream, "wide").set_parallelism(4), "wide out")
     plan = env.plan()
     by_id = {op.id: op.uid for op in plan.operators()}
-    shared = {tuple(by_id[c] for c in w.consumers): w.parallelism for w in plan.channels}
+    shared = {tuple(by_id[c.operator] for c in w.consumers): w.parallelism for w in plan.channels}
     assert shared == {("p", "q"): 2, ("other",): 2, ("wide",): 4}
 
 
@@ -85,7 +85,7 @@ def test_a_level_is_the_greatest_of_its_inputs_plus_one_per_exchange():
     assert names(plan) == [["s", "raw"], ["one"], ["two"], ["joined", "out"]]
     by_id = {op.id: op.uid for op in plan.operators()}
     spans = {
-        (by_id[w.producer], by_id[w.consumers[0]]): (w.first_level, w.last_level)
+        (by_id[w.producer], by_id[w.consumers[0].operator]): (w.first_level, w.last_level)
         for w in plan.channels
     }
     assert spans == {
@@ -129,7 +129,7 @@ def test_a_union_is_no_operator():
     plan = env.plan()
     assert names(plan) == [["s", "m", "out"]]
     (first, second, _) = plan.levels[0].operators
-    assert first.consumers == (second.id, second.id)
+    assert first.consumers == (InputId(second.id), InputId(second.id))
 
 
 def test_plans_can_be_pickled_without_their_sources():

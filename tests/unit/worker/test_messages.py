@@ -8,7 +8,7 @@ import pytest
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction
 from turnback.core.errors import EpochConflictError
-from turnback.program.plan import Channel, Level
+from turnback.program.plan import Channel, InputId, Level
 from turnback.spark.epochs import check_barriers
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
@@ -24,8 +24,8 @@ from turnback.worker.program import RowLayout, level_programs
 from turnback.worker.routing import Router
 
 ROW = as_type("n bigint, N string, `a.b` date")
-CHANNEL = Channel(3, 0, (1,), ROW, None, 2, 0, 1)
-SCALAR = Channel(4, 0, (2,), as_type("string"), None, 3, 0, 1)
+CHANNEL = Channel(3, 0, (InputId(1),), ROW, None, 2, 0, 1)
+SCALAR = Channel(4, 0, (InputId(2),), as_type("string"), None, 3, 0, 1)
 
 
 def barrier(partition, attempt=1, acks=()):
@@ -159,7 +159,7 @@ class TestRoutes:
         assert router.targets(batch).to_pylist() == [2, 0, 1, 2]
 
     def test_transit_uses_every_task_of_the_next_level(self):
-        far = Channel(0, 0, (1,), SCALAR.type, None, 2, 0, 2)
+        far = Channel(0, 0, (InputId(1),), SCALAR.type, None, 2, 0, 2)
         router = Router(far, 1, 5, 128)
         router.start(0)
         assert router.targets(Batch(SCALAR.type, ["x"] * 6)).to_pylist() == [0, 1, 2, 3, 4, 0]
