@@ -233,9 +233,12 @@ def test_windows_are_a_table_in_savepoints(tmp_path: Path) -> None:
     files = [path for path in savepoint.rglob("*.parquet") if path.parent.name == "windows"]
     files = files or [path for path in savepoint.rglob("*.parquet") if "windows" in str(path)]
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    assert {(row["key"], row["map_key"]["start"], row["value"]["at"]) for row in rows} == {
-        ("a", 0, 7),
-        ("b", 0, 3),
+    panes = [(row["key"], row["map_key"], row["value"]) for row in rows]
+    assert {
+        (key, last, pane["window_start"], pane["value"]["at"]) for key, last, pane in panes
+    } == {
+        ("a", 9, 0, 7),
+        ("b", 9, 0, 3),
     }
 
 

@@ -45,6 +45,7 @@ from engine.test_timers import (
     test_files_in_epochs_of_any_size,
 )
 from engine.test_upgrades import test_an_upgrade_that_fails_once_is_matched_again
+from engine.test_window_aggregations import test_over_files_in_several_epochs
 from job_support import Jobs, counted
 from turnback.config.savepoints import SavepointFormat
 
@@ -68,6 +69,7 @@ __all__ = [
     "test_files_that_are_missing_or_swapped",
     "test_many_files_over_many_epochs_and_two_runs",
     "test_map_batches",
+    "test_over_files_in_several_epochs",
     "test_rescaled_twice_with_the_backend_changed_in_between",
     "test_several_sources_and_parallelism_of_single_operators",
     "test_the_job_goes_on_from_the_last_checkpoint",

@@ -13,7 +13,7 @@ from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
 from turnback.core.ids import check_uid
 from turnback.program.aggregates import Aggregate
-from turnback.program.aggregation import plan_aggregation
+from turnback.program.aggregation import Aggregation, Combination, plan_aggregation
 from turnback.program.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -34,6 +34,7 @@ from turnback.program.graph import (
 )
 from turnback.program.time import WatermarkStrategy
 from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
+from turnback.program.window_aggregation import WindowAggregation
 from turnback.program.windows import GlobalWindows, WindowAssigner
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import CollectSink, PrintSink
@@ -174,7 +175,8 @@ class DataStream(_Named):
         if not isinstance(output_tag, OutputTag):
             raise PlanError(f"get_side_output takes an OutputTag, got {type(output_tag).__name__}")
         node, function = self._node, self._node.function
-        if node.kind not in SIDE_OUTPUT_KINDS or isinstance(function, KeyedBatchFunction):
+        on_columns = isinstance(function, KeyedBatchFunction | WindowAggregation)
+        if node.kind not in SIDE_OUTPUT_KINDS or on_columns:
             raise PlanError(
                 f"{node.kind.value} {node.name!r} has no side outputs: only what process gives "
                 f"has, with a function per element such as a ProcessFunction"
@@ -326,7 +328,13 @@ class KeyedStream(DataStream):
         shuffle, on columns, so this is much faster than a function per element. Aggregates can be
         added and removed later: a new one counts from then on.
         """
-        combination, aggregation = plan_aggregation(self.type, self._key, aggregates)
+        return self._combined(*plan_aggregation(self.type, self._key, aggregates))
+
+    def _combined(
+        self,
+        combination: Combination,
+        aggregation: Aggregation | WindowAggregation,
+    ) -> AggregatedStream:
         node = self._graph.add(
             NodeKind.COMBINE, "combine", combination.type, (self._node,), function=combination
         )

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from turnback.api.functions import as_function, checked_instance, name_of, returned_type
 from turnback.core.errors import PlanError
+from turnback.program.aggregates import Aggregate
+from turnback.program.folded_windows import FoldedWindows
 from turnback.program.functions import (
     AggregateFunction,
+    Function,
     ProcessWindowFunction,
     ReduceFunction,
     WindowFunction,
 )
-from turnback.program.graph import NodeKind, OutputTag
+from turnback.program.graph import NodeKind, OutputTag, strategies_before
 from turnback.program.operator_state import has_operator_state
 from turnback.program.time import Duration, as_milliseconds
 from turnback.program.triggers import Evictor, Trigger
+from turnback.program.window_aggregation import plan_window_aggregation
 from turnback.program.window_operator import Folding, WindowOperator, WindowPlan
 from turnback.program.windows import WindowAssigner
 from turnback.types.hints import as_type
@@ -76,22 +80,33 @@ class WindowedStream:
 
     def aggregate(
         self,
-        aggregate_function: AggregateFunction,
+        aggregate_function: AggregateFunction | None = None,
         window_function: WindowFunction | ProcessWindowFunction | None = None,
         accumulator_type: Any = None,
         output_type: Any = None,
+        **aggregates: Aggregate,
     ) -> DataStream:
         """Aggregate the elements of a window; it keeps no more than their accumulator.
 
+        Instead of a function it takes declared aggregates: ``aggregate(views=count())``. They give
+        one row per key and window: the columns of the key, ``window_start`` and ``window_end`` as
+        timestamps, and the aggregates. Elements are then combined before the shuffle, on columns.
+
         Args:
-            aggregate_function: Folds elements into an accumulator; its `merge` is for sessions.
+            aggregate_function: Folds elements into an accumulator; its `merge` is for sessions and
+                for sliding windows, which share what they have in common.
             window_function: Gets the result; without it, that is what comes out.
             accumulator_type: Type of the accumulator, which is what is stored.
             output_type: Type of the result, or of what the window function gives.
+            **aggregates: By the names that they have in the output.
         """
+        if aggregates:
+            given = (aggregate_function, window_function, accumulator_type, output_type)
+            return self._declared(given, aggregates)
         if not isinstance(aggregate_function, AggregateFunction):
             raise PlanError(
-                f"aggregate takes an AggregateFunction, got {type(aggregate_function).__name__}"
+                f"aggregate takes an AggregateFunction, or aggregates by name such as n=count(), "
+                f"got {type(aggregate_function).__name__}"
             )
         if accumulator_type is None:
             accumulator_type = returned_type(aggregate_function.create_accumulator)
@@ -115,6 +130,20 @@ class WindowedStream:
         function = checked_instance(window_function, WindowFunction, "apply")
         return self._apply(None, function, output_type, None, function)
 
+    def _declared(self, given: Sequence[Any], aggregates: Mapping[str, Aggregate]) -> DataStream:
+        if any(each is not None for each in given):
+            raise PlanError(
+                "aggregate takes either an AggregateFunction, with what belongs to it, or "
+                "aggregates by name such as n=count(); an aggregate cannot be called "
+                "aggregate_function, window_function, accumulator_type or output_type"
+            )
+        self._check_evictor()
+        keyed = self._keyed
+        declared = plan_window_aggregation(self._plan, keyed._key, aggregates)
+        if declared.combined is not None and len(strategies_before(keyed._node)) == 1:
+            return keyed._combined(*declared.combined)
+        return self._run(declared.plan, declared.type, self.aggregate)
+
     def _with(self, **changes: Any) -> WindowedStream:
         changed = WindowedStream(self._keyed, self._plan.assigner)
         changed._plan = replace(self._plan, **changes)
@@ -133,11 +162,8 @@ class WindowedStream:
             default = None
         if output_type is None and default is None:
             raise PlanError("windows need output_type: the type of what comes out of them")
-        if folding is not None and self._plan.evictor is not None:
-            raise PlanError(
-                "an evictor needs all elements of a window, so reduce and aggregate cannot be "
-                "used with it; use process or apply"
-            )
+        if folding is not None:
+            self._check_evictor()
         for each in (named_after, function):
             if has_operator_state(each):
                 raise PlanError(
@@ -147,8 +173,17 @@ class WindowedStream:
         plan = replace(self._plan, folding=folding, function=function)
         type_ = default if output_type is None else as_type(output_type)
         assert type_ is not None
+        return self._run(plan, type_, named_after)
+
+    def _check_evictor(self) -> None:
+        if self._plan.evictor is not None:
+            raise PlanError(
+                "an evictor needs all elements of a window, so reduce and aggregate cannot be "
+                "used with it; use process or apply"
+            )
+
+    def _run(self, plan: WindowPlan, type_: TypeInfo, named_after: Any) -> DataStream:
+        function: Function = FoldedWindows.of(plan) or WindowOperator(plan)
         keyed = self._keyed
-        stream = keyed._add(
-            NodeKind.KEYED_PROCESS, named_after, WindowOperator(plan), type_, keyed._key
-        )
+        stream = keyed._add(NodeKind.KEYED_PROCESS, named_after, function, type_, keyed._key)
         return stream.name(name_of(named_after))

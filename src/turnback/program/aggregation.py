@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,11 +43,11 @@ class Combination:
         self, batch: pa.RecordBatch, keys: pa.Array, index: npt.NDArray[np.int64]
     ) -> pa.RecordBatch:
         groups = Groups(index, len(keys))
-        columns = _key_columns(keys, self.key)
+        columns = key_columns(keys, self.key)
         for aggregate in self.aggregates.values():
             inputs = [batch.column(name) for name in aggregate.columns]
             columns.append(aggregate.combine(groups, *inputs))
-        return _record_batch(columns, self.type)
+        return record_batch(columns, self.type)
 
 
 class Aggregation(KeyedBatchFunction):
@@ -76,17 +76,15 @@ class Aggregation(KeyedBatchFunction):
         count = len(state.keys)
         index = np.concatenate([np.arange(count), state.index])
         before = state.read(self.state).flatten()
-        merged, results = [], []
-        for (name, aggregate), old in zip(self.aggregates.items(), before, strict=True):
-            # What an aggregate that is new in this program has seen so far is null.
-            both = pa.concat_arrays([old, batch.column(name)])
-            groups = Groups(index[np.asarray(both.is_valid())], count)
-            accumulators = aggregate.merge(groups, both.drop_null()).cast(both.type)
-            merged.append(accumulators)
-            results.append(aggregate.result(accumulators))
+        both = [
+            pa.concat_arrays([old, batch.column(name)])
+            for name, old in zip(self.aggregates, before, strict=True)
+        ]
+        merged = merge_accumulators(self.aggregates, both, index, count)
+        results = results_of(self.aggregates, merged)
         fields = list(self.accumulators.arrow())
         state.write(self.state, pa.StructArray.from_arrays(merged, fields=fields))
-        return _record_batch([*_key_columns(state.keys, self.key), *results], self.type)
+        return record_batch([*key_columns(state.keys, self.key), *results], self.type)
 
 
 def plan_aggregation(
@@ -132,11 +130,36 @@ def plan_aggregation(
     )
 
 
-def _key_columns(keys: pa.Array, key: KeySpec) -> list[pa.Array]:
+def merge_accumulators(
+    aggregates: Mapping[str, Aggregate],
+    columns: Sequence[pa.Array],
+    index: npt.NDArray[np.int64],
+    count: int,
+) -> list[pa.Array]:
+    """The accumulators of every aggregate, one for each group of rows."""
+    merged = []
+    for aggregate, column in zip(aggregates.values(), columns, strict=True):
+        # What an aggregate that is new in this program has seen so far is null.
+        groups = Groups(index[np.asarray(column.is_valid())], count)
+        merged.append(aggregate.merge(groups, column.drop_null()).cast(column.type))
+    return merged
+
+
+def results_of(
+    aggregates: Mapping[str, Aggregate], accumulators: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """What comes out of every aggregate."""
+    pairs = zip(aggregates.values(), accumulators, strict=True)
+    return [aggregate.result(column) for aggregate, column in pairs]
+
+
+def key_columns(keys: pa.Array, key: KeySpec) -> list[pa.Array]:
+    """The columns of keys."""
     return [keys] if len(key.types) == 1 else keys.flatten()
 
 
-def _record_batch(columns: list[pa.Array], type_: RowTypeInfo) -> pa.RecordBatch:
+def record_batch(columns: list[pa.Array], type_: RowTypeInfo) -> pa.RecordBatch:
+    """A batch of a type, of columns that may be narrower."""
     schema = stream_schema(type_)
     cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.record_batch(cast, schema=schema)

@@ -187,3 +187,15 @@ class StreamGraph:
                 needed.add(node.id)
                 stack.extend(node.inputs)
         return [n for n in self.nodes if n.id in needed]
+
+
+def strategies_before(node: Node) -> set[int | None]:
+    """Ids of the watermark strategies that an operator's output goes by; None for a lack of one."""
+    found: set[int | None] = set()
+    stack = [node]
+    while stack:
+        each = stack.pop()
+        if each.kind is NodeKind.TIMESTAMPS or not each.inputs:
+            found.add(each.id if each.kind is NodeKind.TIMESTAMPS else None)
+        stack.extend(() if each.kind is NodeKind.TIMESTAMPS else each.inputs)
+    return found

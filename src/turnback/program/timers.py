@@ -1,10 +1,11 @@
-"""Which functions have timers, and the state that timers are kept in."""
+"""Which functions go by time, and the state in which timers and windows wait for theirs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from turnback.program.descriptors import WaitingStateDescriptor
+from turnback.program.folded_windows import PaneFunction
 from turnback.program.functions import TimerFunction
 from turnback.program.plan import Operator
 from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
@@ -21,14 +22,23 @@ def has_timers(function: Any) -> bool:
     return timed and type(function).on_timer is not TimerFunction.on_timer
 
 
-def timer_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
-    """The states that an operator has for its timers, by name."""
-    if not has_timers(operator.function):
+def goes_by_time(function: Any) -> bool:
+    """Whether something may happen when time passes, without an element."""
+    return has_timers(function) or isinstance(function, PaneFunction)
+
+
+def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
+    """The states that an operator has for what waits for its time, by name."""
+    function = operator.function
+    if isinstance(function, PaneFunction):
+        states = [function.state()]
+    elif has_timers(function):
+        states = [
+            WaitingStateDescriptor(EVENT_TIMERS, Types.BOOLEAN()),
+            WaitingStateDescriptor(PROCESSING_TIMERS, Types.BOOLEAN()),
+        ]
+    else:
         return {}
-    states = [
-        WaitingStateDescriptor(EVENT_TIMERS, Types.BOOLEAN()),
-        WaitingStateDescriptor(PROCESSING_TIMERS, Types.BOOLEAN()),
-    ]
     for number, input in enumerate(operator.inputs):
         # At equal watermarks the second input comes last, so it can have to wait in any case.
         if "" not in operator.strategies and (number > 0 or len(operator.strategies) > 1):

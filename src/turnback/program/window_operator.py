@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,10 +55,12 @@ class Folding:
             return value
         return self.aggregate.add(value, self.aggregate.create_accumulator())
 
-    def add(self, held: Any, value: Any) -> Any:
-        if self.aggregate is None:
-            return self.reduce.reduce(held, value)
-        return self.aggregate.add(value, held)
+    def adder(self) -> Callable[[Any, Any], Any]:
+        """A function that adds an element, which comes first, to a value."""
+        if self.aggregate is not None:
+            return self.aggregate.add  # type: ignore[no-any-return]
+        reduce = self.reduce.reduce
+        return lambda value, held: reduce(held, value)
 
     def merge(self, one: Any, other: Any) -> Any:
         if self.aggregate is None:
@@ -144,7 +146,9 @@ class WindowOperator(KeyedProcessFunction):
         self._alarms = runtime_context.get_map_state(
             MapStateDescriptor(ALARMS, _ALARM, Types.BOOLEAN())
         )
-        if plan.folding is None:
+        if plan.folding is not None:
+            self._add_to = plan.folding.adder()
+        else:
             element = RowTypeInfo(("time", "element"), (Types.LONG(), plan.element_type))
             self._elements = runtime_context.get_map_state(
                 MapStateDescriptor(ELEMENTS, _POSITION, element)
@@ -159,7 +163,9 @@ class WindowOperator(KeyedProcessFunction):
         by_event_time = plan.assigner.is_event_time
         time = ctx.timestamp() if by_event_time else service.current_processing_time()
         if time is None:
-            time = _missing(plan.assigner)
+            if plan.assigner.assign_windows(None, 0) != [GLOBAL_WINDOW]:
+                raise missing_timestamps(plan.assigner)
+            time = 0
         out = Emissions()
         watermark = service.current_watermark()
         is_late = True
@@ -211,7 +217,7 @@ class WindowOperator(KeyedProcessFunction):
             self._windows.put(tuple(window), count + 1)
             return
         before = self._windows.get(tuple(window))
-        after = folding.first(value) if before is None else folding.add(before, value)
+        after = folding.first(value) if before is None else self._add_to(value, before)
         self._windows.put(tuple(window), after)
 
     def _held(self, window: TimeWindow) -> list[tuple[int, Any]]:
@@ -307,10 +313,9 @@ class WindowOperator(KeyedProcessFunction):
         return whole
 
 
-def _missing(assigner: WindowAssigner) -> int:
-    if assigner.assign_windows(None, 0) == [GLOBAL_WINDOW]:
-        return 0
-    raise PlanError(
+def missing_timestamps(assigner: WindowAssigner) -> PlanError:
+    """The error that elements without timestamps are met with."""
+    return PlanError(
         f"{type(assigner).__name__} needs timestamps, and the elements have none: put "
         f"assign_timestamps_and_watermarks(...) before key_by"
     )

@@ -61,7 +61,7 @@ class WindowAssigner(ABC):
 
 
 @dataclass(frozen=True)
-class _AlignedWindows(WindowAssigner):
+class AlignedWindows(WindowAssigner):
     """Windows of one size at equal distances."""
 
     size_ms: int
@@ -83,7 +83,7 @@ def _aligned(size: Any, slide: Any, offset: Any) -> tuple[int, int, int]:
     return size_ms, slide_ms, offset_ms
 
 
-class TumblingEventTimeWindows(_AlignedWindows):
+class TumblingEventTimeWindows(AlignedWindows):
     """One window after the other, by event time."""
 
     @classmethod
@@ -91,7 +91,7 @@ class TumblingEventTimeWindows(_AlignedWindows):
         return cls(*_aligned(size, None, offset))
 
 
-class TumblingProcessingTimeWindows(_AlignedWindows):
+class TumblingProcessingTimeWindows(AlignedWindows):
     """One window after the other, by the clock."""
 
     is_event_time = False
@@ -101,7 +101,7 @@ class TumblingProcessingTimeWindows(_AlignedWindows):
         return cls(*_aligned(size, None, offset))
 
 
-class SlidingEventTimeWindows(_AlignedWindows):
+class SlidingEventTimeWindows(AlignedWindows):
     """Windows that overlap, by event time."""
 
     @classmethod
@@ -109,7 +109,7 @@ class SlidingEventTimeWindows(_AlignedWindows):
         return cls(*_aligned(size, slide, offset))
 
 
-class SlidingProcessingTimeWindows(_AlignedWindows):
+class SlidingProcessingTimeWindows(AlignedWindows):
     """Windows that overlap, by the clock."""
 
     is_event_time = False

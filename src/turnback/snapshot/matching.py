@@ -19,7 +19,7 @@ from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
 from turnback.program.functions import Function, declared_states
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator, Plan
-from turnback.program.timers import timer_states
+from turnback.program.timers import timed_states
 from turnback.snapshot.metadata import SavedState, StateId
 from turnback.snapshot.snapshot import Snapshot
 
@@ -296,7 +296,7 @@ def known_states(operator: Operator) -> dict[str, StateDescriptor]:
     states = {d.name: d for d in declared_states(operator.function).values()}
     if operator.kind is NodeKind.REDUCE:
         states[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
-    return states | timer_states(operator)
+    return states | timed_states(operator)
 
 
 def _may_request_in_open(operator: Operator) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from turnback.core.clock import Clock
 from turnback.program.plan import Plan
 from turnback.program.time import MAX_TIME, MIN_TIME
-from turnback.program.timers import has_timers
+from turnback.program.timers import goes_by_time
 from turnback.worker.time import EpochTime, Segment, advance, watermark_of
 
 _NEVER_S = 3600.0
@@ -37,9 +37,9 @@ class EventTime:
         self._active_s = dict.fromkeys(self._strategies, clock.monotonic())
         self._was_idle: tuple[str, ...] = ()
         self._ended = False
-        uses_timers = any(has_timers(op.function) for op in plan.operators())
-        self._next_timer_ms = 0 if uses_timers and restored is not None else None
-        self.has_end = uses_timers
+        by_time = any(goes_by_time(op.function) for op in plan.operators())
+        self._next_timer_ms = 0 if by_time and restored is not None else None
+        self.has_end = by_time
         """Whether the end of event time makes any difference."""
 
     def begin(self, files: dict[int, int], *, ended: bool) -> EpochTime:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
 from turnback.state.delta import DeltaBuilder
 from turnback.state.schema import (
     GROUPS,
-    HASHED,
     StateSchema,
     component,
     encode_time,
@@ -89,10 +88,40 @@ class WaitingState(KeyedState):
                 return time, key, value
         return None
 
+    def stored_until(self, limit: int) -> list[Entry]:
+        """What the store has up to a time, the earliest first; changes of this epoch aside."""
+        entries, key_of = [], self._context.key_of
+        for time, encoded, data in self._stored():
+            if time > limit:
+                break
+            entries.append((time, key_of(encoded), self._from_bytes(data)))
+        return entries
+
+    def read_many(self, places: Sequence[tuple[Any, int]]) -> list[Any]:
+        """The values of some keys and times in their order, None where there is none."""
+        known = self._known
+        missing = [place for place in places if place not in known]
+        found: dict[tuple[Any, int], Any] = {}
+        if missing:
+            locations = self._context.locate_all([key for key, _ in missing])
+            stored = self._context.get_many(
+                [
+                    self._prefix + time_component(time) + location[2]
+                    for (_, time), location in zip(missing, locations, strict=True)
+                ]
+            )
+            for place, location, data in zip(missing, locations, stored, strict=True):
+                found[place] = None if data is None else self._from_bytes(data[location[3] :])
+        return [known[place] if place in known else found[place] for place in places]
+
+    def write_many(self, places: Sequence[tuple[Any, int]], values: Sequence[Any]) -> None:
+        """Set the values of some keys and times; None removes. None of them can be taken then."""
+        self._known.update(zip(places, values, strict=True))
+
     def earliest(self) -> int | None:
         """The time of the first entry, None when there is none."""
         times = [time for (_, time), value in self._known.items() if value is not None]
-        for time, encoded in self._stored():
+        for time, encoded, _ in self._stored():
             if (self._context.key_of(encoded), time) not in self._known:
                 times.append(time)
                 break
@@ -104,9 +133,11 @@ class WaitingState(KeyedState):
 
     def drain(self, builder: DeltaBuilder) -> None:
         """Write every entry that was set or removed in this epoch."""
-        locations = [self._location(key) for key, _ in self._known]
-        values: list[bytes | None] = [
-            None if value is None else self._format.to_bytes(self._to_cache(value))
+        keys = [key for key, _ in self._known]
+        locations = self._context.locate_all(keys)
+        plain, to_cache = self._plain, self._to_cache
+        values = [
+            value if value is None or type(value) is plain else to_cache(value)
             for value in self._known.values()
         ]
         builder.add(
@@ -114,7 +145,7 @@ class WaitingState(KeyedState):
             [location[0] for location in locations],
             [location[1] for location in locations],
             [encode_time(time) for _, time in self._known],
-            values,
+            self._all_to_bytes(keys, values),
         )
 
     def _location(self, key: Any) -> Any:
@@ -124,20 +155,20 @@ class WaitingState(KeyedState):
         group, encoded, _, wrapped = self._location(key)
         where = self._prefix + time_component(time) + GROUPS[group] + component(encoded)
         data = self._context.get(where)
-        value = None if data is None else self._format.from_bytes(data[wrapped:])
-        if value is not None and self._format.from_cache is not None:
-            value = self._format.from_cache(value)
-        return value
+        return None if data is None else self._from_bytes(data[wrapped:])
 
-    def _stored(self) -> Iterator[tuple[int, bytes]]:
-        """Time and encoded key of everything in the store, the earliest first."""
+    def _from_bytes(self, data: bytes) -> Any:
+        value, from_cache = self._format.from_bytes(data), self._format.from_cache
+        return value if from_cache is None else from_cache(value)
+
+    def _stored(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Time, encoded key and encoded value of all in the store, the earliest first."""
         for where, data in self._context.scan(self._prefix):
-            rest = where[_KEY:]
-            encoded = split_sub(rest, data)[0] if rest[0] == HASHED else rest[1:]
-            yield read_time(where[_PREFIX:_TIME]), encoded
+            encoded, value = split_sub(where[_KEY:], data)
+            yield read_time(where[_PREFIX:_TIME]), encoded, value
 
     def _stored_due(self, limit: int) -> Iterator[tuple[int, bytes]]:
-        for time, encoded in self._stored():
+        for time, encoded, _ in self._stored():
             if time > limit:
                 return
             yield time, encoded

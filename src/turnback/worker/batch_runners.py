@@ -17,6 +17,7 @@ from turnback.worker.keyed_columns import BatchState
 from turnback.worker.keys import DistinctKeys, distinct_key_reader
 from turnback.worker.message import user_error
 from turnback.worker.runners import Runner
+from turnback.worker.time import Stamps
 
 MOST_ROWS = 1 << 20
 MOST_BYTES = 64 << 20
@@ -54,6 +55,16 @@ class BatchRunner(Runner):
             )
         return Batch(op.type, batches[0])
 
+    def attempt(self, elements: int, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What a function that may be the user's gives; errors name the operator."""
+        try:
+            return function(*arguments)
+        except ElementTypeError:
+            raise
+        except Exception as e:
+            op = self.operator
+            raise user_error(e, op.uid, op.name, batch_of=f"{elements} elements") from e
+
     def _conform(self, part: Any, schema: pa.Schema) -> pa.Table:
         table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
         if not isinstance(table, pa.Table) or set(table.column_names) != set(schema.names):
@@ -85,7 +96,7 @@ class MapBatchesRunner(BatchRunner):
 
 
 class GatheringRunner(BatchRunner):
-    """Base of the operators that gather the elements of an epoch, and process them at its end.
+    """Base of the operators that gather elements before they process them.
 
     Spark hands them over in pieces of some thousand rows, too few to make up for what a call
     costs.
@@ -95,8 +106,9 @@ class GatheringRunner(BatchRunner):
         super().__init__(operator)
         assert operator.input_type is not None
         self.keys = distinct_key_reader(key, operator.input_type, operator.uid)
-        self._gathered: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._gathered: list[tuple[pa.RecordBatch, Stamps | None]] = []
+        self.rows = self.bytes = 0
+        """How much has been gathered."""
 
     def begin(self) -> None:
         super().begin()
@@ -104,32 +116,51 @@ class GatheringRunner(BatchRunner):
 
     def process(self, batch: Batch) -> Batch | None:
         data = batch.arrow
-        out = None
-        if self._rows + data.num_rows > MOST_ROWS or self._bytes + data.nbytes > MOST_BYTES:
-            out = self.process_rest()
-        self._gathered.append(data)
-        self._rows += data.num_rows
-        self._bytes += data.nbytes
-        return out
+        self._gathered.append((data, batch.stamps))
+        self.rows += data.num_rows
+        self.bytes += data.nbytes
+        return None
 
-    def process_rest(self) -> Batch | None:
-        if not self._rows:
-            return None
-        (data,) = pa.Table.from_batches(self._gathered).combine_chunks().to_batches()
+    def gathered(self) -> Batch | None:
+        """Take all elements so far; None if there are none."""
+        parts, rows = self._gathered[:], self.rows
         self._drop()
+        if not rows:
+            return None
+        (data,) = pa.Table.from_batches([part for part, _ in parts]).combine_chunks().to_batches()
         assert self.operator.input_type is not None
-        return self.process_gathered(data, self.keys(Batch(self.operator.input_type, data)))
-
-    @abstractmethod
-    def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
-        """Do the operator's work on all elements so far, which have these keys."""
+        batch = Batch(self.operator.input_type, data)
+        stamps = [each for part, each in parts if part.num_rows]
+        known = [each for each in stamps if each is not None]
+        if len(known) == len(stamps):
+            batch.stamps = Stamps.join(known)
+        return batch
 
     def _drop(self) -> None:
         self._gathered.clear()
-        self._rows = self._bytes = 0
+        self.rows = self.bytes = 0
 
 
-class KeyedBatchRunner(GatheringRunner):
+class PortionRunner(GatheringRunner):
+    """Base of those that process an epoch in large portions: all of it, unless that is too much."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        data, out = batch.arrow, None
+        if self.rows + data.num_rows > MOST_ROWS or self.bytes + data.nbytes > MOST_BYTES:
+            out = self.process_rest()
+        super().process(batch)
+        return out
+
+    def process_rest(self) -> Batch | None:
+        batch = self.gathered()
+        return None if batch is None else self.process_gathered(batch, self.keys(batch))
+
+    @abstractmethod
+    def process_gathered(self, batch: Batch, keys: DistinctKeys) -> Batch | None:
+        """Do the operator's work on all elements so far, which have these keys."""
+
+
+class KeyedBatchRunner(PortionRunner):
     """A `KeyedBatchFunction`."""
 
     method = "process_batch"
@@ -138,13 +169,13 @@ class KeyedBatchRunner(GatheringRunner):
         assert operator.key is not None
         super().__init__(operator, operator.key)
 
-    def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
+    def process_gathered(self, batch: Batch, keys: DistinctKeys) -> Batch | None:
         op = self.operator
         state: KeyedColumns = BatchState(op.uid, keys)
-        return self.call(data.num_rows, op.function.process_batch, data, state)
+        return self.call(len(batch), op.function.process_batch, batch.arrow, state)
 
 
-class CombineRunner(GatheringRunner):
+class CombineRunner(PortionRunner):
     """The part of an aggregation that comes before the shuffle."""
 
     method = "combine"
@@ -152,6 +183,6 @@ class CombineRunner(GatheringRunner):
     def __init__(self, operator: Operator) -> None:
         super().__init__(operator, operator.function.key)
 
-    def process_gathered(self, data: pa.RecordBatch, keys: DistinctKeys) -> Batch | None:
+    def process_gathered(self, batch: Batch, keys: DistinctKeys) -> Batch | None:
         combine = self.operator.function.combine
-        return self.call(data.num_rows, combine, data, keys.column, keys.index)
+        return self.call(len(batch), combine, batch.arrow, keys.column, keys.index)

@@ -111,7 +111,7 @@ def distinct_key_reader(key: KeySpec, type: TypeInfo, uid: str) -> Callable[[Bat
         columns = [batch.arrow.column(i) for i in positions]
         if any(column.null_count for column in columns):
             raise _null_key(uid, what)
-        distinct, index = _distinct_columns(columns)
+        distinct, index = distinct_columns(columns)
         parts = [from_column(c, t) for c, t in zip(distinct, key.types, strict=True)]
         if len(parts) == 1:
             return DistinctKeys(parts[0], distinct[0], index)
@@ -121,7 +121,7 @@ def distinct_key_reader(key: KeySpec, type: TypeInfo, uid: str) -> Callable[[Bat
     return read
 
 
-def _distinct_columns(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], Index]:
+def distinct_columns(columns: Sequence[pa.Array]) -> tuple[list[pa.Array], Index]:
     """The distinct rows of some columns, as columns, and the row each element has."""
     first = columns[0].dictionary_encode()
     distinct, index = [first.dictionary], _positions(first)

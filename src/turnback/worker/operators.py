@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from turnback.core.errors import PlanError
+from turnback.program.folded_windows import FoldedWindows
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator
 from turnback.program.timers import has_timers
+from turnback.program.window_aggregation import WindowAggregation, WindowCombination
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.operator import NoStore, OperatorStateBackend
 from turnback.worker.async_calls import AsyncWaitRunner
 from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
 from turnback.worker.context import TaskContext
+from turnback.worker.folded_windows import FoldedWindowRunner
 from turnback.worker.message import Order, user_error
 from turnback.worker.operator_state import (
     Confirmed,
@@ -36,6 +39,7 @@ from turnback.worker.runners import (
 )
 from turnback.worker.time import TaskTime
 from turnback.worker.timers import TimerRunner, TimestampsRunner
+from turnback.worker.window_columns import WindowAggregationRunner, WindowCombineRunner
 
 
 class OpenOperators:
@@ -147,6 +151,8 @@ class OpenOperators:
 def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
     if operator.kind is NodeKind.TIMESTAMPS:
         return TimestampsRunner(operator, time)
+    if isinstance(operator.function, WindowCombination):
+        return WindowCombineRunner(operator, time)
     if backend is None and operator.kind in _WITH_CONTEXT:
         return FlatMapRunner(operator, time)
     if backend is None:
@@ -155,6 +161,10 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         return ReduceRunner(operator, backend)
     if isinstance(operator.function, KeyedBatchFunction):
         return KeyedBatchRunner(operator)
+    if isinstance(operator.function, WindowAggregation):
+        return WindowAggregationRunner(operator, backend, time)
+    if isinstance(operator.function, FoldedWindows):
+        return FoldedWindowRunner(operator, backend, time)
     if has_timers(operator.function):
         return TimerRunner(operator, backend, time)
     return KeyedProcessRunner(operator, backend, time)

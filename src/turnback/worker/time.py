@@ -191,6 +191,23 @@ class TaskTime:
                 marks[mine] = np.where(known, greatest - np.where(known, bound + 1, 0), MIN_TIME)
         return marks
 
+    def own_watermarks(self, stamps: Stamps, strategy: str) -> Times:
+        """The watermark at each element of a strategy, as far as its own segment tells."""
+        bound = self._bounds.get(strategy)
+        known = stamps.mark != MIN_TIME
+        if bound is None:
+            known &= stamps.segment == ABSOLUTE
+        less = np.where(stamps.segment == ABSOLUTE, 0, (bound or 0) + 1)
+        marks: Times = np.where(known, stamps.mark - np.where(known, less, 0), MIN_TIME)
+        return marks
+
+    def own_marks(self, watermarks: Times, segments: Times, strategy: str) -> Times:
+        """The marks of elements that have these watermarks, the other way round."""
+        bound = self._bounds.get(strategy) or 0
+        known = (watermarks != MIN_TIME) & (segments != ABSOLUTE)
+        marks: Times = watermarks + np.where(known, bound + 1, 0)
+        return marks
+
     def places(self, stamps: Stamps) -> Times:
         """Where the segment of each element is in its source, to be compared with others."""
         orders = sorted({segment.order for segment in self._segments.values()})

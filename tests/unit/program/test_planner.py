@@ -5,7 +5,14 @@ from __future__ import annotations
 import pickle
 
 from local_engine import collected, environment, source
-from turnback import KeyedProcessFunction, count, sum_of
+from turnback import (
+    KeyedProcessFunction,
+    Time,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    count,
+    sum_of,
+)
 from turnback.program.plan import InputId, Plan, Routing
 
 SCHEMA = "a string, n bigint"
@@ -161,3 +168,30 @@ def test_only_columns_that_aggregates_need_are_read():
     assert read(keyed=lambda s: s.key_by(lambda row: row[0], key_type=str)) == everything
     assert read(keyed=lambda s: s.union(s).key_by("k")) == everything
     assert read(keyed=lambda s: s.filter(bool).key_by("k")) == everything
+
+
+def test_a_source_is_read_as_far_as_windows_need_it():
+    wide = "a string, b string, n bigint, at bigint"
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    hourly = TumblingEventTimeWindows.of(Time.hours(1))
+
+    def read(build) -> tuple[str, ...]:
+        env = environment()
+        stamped = source(env, "s", wide).assign_timestamps_and_watermarks(strategy).uid("time")
+        build(stamped)
+        plan = env.plan()
+        (time,) = (op for op in plan.operators() if op.uid == "time")
+        assert time.type == time.input_type == plan.sources[0].read
+        return tuple(name for name, _ in plan.sources[0].read.fields())
+
+    def windows(stream):
+        return stream.key_by("a").window(hourly)
+
+    assert read(lambda s: collected(windows(s).aggregate(n=count()), "o")) == ("a", "at")
+    assert read(lambda s: collected(windows(s).aggregate(n=sum_of("n")), "o")) == ("a", "n", "at")
+    assert read(
+        lambda s: (collected(windows(s).aggregate(n=count()), "o"), collected(s, "raw"))
+    ) == ("a", "b", "n", "at")
+    assert read(
+        lambda s: collected(windows(s).reduce(lambda a, b: a), "o")
+    ) == ("a", "b", "n", "at")  # fmt: skip

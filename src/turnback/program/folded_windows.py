@@ -1,0 +1,81 @@
+"""Windows by event time whose elements are folded into one value per pane.
+
+Sliding windows share panes: an element is added once, and the values of panes are merged when a
+window fires. A pane is state that waits for its last window; in the order of time, so that what
+fires is found without a search.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from turnback.core.errors import StateError
+from turnback.program.descriptors import WaitingStateDescriptor
+from turnback.program.functions import Function, RuntimeContext
+from turnback.program.panes import Panes
+from turnback.program.triggers import EventTimeTrigger
+from turnback.program.window_operator import WINDOWS, Folding, WindowPlan
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+
+PANE_START = "window_start"
+"""In the state of a pane, where it begins."""
+
+
+class PaneFunction(Function, ABC):
+    """Base of what runs windows by their panes.
+
+    Attributes:
+        panes: How windows are cut.
+    """
+
+    panes: Panes
+
+    @abstractmethod
+    def folded_type(self) -> TypeInfo:
+        """What has become of the elements of a pane."""
+
+    def pane_type(self) -> RowTypeInfo:
+        """What is stored of a pane."""
+        return RowTypeInfo((PANE_START, "value"), (Types.LONG(), self.folded_type()))
+
+    def state(self) -> WaitingStateDescriptor:
+        """The state that panes are kept in, under their last millisecond."""
+        return WaitingStateDescriptor(WINDOWS, self.pane_type())
+
+    def check_start(self, uid: str, pane: int, start: int) -> None:
+        """Refuse a pane that was stored by a program with other windows."""
+        if start != self.panes.start(pane):
+            raise StateError(
+                f"operator {uid!r}: its state has a window, or a part of one, from {start} to "
+                f"{pane + 1}, where the windows of this program begin and end elsewhere. Size, "
+                f"slide and offset of windows cannot change as long as windows are open: give the "
+                f"operator another uid, or stop the job with --drain first"
+            )
+
+
+class FoldedWindows(PaneFunction):
+    """Windows that are reduced or aggregated by a function, element by element."""
+
+    def __init__(self, plan: WindowPlan, panes: Panes, folding: Folding) -> None:
+        self.plan = plan
+        self.panes = panes
+        self.folding = folding
+
+    @classmethod
+    def of(cls, plan: WindowPlan) -> FoldedWindows | None:
+        """How to run windows by their panes; None if they keep all elements, or have a trigger."""
+        panes = Panes.of(plan.assigner)
+        if panes is None or plan.folding is None or type(plan.trigger) is not EventTimeTrigger:
+            return None
+        return cls(plan, panes, plan.folding)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        for function in self.plan.functions():
+            function.open(runtime_context)
+
+    def close(self) -> None:
+        for function in self.plan.functions():
+            function.close()
+
+    def folded_type(self) -> TypeInfo:
+        return self.folding.type

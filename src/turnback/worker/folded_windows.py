@@ -1,0 +1,283 @@
+"""Runs windows that are folded element by element, pane by pane."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from heapq import heappop, heappush
+from typing import Any
+
+from turnback.core.errors import UserFunctionError
+from turnback.program.folded_windows import FoldedWindows
+from turnback.program.panes import Panes
+from turnback.program.plan import Operator
+from turnback.program.time import MAX_TIME, MIN_TIME
+from turnback.program.window_operator import WINDOWS, WindowContext, missing_timestamps
+from turnback.program.windows import TimeWindow
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.values import CacheFormat
+from turnback.state.waiting import WaitingState
+from turnback.types.columns import Batch
+from turnback.types.row import row_class
+from turnback.types.serializer import Serializer
+from turnback.worker.message import user_error
+from turnback.worker.ordering import Element, OrderedRunner, TimedOutput
+from turnback.worker.runners import NoTimers
+from turnback.worker.time import TaskTime
+
+
+class _Clock(NoTimers):
+    """What functions of windows know of time.
+
+    Attributes:
+        watermark: How far event time has come, from element to element.
+    """
+
+    watermark = MIN_TIME
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+
+class _Pane:
+    """What an epoch knows of one pane.
+
+    Attributes:
+        start: Its first millisecond.
+        last: Its last millisecond.
+        first_window: The first window that it is in.
+        last_window: The last window that it is in.
+        late_from: The watermark from which on elements fire windows again.
+        gone: The watermark at which it is forgotten.
+        values: By key, what elements of this epoch were added to.
+        stored: By key, what was read from the store, and nothing was added to.
+        removable: Keys that the store has an entry of.
+    """
+
+    def __init__(self, last: int, panes: Panes, lateness: int) -> None:
+        self.start = panes.start(last)
+        self.last = last
+        self.first_window = panes.first_window(last)
+        self.last_window = panes.last_window(last)
+        self.late_from = self.first_window if lateness else MAX_TIME
+        self.gone = self.last_window + lateness
+        self.values: dict[Any, Any] = {}
+        self.stored: dict[Any, Any] = {}
+        self.removable: set[Any] = set()
+
+
+class FoldedWindowRunner(OrderedRunner):
+    """Folds the elements of each pane, and fires windows when their end has come."""
+
+    def __init__(self, operator: Operator, backend: KeyedStateBackend, time: TaskTime) -> None:
+        super().__init__(operator, backend, time, (None,))
+        self._function: FoldedWindows = operator.function
+        self._state: WaitingState = self.states[WINDOWS]
+        self._row = row_class(self._function.pane_type().names)
+        self._format = CacheFormat(Serializer(self._function.folding.type))
+        self._clock = _Clock(operator, time)
+        self._clear()
+
+    def begin(self) -> None:
+        super().begin()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._panes: dict[int, _Pane] = {}
+        self._forgotten: list[_Pane] = []
+        self._due: list[tuple[int, int]] = []
+        """When something happens next to a pane, which is known by its last millisecond: a heap."""
+        self._after = self._loaded = MIN_TIME
+        """The watermark at the end of the epoch, and until when all panes were read."""
+
+    def process_rest(self) -> Batch | None:
+        self._clock.watermark, self._after = self.watermarks()
+        out = TimedOutput(self.collect())
+        self._load()
+        self._fold(self.in_order(self._after), out)
+        self._advance(self._after, out)
+        self._store()
+        return self.collected(out.collected, out.stamps())
+
+    def _fold(self, elements: Iterable[Element], out: TimedOutput) -> None:
+        """Add elements to their panes, one after the other."""
+        add, first = self._adder(), self._function.folding.first
+        plain, to_cache = self._format.plain, self._format.to_cache
+        clock, key, row, pane = self._clock, None, None, None
+        watermark, due = clock.watermark, self._next_due()
+        start, last = 1, 0  # of the pane at hand
+        try:
+            for mark, time, key, row, _ in elements:
+                if mark >= due:
+                    self._advance(mark, out)
+                    due, start, last = self._next_due(), 1, 0
+                if mark > watermark:
+                    watermark = clock.watermark = mark
+                if time is None:
+                    raise missing_timestamps(self._function.plan.assigner)
+                if not start <= time <= last:
+                    pane = self._enter(time)
+                    if pane is None:
+                        self._late(row, time, out)
+                        start, last = 1, 0
+                        continue
+                    due, start, last = self._next_due(), pane.start, pane.last
+                assert pane is not None
+                held = pane.values.get(key)
+                if held is None:
+                    held = self._read(pane, key)
+                value = first(row) if held is None else add(row, held)
+                pane.values[key] = value if type(value) is plain else to_cache(value)
+                if pane.late_from <= watermark:
+                    self._fire_again(pane, key, out)
+                    due = self._next_due()
+        except UserFunctionError:
+            raise
+        except Exception as e:
+            self.backend.key = key
+            raise self.failed(e, row) from e
+
+    def _adder(self) -> Callable[[Any, Any], Any]:
+        """A function that adds an element to what is held."""
+        add, from_cache = self._function.folding.adder(), self._format.from_cache
+        return add if from_cache is None else lambda row, held: add(row, from_cache(held))
+
+    def _next_due(self) -> int:
+        return self._due[0][0] if self._due else MAX_TIME
+
+    # -- panes
+
+    def _load(self) -> None:
+        """Read the panes of all windows that end in this epoch, if there are any."""
+        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        before, after = self._clock.watermark, self._after
+        if not (
+            panes.any_window(before, after)
+            or (lateness and panes.any_window(before - lateness, after - lateness))
+        ):
+            return
+        self._loaded = after
+        for last, key, row in self._state.stored_until(after):
+            pane = self._panes.get(last) or self._add_pane(last)
+            self._function.check_start(self.operator.uid, last, row[0])
+            pane.stored[key] = self._cached(row[1])
+            pane.removable.add(key)
+
+    def _enter(self, time: int) -> _Pane | None:
+        """The pane of an element; None if it is too late for all its windows."""
+        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        last = panes.of_time(time)
+        if panes.last_window(last) + lateness <= self._clock.watermark:
+            return None
+        return self._panes.get(last) or self._add_pane(last)
+
+    def _add_pane(self, last: int) -> _Pane:
+        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        pane = self._panes[last] = _Pane(last, panes, lateness)
+        self._schedule(pane, self._clock.watermark)
+        return pane
+
+    def _schedule(self, pane: _Pane, after: int) -> None:
+        """Note when the next window of a pane fires, or else when the pane is forgotten."""
+        panes, time = self._function.panes, pane.first_window
+        if after >= time:
+            time = panes.window_before(after) + panes.slide
+        time = time if time <= pane.last_window else pane.gone
+        if time <= self._after:
+            heappush(self._due, (time, pane.last))
+
+    def _read(self, pane: _Pane, key: Any) -> Any:
+        """What a pane has of a key, on which no element of this epoch has come so far."""
+        held = pane.stored.pop(key, None)
+        if held is not None or pane.last <= self._loaded:
+            return held
+        self.backend.key = key
+        row = self._state.get(pane.last)
+        if row is None:
+            return None
+        self._function.check_start(self.operator.uid, pane.last, row[0])
+        pane.removable.add(key)
+        return self._cached(row[1])
+
+    def _store(self) -> None:
+        row = self._row
+        for pane in self._forgotten:
+            places = [(key, pane.last) for key in pane.removable]
+            self._state.write_many(places, [None] * len(places))
+        for last, pane in self._panes.items():
+            rows = [row(pane.start, self._value(held)) for held in pane.values.values()]
+            self._state.write_many([(key, last) for key in pane.values], rows)
+
+    def _cached(self, value: Any) -> Any:
+        return value if type(value) is self._format.plain else self._format.to_cache(value)
+
+    def _value(self, held: Any) -> Any:
+        """A value that may be changed."""
+        from_cache = self._format.from_cache
+        return held if from_cache is None else from_cache(held)
+
+    # -- firing
+
+    def _advance(self, upto: int, out: TimedOutput) -> None:
+        """Fire the windows that have ended, one after the other, and forget what is gone."""
+        due, clock = self._due, self._clock
+        while due and due[0][0] <= upto:
+            time, last = heappop(due)
+            pane = self._panes[last]
+            if clock.watermark < time <= pane.last_window:
+                clock.watermark = time
+                self._fire(time, out)
+            if pane.gone <= time:
+                self._forgotten.append(self._panes.pop(last))
+            else:
+                self._schedule(pane, time)
+
+    def _fire(self, end: int, out: TimedOutput) -> None:
+        merge, totals = self._function.folding.merge, dict[Any, Any]()
+        for last in self._function.panes.of_window(end):
+            pane = self._panes.get(last)
+            if pane is None:
+                continue
+            for key, held in (*pane.stored.items(), *pane.values.items()):
+                value = self._value(held)
+                totals[key] = merge(totals[key], value) if key in totals else value
+        locations = self.backend.locate_all(totals)
+        in_order = sorted(zip(locations, totals.items(), strict=True), key=lambda each: each[0][:2])
+        for _, (key, value) in in_order:
+            self._emit(key, self._function.panes.window(end), value, end - 1, out)
+
+    def _fire_again(self, pane: _Pane, key: Any, out: TimedOutput) -> None:
+        """Fire the windows of a late element that have ended before it, and are not forgotten."""
+        panes, plan, watermark = self._function.panes, self._function.plan, self._clock.watermark
+        final = min(pane.last_window, watermark)
+        for end in range(pane.first_window, final + 1, panes.slide):
+            if end + plan.lateness_ms <= watermark:
+                continue
+            total = None
+            for last in panes.of_window(end):
+                each = self._panes.get(last) or self._add_pane(last)
+                held = each.values.get(key)
+                if held is None:
+                    held = each.stored.get(key) or self._read(each, key)
+                    if held is not None:
+                        each.stored[key] = held
+                if held is not None:
+                    value = self._value(held)
+                    merge = self._function.folding.merge
+                    total = value if total is None else merge(total, value)
+            self._emit(key, panes.window(end), total, watermark, out)
+
+    def _emit(self, key: Any, window: TimeWindow, value: Any, mark: int, out: TimedOutput) -> None:
+        function, op = self._function, self.operator
+        self.backend.key = key
+        try:
+            contents = [function.folding.result(value)]
+            declared, context = self.backend.declared_key(), WindowContext(window, self._clock)
+            given = function.plan.apply(declared, context, contents)
+        except Exception as e:
+            raise user_error(e, op.uid, op.name, key=key, window=tuple(window)) from e
+        out.add(given, window.max_timestamp(), mark)
+
+    def _late(self, row: Any, time: int, out: TimedOutput) -> None:
+        late = self._function.plan.late
+        if late is not None:
+            out.add([(late, row)], time, self._clock.watermark)

@@ -1,0 +1,193 @@
+"""Operators that process the elements of an epoch at its end, in the order of watermarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from turnback.program.plan import Operator
+from turnback.program.time import MIN_TIME
+from turnback.program.timers import AHEAD, timed_states
+from turnback.program.window_operator import Emissions
+from turnback.state.backend import KeyedStateBackend
+from turnback.state.waiting import WaitingState
+from turnback.types.columns import Batch
+from turnback.worker.elements import ElementFunction
+from turnback.worker.output import Collected
+from turnback.worker.runners import KeyedRunner, times_of
+from turnback.worker.time import Stamps, TaskTime, Times
+
+_CHUNK = 8192
+
+
+Element = tuple[int, int | None, Any, Any, Any]
+"""The watermark at an element, its time, its key, itself, and the function it is for.
+
+Plain tuples, because there is one for every element.
+"""
+
+
+class OrderedRunner(KeyedRunner):
+    """Base of operators of one keyed input or two that go by event time.
+
+    They process the elements of an epoch at its end, when the watermark at each of them is known,
+    and in the order of these watermarks. So what comes out does not depend on where epochs end.
+    With several watermark strategies upstream, elements that are ahead of the slowest wait in the
+    state. At one watermark the elements of the first input come before those of the second, which
+    wait until no more of the first can come.
+
+    Args:
+        functions: What is called for the elements of each input, if something is.
+
+    Attributes:
+        states: What waits for its time, by name.
+    """
+
+    def __init__(
+        self,
+        operator: Operator,
+        backend: KeyedStateBackend,
+        time: TaskTime,
+        functions: Sequence[ElementFunction | None],
+    ) -> None:
+        super().__init__(operator, backend)
+        self.time = time
+        self._functions = functions
+        self.states = {name: backend.register(d) for name, d in timed_states(operator).items()}
+        self._ahead: list[WaitingState | None] = [self.states.get(name) for name in AHEAD]
+        self._waits = any(state is not None for state in self._ahead)
+        # Where a stream without watermarks takes part, nothing would ever be done with waiting.
+        moves = not self._waits or time.has_watermarks(operator.strategies)
+        self._has_event_time = moves and "" not in operator.strategies
+        self._gathered: list[list[Batch]] = [[] for _ in operator.inputs]
+
+    def begin(self) -> None:
+        super().begin()
+        self._gathered = [[] for _ in self.operator.inputs]
+
+    def process(self, batch: Batch) -> Batch | None:
+        self._gathered[0].append(batch)
+        return None
+
+    def process_second(self, batch: Batch) -> Batch | None:
+        self._gathered[1].append(batch)
+        return None
+
+    def watermarks(self) -> tuple[int, int]:
+        """The watermark at the beginning and at the end of the epoch."""
+        time, strategies = self.time, self.operator.strategies
+        if not self._has_event_time and not time.epoch.ended:
+            return MIN_TIME, MIN_TIME
+        return time.watermark_before(strategies), time.watermark(strategies)
+
+    def in_order(self, after: int) -> Iterable[Element]:
+        """The elements whose time has come, in the order of the watermarks at them."""
+        gathered, self._gathered = self._gathered, [[] for _ in self.operator.inputs]
+        inputs = [[batch for batch in batches if len(batch)] for batches in gathered]
+        stamped = all(batch.stamps is not None for batches in inputs for batch in batches)
+        if not self._has_event_time or not stamped:
+            return self._as_they_come(inputs)
+        if not self._waits:
+            return self._ordered(inputs[0], 0)
+        ready: list[Element] = []
+        for number, batches in enumerate(inputs):
+            limit = self._limit(number, after)
+            ready += self._waited(number, limit)
+            ready += self._ready(self._ordered(batches, number), number, limit)
+        ready.sort(key=itemgetter(0))  # keeps the order of inputs
+        return ready
+
+    def _as_they_come(self, inputs: list[list[Batch]]) -> Iterator[Element]:
+        for number, batches in enumerate(inputs):
+            marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
+            yield from self._elements(batches, marks, number)
+
+    def _ordered(self, batches: list[Batch], input: int) -> Iterator[Element]:
+        """New elements of an input in the order of the watermarks at them."""
+        marks = [self.time.marks(batch.stamps) for batch in batches]
+        if batches:
+            places = np.concatenate([self.time.places(batch.stamps) for batch in batches])
+            order = np.lexsort((places, np.concatenate(marks)))
+            if (np.diff(order) < 0).any():
+                batches, marks = _reordered(batches, marks, order)
+        return self._elements(batches, marks, input)
+
+    def _elements(self, batches: list[Batch], marks: list[Times], input: int) -> Iterator[Element]:
+        read_keys, function = self.key_readers[input], self._functions[input]
+        for batch, each in zip(batches, marks, strict=True):
+            columns = each.tolist(), times_of(batch), read_keys(batch), batch.rows
+            yield from zip(*columns, [function] * len(batch), strict=True)
+
+    def _limit(self, input: int, after: int) -> int:
+        """Up to which watermark elements of an input are processed."""
+        time, op = self.time, self.operator
+        first = op.inputs[0].strategies
+        is_idle = time.is_idle(first) and not time.is_idle(op.strategies)
+        if input == 0 or time.epoch.ended or is_idle:
+            return after
+        return min(after, time.watermark(first) - 1)
+
+    def _waited(self, input: int, limit: int) -> Iterator[Element]:
+        """Elements of an input that have waited until now."""
+        ahead, function = self._ahead[input], self._functions[input]
+        if ahead is not None:
+            ahead.open(limit)
+            while (due := ahead.take(limit)) is not None:
+                mark, key, waiting = due
+                yield from ((mark, time, key, row, function) for time, row in waiting)
+
+    def _ready(self, elements: Iterable[Element], input: int, limit: int) -> Iterator[Element]:
+        """Those of some elements whose time has come; keeps the others."""
+        ahead = self._ahead[input]
+        for element in elements:
+            mark, time, self.backend.key, row, _ = element
+            if ahead is None or mark <= limit:
+                yield element
+            else:
+                ahead.put(mark, [*(ahead.get(mark) or []), (time, row)])
+
+
+class TimedOutput:
+    """What a function gives, with the time and the watermark of what it was made from."""
+
+    def __init__(self, collected: Collected) -> None:
+        self.collected = collected
+        self._times: list[int] = []
+        self._marks: list[int] = []
+
+    def add(self, elements: Iterable[Any] | None, time: int | None, mark: int) -> None:
+        if elements is None:
+            return
+        if type(elements) is Emissions:
+            for own_time, some in elements:
+                self.add(some, own_time, mark)
+            return
+        self.collected.add(elements, len(self._times))
+        self._times.append(MIN_TIME if time is None else time)
+        self._marks.append(mark)
+
+    def stamps(self) -> Stamps:
+        return Stamps.of(np.array(self._times, np.int64), np.array(self._marks, np.int64))
+
+
+def _reordered(
+    batches: list[Batch], marks: list[Times], order: Any
+) -> tuple[list[Batch], list[Times]]:
+    """The same elements in another order."""
+    every = np.concatenate(marks)
+    stamps = Stamps.join([batch.stamps for batch in batches]).take(order)
+    table = pa.Table.from_batches([batch.arrow for batch in batches]).take(pa.array(order))
+    every, start = every[order], 0
+    parts, ordered = [], []
+    for data in table.to_batches(max_chunksize=_CHUNK):
+        end = start + data.num_rows
+        part = Batch(batches[0].type, data)
+        part.stamps = stamps.take(slice(start, end))
+        parts.append(part)
+        ordered.append(every[start:end])
+        start = end
+    return parts, ordered

@@ -1,0 +1,39 @@
+"""State in the order of time, read and written for many keys at once."""
+
+from __future__ import annotations
+
+from turnback.program.descriptors import WaitingStateDescriptor
+
+WAITING = WaitingStateDescriptor("waiting", int)
+LONG_KEY = "k" * 300
+
+
+def write(*entries):
+    """A step that sets entries of key, time and value."""
+    places = [(key, time) for key, time, _ in entries]
+    return lambda h: h["waiting"].write_many(places, [value for *_, value in entries])
+
+
+def test_what_is_stored_up_to_a_time_comes_in_its_order(job):
+    j = job(WAITING)
+    j.one("a", write(("b", 30, 3), ("a", 10, 1), (LONG_KEY, -5, 2), ("a", 40, 4)))
+    read = lambda h: h["waiting"].stored_until(30)  # noqa: E731
+    assert j.one("a", read) == [(-5, LONG_KEY, 2), (10, "a", 1), (30, "b", 3)]
+    assert j.one("a", lambda h: h["waiting"].stored_until(-6)) == []
+
+
+def test_many_are_read_with_the_changes_of_the_epoch(job):
+    j = job(WAITING)
+    j.one("a", write(("a", 1, 10), ("b", 1, 20), (LONG_KEY, 2, 30)))
+
+    def step(handles):
+        write(("b", 1, None), ("c", 7, 40))(handles)
+        places = [("a", 1), ("b", 1), (LONG_KEY, 2), ("c", 7), ("a", 2)]
+        return handles["waiting"].read_many(places)
+
+    assert j.one("a", step) == [10, None, 30, 40, None]
+    assert j.one("a", lambda h: h["waiting"].stored_until(100)) == [
+        (1, "a", 10),
+        (2, LONG_KEY, 30),
+        (7, "c", 40),
+    ]
