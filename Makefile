@@ -51,6 +51,7 @@ bench: env
 	sh benchmarks/setup_bytewax.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.windows
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.savepoints
 	$(BIN)/python -m benchmarks.recovery

@@ -6,16 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from benchmarks.engine import BASELINE, CEILING, ENGINES
+from benchmarks.engine import BASELINE, CEILING, ENGINES, Engine
 from benchmarks.machine import Machine
 from benchmarks.result import Result
 from benchmarks.table import table
 from benchmarks.workload import PARALLELISM, SMALL_BATCH, Workload
 
-THROUGHPUT_HEAD = (
-    "engine", "records/s", "lowest to highest", "spread", f"to {BASELINE}", f"to {CEILING}",
-    "counted", "checkpoints", "a trial takes", "what it does",
-)  # fmt: skip
 EPOCH_HEAD = (
     "engine", "median epoch", "lowest to highest trial", "spread", f"to {CEILING}",
     "shortest to longest epoch", "a trial takes",
@@ -65,9 +61,9 @@ class Report:
             "is said.",
         ]
         if self.throughput:
-            parts += [*_heading(self.throughput), throughput_table(self.throughput)]
+            parts += [*heading(self.throughput), throughput_table(self.throughput)]
         if self.large:
-            parts += [*_heading(self.large), throughput_table(self.large)]
+            parts += [*heading(self.large), throughput_table(self.large)]
         if self.epochs:
             parts += [
                 f"## An epoch of {SMALL_BATCH:,} records",
@@ -85,13 +81,21 @@ class Report:
         return ", ".join(f"{name} {version}" for name, version in sorted(found)) + "."
 
 
-def throughput_table(outcomes: Outcomes) -> str:
-    """Records a second, and how they compare."""
+def throughput_table(
+    outcomes: Outcomes,
+    engines: Mapping[str, Engine] = ENGINES,
+    compared: Sequence[str] = (BASELINE, CEILING),
+) -> str:
+    """Records a second, and how they compare with those of some engines."""
+    head = [
+        "engine", "records/s", "lowest to highest", "spread", *(f"to {name}" for name in compared),
+        "counted", "checkpoints", "a trial takes", "what it does",
+    ]  # fmt: skip
     rates = {name: [r.records_per_second for r in o.results] for name, o in outcomes.items()}
     rows = []
     for name, outcome in outcomes.items():
         if outcome.failure is not None:
-            rows.append(_failed(name, outcome.failure, len(THROUGHPUT_HEAD)))
+            rows.append(_failed(name, outcome.failure, len(head)))
             continue
         values = rates[name]
         rows.append(
@@ -100,15 +104,14 @@ def throughput_table(outcomes: Outcomes) -> str:
                 f"{median(values):,.0f}",
                 f"{min(values):,.0f} to {max(values):,.0f}",
                 _spread(values),
-                _ratio(rates, name, BASELINE),
-                _ratio(rates, name, CEILING),
+                *(_ratio(rates, name, other) for other in compared),
                 f"{outcome.results[0].records:,} of {outcome.workload.records:,}",
                 _checkpoints(outcome.results),
                 f"{median(outcome.took):.0f} s",
-                ENGINES[name].does,
+                engines[name].does,
             ]
         )
-    return table(THROUGHPUT_HEAD, rows)
+    return table(head, rows)
 
 
 def epoch_table(outcomes: Outcomes) -> str:
@@ -135,7 +138,8 @@ def epoch_table(outcomes: Outcomes) -> str:
     return table(EPOCH_HEAD, rows)
 
 
-def _heading(outcomes: Outcomes) -> list[str]:
+def heading(outcomes: Outcomes) -> list[str]:
+    """What the records of a table were."""
     workloads = {name: outcome.workload for name, outcome in outcomes.items()}
     keys = next(iter(workloads.values())).keys
     batch = max(workload.batch_records for workload in workloads.values())

@@ -7,17 +7,18 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks import section
 from benchmarks.dataset import Dataset
-from benchmarks.engine import ENGINES
+from benchmarks.engine import ENGINES, Engine
 from benchmarks.generate import add_csv, prepare
 from benchmarks.machine import Machine
 from benchmarks.program import ProgramFailedError
 from benchmarks.report import Outcome, Report
 from benchmarks.trial import Progress, Trial
+from benchmarks.window_dataset import WindowDataset
 from benchmarks.workload import LARGE, PARALLELISM, Workload, small_epochs, throughput
 
 CACHE = Path(__file__).parent / ".cache"
@@ -76,11 +77,16 @@ def datasets(some: Sequence[Series]) -> dict[Workload, Dataset]:
     return found
 
 
-def measure(some: Sequence[Series], repeat: int, timeout: float) -> None:
+def measure(
+    some: Sequence[Series],
+    engines: Mapping[str, Engine],
+    prepared: Mapping[Workload, Dataset | WindowDataset],
+    repeat: int,
+    timeout: float,
+) -> None:
     """Run every engine `repeat` times, in turns, so that a busy moment does not hit one alone."""
-    prepared = datasets(some)
     trials = [
-        (series[name], Trial(ENGINES[name], series[name].workload, number + 1))
+        (series[name], Trial(engines[name], series[name].workload, number + 1))
         for series in some
         for number in range(repeat)
         for name in series
@@ -112,7 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rates = {e.name: Outcome(throughput(batch, keys, e.batches)) for e in engines}
     large_rates = {e.name: Outcome(throughput(large, keys, LARGE)) for e in sized}
     epochs = {e.name: Outcome(small_epochs(given.epochs, keys)) for e in sized}
-    measure([rates, large_rates, epochs], given.repeat, given.timeout)
+    some = [rates, large_rates, epochs]
+    measure(some, ENGINES, datasets(some), given.repeat, given.timeout)
     command = shlex.join(["python", "-m", "benchmarks.run", *(argv or sys.argv[1:])])
     report = Report(command, machine, rates, large_rates, epochs)
     text = report.document()

@@ -13,6 +13,7 @@ from benchmarks import program
 from benchmarks.dataset import Dataset
 from benchmarks.engine import Engine
 from benchmarks.result import Result
+from benchmarks.window_dataset import WindowDataset
 from benchmarks.workload import Workload
 
 
@@ -24,7 +25,7 @@ class Trial:
     workload: Workload
     number: int
 
-    def run(self, dataset: Dataset, timeout: float) -> Result:
+    def run(self, dataset: Dataset | WindowDataset, timeout: float) -> Result:
         """Run it in an empty directory that is thrown away afterwards."""
         python = program.python_of(self.engine.environment)
         with tempfile.TemporaryDirectory(prefix="turnback-bench-") as scratch:

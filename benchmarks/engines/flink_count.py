@@ -15,6 +15,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from platform import python_version
+from typing import Any
 
 from pyflink.common import Row, Types
 from pyflink.datastream import (
@@ -55,7 +56,7 @@ class Count(KeyedProcessFunction):
         self.probe.save()
 
 
-def settings(given: arguments.Arguments) -> dict[str, str]:
+def settings(given: arguments.Arguments[Any]) -> dict[str, str]:
     return {
         **flink_settings.common(given.scratch),
         **flink_settings.interval(given.variant, given.dataset),

@@ -11,6 +11,7 @@ from pyflink.common import Configuration
 
 from benchmarks.dataset import Dataset
 from benchmarks.engine import ENGINES
+from benchmarks.window_dataset import WindowDataset
 from benchmarks.workload import PARALLELISM
 
 
@@ -30,7 +31,7 @@ def common(scratch: Path) -> dict[str, str]:
     }
 
 
-def interval(engine: str, dataset: Dataset) -> dict[str, str]:
+def interval(engine: str, dataset: Dataset | WindowDataset) -> dict[str, str]:
     """Flink checkpoints by the clock: about once per batch at the engine's usual rate.
 
     The number it really completed is part of the result.

@@ -18,6 +18,7 @@ from platform import python_version
 
 from pyflink.version import __version__ as flink_version
 
+from benchmarks.dataset import Dataset
 from benchmarks.engines import arguments, flink_settings, flink_sql
 from benchmarks.engines.flink_rest import FlinkRest
 from benchmarks.engines.flink_sql import Running
@@ -45,7 +46,7 @@ def _read_at_least(job: Running, records: int) -> tuple[int, float]:
     return read, time.monotonic()
 
 
-def check_state(given: arguments.Arguments, job: Running) -> None:
+def check_state(given: arguments.Arguments[Dataset], job: Running) -> None:
     savepoint = given.scratch / "savepoint"
     job.trigger_savepoint(savepoint, NATIVE).wait()
     job.client.cancel().result()

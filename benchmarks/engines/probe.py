@@ -21,6 +21,7 @@ class Probe:
     directory: Path
     rows: int = 0
     total: int = 0
+    given: int = 0
     times: list[float] = field(default_factory=list)
 
     def saw(self, n: int) -> None:
@@ -29,8 +30,15 @@ class Probe:
         if self.rows % STRIDE == 0:
             self.times.append(time.time())
 
+    def gave(self, n: int) -> None:
+        """Note a row that comes out later than what it was made of."""
+        self.given += 1
+        self.total += n
+
     def save(self) -> None:
-        saved = {"rows": self.rows, "total": self.total, "times": self.times}
+        saved = {
+            "rows": self.rows, "total": self.total, "given": self.given, "times": self.times,
+        }  # fmt: skip
         (self.directory / f"{uuid.uuid4()}.json").write_text(json.dumps(saved))
 
 
@@ -40,6 +48,7 @@ class Timeline:
 
     rows: int
     total: int
+    given: int
     ticks: list[float]
 
     def after(self, warmup: int) -> tuple[int, float]:
@@ -52,4 +61,5 @@ class Timeline:
 def combine(directory: Path) -> Timeline:
     saved = [json.loads(path.read_text()) for path in directory.iterdir()]
     ticks = sorted(tick for one in saved for tick in one["times"])
-    return Timeline(sum(one["rows"] for one in saved), sum(one["total"] for one in saved), ticks)
+    sums = (sum(one[name] for one in saved) for name in ("rows", "total", "given"))
+    return Timeline(*sums, ticks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
+from benchmarks.dataset import Dataset
 from benchmarks.engines import spark_query, spark_session, turnback_job
 from benchmarks.engines.arguments import Arguments
 from benchmarks.engines.batch_timer import BatchTimer
@@ -11,13 +12,13 @@ from benchmarks.engines.turnback_job import Counting, Place
 from benchmarks.result import Result, check
 
 
-def run(given: Arguments, counting: Counting, backend: str = "rocksdb") -> Result:
+def run(given: Arguments[Dataset], counting: Counting, backend: str = "rocksdb") -> Result:
     """Time `counting` batch by batch, then go on from its last checkpoint over the probe file."""
     with turnback_job.local_directory(backend) as local:
         return _run(given, counting, Place(backend, given.scratch / "turnback", local))
 
 
-def _run(given: Arguments, counting: Counting, place: Place) -> Result:
+def _run(given: Arguments[Dataset], counting: Counting, place: Place) -> Result:
     dataset, workload = given.dataset, given.dataset.workload
     spark = spark_session.start(given.variant, given.scratch)
     timer = BatchTimer()
