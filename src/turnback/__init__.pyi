@@ -1,12 +1,14 @@
 from .api.async_stream import AsyncDataStream
+from .api.broadcast import BroadcastConnectedStream, BroadcastStream
 from .api.checkpoint_config import CheckpointConfig
 from .api.client import JobClient
 from .api.collected import CloseableIterator
 from .api.connected import ConnectedStreams
 from .api.environment import StreamExecutionEnvironment
+from .api.named import DataStreamSink
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
-from .api.stream import DataStream, DataStreamSink, KeyedStream
+from .api.stream import DataStream, KeyedStream
 from .api.windowed import WindowedStream
 from .config.checkpointing import (
     CheckpointingMode,
@@ -30,6 +32,11 @@ from .program.aggregates import (
     variance_of,
 )
 from .program.async_io import AsyncFunction, AsyncRetryPredicate, AsyncRetryStrategy
+from .program.broadcast import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedStateFunction,
+)
 from .program.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -61,6 +68,7 @@ from .program.operator_state import (
     FunctionSnapshotContext,
     OperatorStateStore,
 )
+from .program.partitioning import Partitioner
 from .program.time import (
     Duration,
     Time,
@@ -114,6 +122,9 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastStream",
     "CheckpointConfig",
     "CheckpointStorage",
     "CheckpointedFunction",
@@ -147,15 +158,18 @@ __all__ = [
     "JobClient",
     "KeySelector",
     "KeyedBatchFunction",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedColumns",
     "KeyedProcessFunction",
+    "KeyedStateFunction",
     "KeyedStream",
     "ListStateDescriptor",
     "MapFunction",
     "MapStateDescriptor",
     "OperatorStateStore",
     "OutputTag",
+    "Partitioner",
     "PrintSink",
     "ProcessFunction",
     "ProcessWindowFunction",

@@ -97,3 +97,22 @@ def test_sessions(jobs: Jobs) -> None:
         ("ann", 0, 20, 3), ("ann", 55, 55, 1), ("bob", 5, 5, 1), ("bob", 120, 121, 2),
     }  # fmt: skip
     assert [(user, at // MINUTE) for user, _, at in jobs.out("late")] == [("ann", 60)]
+
+
+def test_enrichment(jobs: Jobs) -> None:
+    jobs.feed("rates", {"currency": "USD", "rate": 0.5})
+    payments = [("ann", "USD", 10.0), ("ann", "GBP", 20.0), ("bob", "GBP", 1.0), ("bob", "YEN", 9)]
+    jobs.feed("in", *({"account": a, "currency": c, "amount": n} for a, c, n in payments))
+
+    def run() -> list[Any]:
+        env = jobs.env()
+        payments, rates = str(jobs.input("in")), str(jobs.input("rates"))
+        recipe("enrichment").build(env, payments, rates, str(jobs.directory / "converted"))
+        env.execute("enrichment", bounded=True)
+        return sorted((account, euro) for account, _, _, euro in jobs.out("converted"))
+
+    assert run() == [("ann", 5.0)]
+    jobs.feed("rates", {"currency": "GBP", "rate": 2.0})
+    assert run() == [("ann", 5.0), ("ann", 40.0), ("bob", 2.0)]
+    jobs.feed("in", {"account": "cat", "currency": "GBP", "amount": 0.5})
+    assert run()[-1] == ("cat", 1.0)

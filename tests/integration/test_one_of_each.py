@@ -30,6 +30,7 @@ from engine.test_losing_tasks import (
     test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run,
 )
 from engine.test_operator_state import test_buffered_elements_survive_a_rescale
+from engine.test_recipes import test_enrichment
 from engine.test_reprocessing import test_a_corrected_version_from_last_weeks_savepoint
 from engine.test_restarts import fed, test_the_job_goes_on_from_the_last_checkpoint
 from engine.test_restores import saved
@@ -65,6 +66,7 @@ __all__ = [
     "test_an_upgrade_that_fails_once_is_matched_again",
     "test_any_of_them_can_be_started_from",
     "test_buffered_elements_survive_a_rescale",
+    "test_enrichment",
     "test_files_in_epochs_of_any_size",
     "test_files_that_are_missing_or_swapped",
     "test_many_files_over_many_epochs_and_two_runs",

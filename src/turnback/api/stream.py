@@ -6,12 +6,14 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Self, overload
 
+from turnback.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from turnback.api.collected import CloseableIterator
 from turnback.api.connected import ConnectedStreams, common_keys
 from turnback.api.functions import as_function, name_of, output_type_of, returned_type
+from turnback.api.named import DataStreamSink, Named
+from turnback.api.partitioned import Partitioned
 from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
-from turnback.core.ids import check_uid
 from turnback.program.aggregates import Aggregate
 from turnback.program.aggregation import Aggregation, Combination, plan_aggregation
 from turnback.program.functions import (
@@ -32,6 +34,7 @@ from turnback.program.graph import (
     OutputTag,
     StreamGraph,
 )
+from turnback.program.partitioning import Spread
 from turnback.program.time import WatermarkStrategy
 from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
 from turnback.program.window_aggregation import WindowAggregation
@@ -46,40 +49,7 @@ def timestamps() -> None:
     """What operators that give timestamps are named after."""
 
 
-class _Named:
-    """What every operator can be given: a uid, a name, a parallelism."""
-
-    def __init__(self, graph: StreamGraph, node: Node) -> None:
-        self._graph = graph
-        self._node = node
-
-    def uid(self, uid: str) -> Self:
-        """Set the operator's identity: by it its state is found again, whatever else changes."""
-        self._node.uid = check_uid(uid)
-        return self
-
-    def name(self, name: str) -> Self:
-        """Set what people see."""
-        if not isinstance(name, str) or not name:
-            raise PlanError(f"a name must be a non-empty string, got {name!r}")
-        self._node.name = name
-        return self
-
-    def set_parallelism(self, parallelism: int) -> Self:
-        """Set the number of instances of this operator."""
-        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-            raise PlanError(f"parallelism must be a whole number above 0, got {parallelism!r}")
-        if self._node.kind is NodeKind.SOURCE:
-            raise PlanError("the parallelism of a source is Spark's; set it on what follows")
-        self._node.parallelism = parallelism
-        return self
-
-
-class DataStreamSink(_Named):
-    """The end of a stream."""
-
-
-class DataStream(_Named):
+class DataStream(Named, Partitioned):
     """A stream of elements. Its methods record what to do; nothing runs before `execute`."""
 
     def map(self, func: MapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
@@ -165,8 +135,17 @@ class DataStream(_Named):
         node = self._graph.add(NodeKind.UNION, "union", self.type, nodes)
         return DataStream(self._graph, node)
 
-    def connect(self, ds: DataStream) -> ConnectedStreams:
+    @overload
+    def connect(self, ds: DataStream) -> ConnectedStreams: ...
+    @overload
+    def connect(self, ds: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(
+        self, ds: DataStream | BroadcastStream
+    ) -> ConnectedStreams | BroadcastConnectedStream:
         """Let one function read this stream and another, which may be of another type."""
+        if isinstance(ds, BroadcastStream):
+            self._check_other(ds.input_stream, "connect")
+            return BroadcastConnectedStream(self, ds)
         self._check_other(ds, "connect")
         return ConnectedStreams(self, ds)
 
@@ -292,6 +271,12 @@ class DataStream(_Named):
         call = function.get_key if isinstance(function, KeySelector) else function
         return KeySpec((), call, (as_type(declared),))
 
+    def _without_key(self, spread: Spread) -> DataStream:
+        return self
+
+    def _following(self, node: Node) -> DataStream:
+        return DataStream(self._graph, node)
+
 
 class AggregatedStream(DataStream):
     """What an aggregation gives; its uid is also that of the operator that combines."""
@@ -363,6 +348,12 @@ class KeyedStream(DataStream):
         """Combine the elements of each key; gives the combination after every element."""
         function = as_function(func, ReduceFunction, "reduce")
         return self._add(NodeKind.REDUCE, func, function, self.type, self._key)
+
+    def _without_key(self, spread: Spread) -> DataStream:
+        raise PlanError(
+            f"key_by decides where elements go, so {spread.value} would undo it; call it before "
+            f"key_by, or on the stream that key_by was called on"
+        )
 
     def uid(self, uid: str) -> Self:
         """Refused: key_by is no operator."""

@@ -295,10 +295,15 @@ class KeyedBatchFunction(Function, ABC):
         """
 
 
+def user_function(function: Any) -> Any:
+    """What the user has written, inside of what runs it."""
+    return getattr(function, "wrapped", function)
+
+
 def declared_states(function: Any) -> dict[str, StateDescriptor]:
     """The states a function declares as class attributes, by attribute name."""
     states: dict[str, StateDescriptor] = {}
-    for cls in reversed(type(function).__mro__):
+    for cls in reversed(type(user_function(function)).__mro__):
         for name, value in vars(cls).items():
             if isinstance(value, StateDescriptor):
                 states[name] = value

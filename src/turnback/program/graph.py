@@ -76,13 +76,26 @@ class NodeKind(Enum):
     CO_MAP = "co_map"
     CO_FLAT_MAP = "co_flat_map"
     CO_PROCESS = "co_process"
+    BROADCAST_PROCESS = "broadcast_process"
+    NUMBER = "number"
     UNION = "union"
+    PARTITION = "partition"
     SIDE_OUTPUT = "side output"
     SINK = "sink"
 
 
-SIDE_OUTPUT_KINDS = frozenset({NodeKind.PROCESS, NodeKind.KEYED_PROCESS, NodeKind.CO_PROCESS})
+SIDE_OUTPUT_KINDS = frozenset(
+    {
+        NodeKind.PROCESS,
+        NodeKind.KEYED_PROCESS,
+        NodeKind.CO_PROCESS,
+        NodeKind.BROADCAST_PROCESS,
+    }
+)
 """Operators whose functions can send elements to side outputs."""
+
+PASSED_THROUGH = frozenset({NodeKind.UNION, NodeKind.PARTITION})
+"""What is no work: who reads them reads what they read."""
 
 REDUCED = "reduced"
 """Name of the state of a reduce."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from turnback.program.graph import KeySpec, NodeKind
 from turnback.program.operator_state import has_operator_state
+from turnback.program.partitioning import Partitioning, Spread
 from turnback.program.time import WatermarkStrategy
 from turnback.types.typeinfo import TypeInfo
 
@@ -19,7 +20,12 @@ class Routing(Enum):
     KEY_COLUMNS = "key columns"  # Spark hashes the columns
     KEY_FUNCTION = "key function"  # the upstream task computes the key and hashes it
     REBALANCE = "rebalance"  # round robin
+    BROADCAST = "broadcast"  # to every partition
+    CUSTOM = "custom"  # the upstream task asks the user's partitioner
     TRANSIT = "transit"  # any partition: the channel goes on to a later level
+
+
+_ROUTINGS = {Spread.BROADCAST: Routing.BROADCAST, Spread.CUSTOM: Routing.CUSTOM}
 
 
 class InputId(NamedTuple):
@@ -53,6 +59,7 @@ class Channel:
         producer: Node id of the operator it comes from.
         consumers: The inputs that read it.
         key: The key it is partitioned by, if it is.
+        partitioning: How it is spread without a key, if the user has said so.
         parallelism: Number of partitions it is spread over at its last hop.
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
         last_level: Level that consumes it.
@@ -68,12 +75,14 @@ class Channel:
     first_level: int
     last_level: int
     reader: str = ""
+    partitioning: Partitioning | None = None
 
     def routing(self, into_level: int) -> Routing:
         if into_level < self.last_level:
             return Routing.TRANSIT
         if self.key is None:
-            return Routing.REBALANCE
+            spread = self.partitioning.spread if self.partitioning else Spread.REBALANCE
+            return _ROUTINGS.get(spread, Routing.REBALANCE)
         return Routing.KEY_COLUMNS if self.key.function is None else Routing.KEY_FUNCTION
 
 

@@ -12,8 +12,9 @@ import xxhash
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.functions import KeyedBatchFunction, declared_states
-from turnback.program.graph import REDUCED, KeySpec, Node, NodeKind, StreamGraph
+from turnback.program.graph import PASSED_THROUGH, REDUCED, KeySpec, Node, NodeKind, StreamGraph
 from turnback.program.operator_state import has_operator_state
+from turnback.program.partitioning import Partitioning
 from turnback.program.plan import (
     Channel,
     Input,
@@ -133,11 +134,22 @@ def plan(graph: StreamGraph, parallelism: int, max_parallelism: int) -> Plan:
 
 
 class _Edge(NamedTuple):
-    """Who reads from whom, at which of its inputs."""
+    """Who reads from whom, at which of its inputs, and how elements without a key are spread."""
 
     producer: Node
     consumer: Node
     input: int
+    partitioning: Partitioning | None = None
+
+
+class _Shape(NamedTuple):
+    """Edges that have all of this in common share a channel."""
+
+    producer: int
+    key: KeySpec | None
+    parallelism: int
+    into: int
+    partitioning: Partitioning | None
 
 
 class _Cut:
@@ -146,8 +158,7 @@ class _Cut:
     def __init__(
         self, nodes: list[Node], uids: dict[int, str], parallelism: int, max_parallelism: int
     ) -> None:
-        # A union is no work: its consumers read its inputs.
-        self.nodes = [n for n in nodes if n.kind is not NodeKind.UNION]
+        self.nodes = [n for n in nodes if n.kind not in PASSED_THROUGH]
         self.uids = uids
         self.default = parallelism
         self.max_parallelism = max_parallelism
@@ -190,59 +201,80 @@ class _Cut:
             self.level[node.id], self.parallelism[node.id] = 0, None
             return
         edges = [
-            _Edge(producer, node, number)
-            for number in range(len(node.inputs))
-            for producer in _producers(node, number)
+            _Edge(producer, node, number, None if node.key_of(number) else partitioning)
+            for number, read in enumerate(node.inputs)
+            for producer, partitioning in _producers(read)
         ]
         level = 0
-        for producer, _, number in edges:
-            before = self.parallelism[producer.id]
-            exchange = (
-                node.key_of(number) is not None
-                or (node.parallelism is not None and node.parallelism != before)
-                # How many tasks read the sources changes from epoch to epoch.
-                or (before is None and has_operator_state(node.function))
-            )
-            level = max(level, self.level[producer.id] + exchange)
+        for edge in edges:
+            level = max(level, self.level[edge.producer.id] + self._exchanges(edge))
         self.edges += edges
         self.level[node.id] = level
-        if node.key is not None or node.parallelism is not None:
+        spread = any(edge.partitioning and edge.partitioning.exchanges for edge in edges)
+        if node.key is not None or node.parallelism is not None or spread:
             self.parallelism[node.id] = node.parallelism or self.default
         else:
             inherited = [n for e in edges if (n := self.parallelism[e.producer.id]) is not None]
             fallback = self.default if level else None
             self.parallelism[node.id] = max(inherited, default=fallback)
 
+    def _exchanges(self, edge: _Edge) -> bool:
+        """Whether elements go to other tasks on their way to an operator."""
+        node, before = edge.consumer, self.parallelism[edge.producer.id]
+        if node.key_of(edge.input) is not None:
+            return True
+        needed = (node.parallelism is not None and node.parallelism != before) or (
+            # How many tasks read the sources changes from epoch to epoch.
+            before is None and has_operator_state(node.function)
+        )
+        if edge.partitioning is None:
+            return needed
+        if needed and not edge.partitioning.exchanges:
+            raise self._not_forward(edge)
+        return edge.partitioning.exchanges
+
+    def _not_forward(self, edge: _Edge) -> PlanError:
+        node = edge.consumer
+        return PlanError(
+            f"operator {self.uids[node.id]!r} ({node.name}) cannot run in the tasks of "
+            f"{edge.producer.name!r}, as forward() wants: it has another parallelism, or another "
+            f"input that comes later; use rebalance(), or give both one parallelism"
+        )
+
     def _inherited(self, node: Node, inputs: Iterable[int]) -> set[str]:
         """The watermark strategies that some inputs of a node go by."""
-        producers = [each for number in inputs for each in _producers(node, number)]
+        if node.kind is NodeKind.BROADCAST_PROCESS:
+            inputs = [number for number in inputs if number == 0]  # it goes by the main stream
+        producers = [each for number in inputs for each, _ in _producers(node.inputs[number])]
         return {uid for producer in producers for uid in self.strategies[producer.id]}
 
     def _channels(self) -> list[Channel]:
         # Edges of one shape share a channel: their rows are sent once, however many read them.
-        shapes: dict[tuple[int, KeySpec | None, int, int], list[InputId]] = defaultdict(list)
-        for producer, consumer, number in self.edges:
+        shapes: dict[_Shape, list[InputId]] = defaultdict(list)
+        for producer, consumer, number, partitioning in self.edges:
             into = self.level[consumer.id]
             if self.level[producer.id] < into:
                 parallelism = self.parallelism[consumer.id] or self.default
-                shape = producer.id, consumer.key_of(number), parallelism, into
+                key = consumer.key_of(number)
+                if partitioning is not None and not partitioning.exchanges:
+                    raise self._not_forward(_Edge(producer, consumer, number))
+                shape = _Shape(producer.id, key, parallelism, into, partitioning)
                 shapes[shape].append(InputId(consumer.id, number))
         by_id = {n.id: n for n in self.nodes}
         return [
             Channel(
                 i,
-                producer_id,
+                shape.producer,
                 tuple(consumers),
-                self._type(by_id[producer_id]),
-                key,
-                parallelism,
-                self.level[producer_id],
-                last_level,
+                self._type(by_id[shape.producer]),
+                shape.key,
+                shape.parallelism,
+                self.level[shape.producer],
+                shape.into,
                 self.uids[consumers[0].operator],
+                shape.partitioning,
             )
-            for i, ((producer_id, key, parallelism, last_level), consumers) in enumerate(
-                shapes.items()
-            )
+            for i, (shape, consumers) in enumerate(shapes.items())
         ]
 
     def _readers(self, node: Node) -> list[Node]:
@@ -276,14 +308,14 @@ class _Cut:
         here = self.level[node.id]
         consumers = tuple(
             InputId(consumer.id, number)
-            for producer, consumer, number in self.edges
+            for producer, consumer, number, _ in self.edges
             if producer is node
             and self.level[consumer.id] == here
             and consumer.kind is not NodeKind.SIDE_OUTPUT
         )
         sides = tuple(
             (consumer.function.tag_id, consumer.id, _typed(consumer))
-            for producer, consumer, _ in self.edges
+            for producer, consumer, *_ in self.edges
             if producer is node and consumer.kind is NodeKind.SIDE_OUTPUT
         )
         inputs = tuple(
@@ -309,12 +341,15 @@ class _Cut:
         )
 
 
-def _producers(node: Node, number: int) -> list[Node]:
-    """The operators that an input of a node really reads from, looking through unions."""
-    read = node.inputs[number]
-    if read.kind is not NodeKind.UNION:
-        return [read]
-    return [each for i in range(len(read.inputs)) for each in _producers(read, i)]
+def _producers(
+    read: Node, partitioning: Partitioning | None = None
+) -> list[tuple[Node, Partitioning | None]]:
+    """The operators behind what a node reads, and how the last one who said so spreads elements."""
+    if read.kind not in PASSED_THROUGH:
+        return [(read, partitioning)]
+    if read.kind is NodeKind.PARTITION and partitioning is None:
+        partitioning = read.function
+    return [found for each in read.inputs for found in _producers(each, partitioning)]
 
 
 def _typed(node: Node) -> TypeInfo:

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnback.program.fields_read import fields_read
 from turnback.program.functions import KeyedBatchFunction
-from turnback.program.graph import KeySpec, Node, NodeKind
+from turnback.program.graph import PASSED_THROUGH, KeySpec, Node, NodeKind
 from turnback.program.timers import has_timers
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
@@ -52,7 +52,7 @@ def _union(parts: Iterable[set[str] | None]) -> set[str] | None:
 
 def _columns_read(node: Node, names: Collection[str]) -> set[str] | None:
     """The columns of its input that an operator reads; None for all of them."""
-    if any(each.kind is NodeKind.UNION for each in node.inputs):
+    if any(each.kind in PASSED_THROUGH for each in node.inputs):
         return None
     if node.kind is NodeKind.COMBINE:
         key, aggregates = node.function.key, node.function.aggregates.values()

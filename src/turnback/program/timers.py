@@ -7,6 +7,7 @@ from typing import Any
 from turnback.program.descriptors import WaitingStateDescriptor
 from turnback.program.folded_windows import PaneFunction
 from turnback.program.functions import TimerFunction
+from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator
 from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
 
@@ -39,7 +40,8 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
         ]
     else:
         return {}
-    for number, input in enumerate(operator.inputs):
+    broadcast = operator.kind is NodeKind.BROADCAST_PROCESS  # its second input waits for nothing
+    for number, input in enumerate(operator.inputs[: 1 if broadcast else None]):
         # At equal watermarks the second input comes last, so it can have to wait in any case.
         if "" not in operator.strategies and (number > 0 or len(operator.strategies) > 1):
             waiting = RowTypeInfo(("time", "element"), (Types.LONG(), input.type))

@@ -15,13 +15,17 @@ from difflib import get_close_matches
 from typing import Any
 
 from turnback.core.errors import ConfigurationError
+from turnback.program.broadcast import BroadcastOperator
 from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
-from turnback.program.functions import Function, declared_states
+from turnback.program.functions import Function, declared_states, user_function
 from turnback.program.graph import REDUCED, NodeKind
+from turnback.program.operator_state import BroadcastStateDescriptor, CheckpointedFunction
 from turnback.program.plan import Operator, Plan
 from turnback.program.timers import timed_states
 from turnback.snapshot.metadata import SavedState, StateId
 from turnback.snapshot.snapshot import Snapshot
+from turnback.state.operator import SUBTASK_KEY
+from turnback.state.schema import OPERATOR_KINDS, KeySchema
 
 Name = str | StateId
 Renames = Mapping[Name, Name]
@@ -296,12 +300,24 @@ def known_states(operator: Operator) -> dict[str, StateDescriptor]:
     states = {d.name: d for d in declared_states(operator.function).values()}
     if operator.kind is NodeKind.REDUCE:
         states[REDUCED] = ValueStateDescriptor(REDUCED, operator.type)
+    if isinstance(operator.function, BroadcastOperator):
+        descriptors = map(BroadcastStateDescriptor.of, operator.function.descriptors)
+        states |= {descriptor.name: descriptor for descriptor in descriptors}
     return states | timed_states(operator)
+
+
+def key_schema(operator: Operator, descriptor: StateDescriptor) -> KeySchema:
+    """How an operator's rows of a state are keyed."""
+    if operator.key is None or descriptor.kind in OPERATOR_KINDS:
+        return SUBTASK_KEY
+    return KeySchema.of(operator.key.codec())
 
 
 def _may_request_in_open(operator: Operator) -> bool:
     """Whether a function may request state when it is opened: if it overrides what is called."""
-    function = operator.function
-    if operator.has_operator_state or not isinstance(function, Function):
-        return operator.has_operator_state
+    function = user_function(operator.function)
+    if isinstance(function, CheckpointedFunction):
+        return True
+    if not isinstance(function, Function):
+        return False
     return getattr(function.open, "__func__", None) is not Function.open

@@ -13,6 +13,7 @@ import msgspec
 from turnback.core.errors import IncompatibleStateError
 from turnback.core.units import format_size
 from turnback.program.descriptors import StateDescriptor
+from turnback.program.functions import user_function
 from turnback.program.plan import Plan
 from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
 from turnback.snapshot.matching import (
@@ -20,6 +21,7 @@ from turnback.snapshot.matching import (
     Match,
     Program,
     Renames,
+    key_schema,
     known_states,
     match_program,
     program_of,
@@ -210,15 +212,12 @@ def check(
 
 def _states(plan: Plan, match: Match) -> Iterator[CheckRow]:
     for op in plan.operators():
-        if op.key is None:
-            continue
-        key = KeySchema.of(op.key.codec())
-        for name, descriptor in known_states(op).items():
+        for name, descriptor in known_states(op).items() if op.is_stateful else ():
             stored = match.states.get((op.uid, name))
             if stored is None:
                 yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, "starts empty")
             else:
-                yield _known(op.uid, stored, descriptor, key)
+                yield _known(op.uid, stored, descriptor, key_schema(op, descriptor))
 
 
 def _known(uid: str, stored: SavedState, descriptor: StateDescriptor, key: KeySchema) -> CheckRow:
@@ -249,7 +248,7 @@ def _unknown(plan: Plan, match: Match) -> Iterator[CheckRow]:
                 "may ask for it in open(), which is known only when it runs; declare it as a class "
                 "attribute to know before"
             )
-        advice = f"{type(operator.function).__name__} {advice}"
+        advice = f"{type(user_function(operator.function)).__name__} {advice}"
         reason = "; ".join(p for p in (_renamed(match.states[id], id), advice) if p)
         yield CheckRow(Subject.STATE, *id, Verdict.UNKNOWN, reason)
 

@@ -13,7 +13,14 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
 from turnback.core.errors import FINAL, ConfigurationError, IncompatibleStateError
 from turnback.snapshot.find import locate, resume_point
-from turnback.snapshot.matching import Match, known_names, known_states, match_program, program_of
+from turnback.snapshot.matching import (
+    Match,
+    key_schema,
+    known_names,
+    known_states,
+    match_program,
+    program_of,
+)
 from turnback.snapshot.preflight import refuse_data_loss
 from turnback.snapshot.snapshot import Snapshot, source_uid
 from turnback.snapshot.writer import copy_source_log
@@ -23,7 +30,6 @@ from turnback.spark.job import ClaimMode
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
 from turnback.state.operator import is_redistributed
-from turnback.state.schema import KeySchema
 from turnback.worker.intake import (
     IntakeTask,
     Move,
@@ -231,13 +237,11 @@ class Starter:
             if any(op.uid in open for op in program.level.stateful):
                 tasks.append(ProbeTask(blob, stored))
             else:
-                for op in program.level.stateful:
-                    assert op.key is not None  # what else has state is opened to know it
-                    key = KeySchema.of(op.key.codec())
-                    requested += [
-                        requested_state(op.uid, descriptor, key, stored)
-                        for descriptor in known_states(op).values()
-                    ]
+                requested += [
+                    requested_state(op.uid, descriptor, key_schema(op, descriptor), stored)
+                    for op in program.level.stateful
+                    for descriptor in known_states(op).values()
+                ]
         description = f"{self._spec.name}: ask operators for their state"
         return [*requested, *chain.from_iterable(self._engine.run_tasks(description, tasks))]
 

@@ -8,7 +8,14 @@ from turnback.core.errors import PlanError, StateError
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.collections import ListState, MapState
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import MAX_GROUPS, KeySchema, StateSchema
+from turnback.state.schema import (
+    HASHED,
+    MAX_GROUPS,
+    KeySchema,
+    StateSchema,
+    split_sub,
+    state_prefix,
+)
 from turnback.state.stores import LocalStore
 from turnback.state.values import (
     AggregatingState,
@@ -23,6 +30,9 @@ from turnback.state.waiting import WaitingState
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo
+
+_KEY = 8 + 2
+"""Where the key begins in a store key: after the state and the key group."""
 
 Handle = SingleState | ListState[Any] | MapState[Any, Any] | WaitingState
 
@@ -66,6 +76,19 @@ class KeyedStateBackend(KeyContext):
     @property
     def key_schema(self) -> KeySchema:
         return KeySchema.of(self._codec)
+
+    def handle(self, name: str) -> Handle | None:
+        """The handle of a state, None if nobody has asked for it."""
+        return self._handles.get(name)
+
+    def stored_keys(self, name: str) -> list[Any]:
+        """The keys that had something in a state when the epoch began."""
+        encoded: dict[bytes, None] = {}
+        for where, data in self.scan(state_prefix(self.uid, name)):
+            rest = where[_KEY:]
+            key = split_sub(rest, data)[0] if rest[0] == HASHED else rest[1 : 1 + rest[0]]
+            encoded[key] = None
+        return list(map(self.key_of, encoded))
 
     def begin(self, store: LocalStore, epoch: int) -> None:
         """Start an epoch over a store that holds the one before."""

@@ -32,7 +32,6 @@ from turnback.worker.operators import OpenOperators
 from turnback.worker.program import LevelProgram
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
-from turnback.worker.timers import TimerRunner
 
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
@@ -174,9 +173,10 @@ class _Epoch:
                     elements = next(pieces, None)
                     if elements is None:
                         break
-                    targets = self.instance.routers[channel_id].targets(elements)
-                    packed = self.program.output.pack(channel_id, elements, targets)
-                yield packed
+                    copies = self.instance.routers[channel_id].copies(elements)
+                    pack = self.program.output.pack
+                    packed = [pack(channel_id, elements, targets) for targets in copies]
+                yield from packed
 
     def _emit(
         self, batch: Batch, consumers: Sequence[InputId], channels: Sequence[int] = ()
@@ -240,8 +240,7 @@ class _Epoch:
         )
 
     def _next_timer(self) -> int | None:
-        runners = self.instance.runners.values()
-        times = [r.next_timer() for r in runners if isinstance(r, TimerRunner)]
+        times = [runner.next_timer() for runner in self.instance.runners.values()]
         return min((time for time in times if time is not None), default=None)
 
     def _records(self) -> dict[str, tuple[int, int]]:

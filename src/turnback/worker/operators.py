@@ -8,7 +8,12 @@ from dataclasses import replace
 
 from turnback.core.errors import PlanError
 from turnback.program.folded_windows import FoldedWindows
-from turnback.program.functions import Function, KeyedBatchFunction, declared_states
+from turnback.program.functions import (
+    Function,
+    KeyedBatchFunction,
+    declared_states,
+    user_function,
+)
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator
 from turnback.program.timers import has_timers
@@ -17,6 +22,7 @@ from turnback.state.backend import KeyedStateBackend
 from turnback.state.operator import NoStore, OperatorStateBackend
 from turnback.worker.async_calls import AsyncWaitRunner
 from turnback.worker.batch_runners import CombineRunner, KeyedBatchRunner, MapBatchesRunner
+from turnback.worker.broadcast import BroadcastRunner, NumberRunner, main_operator
 from turnback.worker.context import TaskContext
 from turnback.worker.folded_windows import FoldedWindowRunner
 from turnback.worker.message import Order, user_error
@@ -131,7 +137,7 @@ class OpenOperators:
         context = TaskContext(operator, lambda: self.partition, maximum, backend)
         if backend is not None:
             for attribute, descriptor in declared_states(function).items():
-                function.__dict__[attribute] = context.register(descriptor)
+                user_function(function).__dict__[attribute] = context.register(descriptor)
         if own is not None:
             initialize(operator, OperatorStateContext(operator, own, context, epoch))
         if isinstance(function, Function):
@@ -151,6 +157,11 @@ class OpenOperators:
 def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
     if operator.kind is NodeKind.TIMESTAMPS:
         return TimestampsRunner(operator, time)
+    if operator.kind is NodeKind.NUMBER:
+        return NumberRunner(operator, time)
+    if operator.kind is NodeKind.BROADCAST_PROCESS:
+        main = _make_runner(main_operator(operator), backend, time)
+        return BroadcastRunner(operator, main, backend, time)
     if isinstance(operator.function, WindowCombination):
         return WindowCombineRunner(operator, time)
     if backend is None and operator.kind in _WITH_CONTEXT:

@@ -12,6 +12,7 @@ from turnback.program.plan import Channel, Routing
 from turnback.types.columns import Batch
 from turnback.types.keys import partition_of
 from turnback.worker.keys import key_reader
+from turnback.worker.message import user_error
 
 _CACHED_KEYS = 100_000
 _CACHED_BYTES = 64 << 20
@@ -33,9 +34,10 @@ class Router:
         self._turn = 0
         self._known: dict[object, int] = {}
         self._known_bytes = 0
+        self._reader = channel.reader
+        self._partitioning = channel.partitioning
         if self.routing is Routing.KEY_FUNCTION:
             assert channel.key is not None
-            self._reader = channel.reader
             self._keys = key_reader(channel.key, channel.type, channel.reader)
             self._codec = channel.key.codec()
 
@@ -43,15 +45,42 @@ class Router:
         """Begin an epoch; tasks start the round robin at different partitions."""
         self._turn = partition
 
+    def copies(self, batch: Batch) -> list[pa.Array | None]:
+        """The target of each element, for every copy of the batch that is sent."""
+        if self.routing is not Routing.BROADCAST:
+            return [self.targets(batch)]
+        targets = (pa.scalar(target, pa.int32()) for target in range(self.parallelism))
+        return [pa.repeat(target, len(batch)) for target in targets]
+
     def targets(self, batch: Batch) -> pa.Array | None:
         """The target of each element; None where Spark computes it from the key columns."""
         if self.routing is Routing.KEY_COLUMNS:
             return None
         if self.routing is Routing.KEY_FUNCTION:
             return self._by_key(batch)
+        if self.routing is Routing.CUSTOM:
+            return self._by_partitioner(batch)
         n, first = len(batch), self._turn
         self._turn = (first + n) % self.parallelism
         return pa.array(((first + i) % self.parallelism for i in range(n)), pa.int32(), size=n)
+
+    def _by_partitioner(self, batch: Batch) -> pa.Array:
+        how, count, row, targets = self._partitioning, self.parallelism, None, []
+        assert how is not None
+        assert how.partition is not None
+        assert how.key is not None
+        try:
+            for row in batch.rows:
+                targets.append(how.partition(how.key(row), count))
+        except Exception as e:
+            raise user_error(e, self._reader, "partition_custom", element=row) from e
+        for row, target in zip(batch.rows, targets, strict=True):
+            if type(target) is not int or not 0 <= target < count:
+                raise ElementTypeError(
+                    f"operator {self._reader!r}: the partitioner gave {target!r:.40} for "
+                    f"{row!r:.80}; it has to give a whole number from 0 to {count - 1}"
+                )
+        return pa.array(targets, pa.int32())
 
     def _by_key(self, batch: Batch) -> pa.Array:
         known, locate = self._known, self._locate

@@ -106,6 +106,10 @@ class Runner(ABC):
         """Do what was put off until the input of the epoch has ended."""
         return None
 
+    def next_timer(self) -> int | None:
+        """When the next timer by the clock is due; None without one."""
+        return None
+
     def _counted(self, out: Batch | None) -> Batch | None:
         self.written += 0 if out is None else len(out)
         return out

@@ -120,7 +120,7 @@ class TaskTime:
     def begin(self, time: EpochTime, task: int, *, ordered: bool) -> None:
         """Start an epoch; `ordered` tells whether elements come as the source has them."""
         self.epoch = time
-        self._task = task
+        self.task = task
         self._ordered = ordered
         self._at: SegmentOrder = (0, 0)
         self._own: dict[tuple[str, SegmentOrder], list[int]] = {}
@@ -238,4 +238,4 @@ class TaskTime:
         )
 
     def _id(self, number: int) -> int:
-        return self._task << 24 | number
+        return self.task << 24 | number

@@ -168,7 +168,6 @@ class TimerRunner(OrderedRunner):
         return self.collected(out.collected, out.stamps())
 
     def next_timer(self) -> int | None:
-        """When the next timer by the clock is due."""
         return self._processing.earliest()
 
     def _fire_event(self, upto: int, out: TimedOutput) -> None:
