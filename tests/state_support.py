@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import BuiltDelta, DeltaBuilder
+from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile, merged_lineage
 from turnback.state.merging import merge
 from turnback.state.replica import Replica, open_replica
@@ -54,6 +55,7 @@ class FakeJob:
         self.blobs: dict[str, bytes] = {}
         self.files: list[StateFile] = []
         self.epoch, self.line, self.made = 0, "1-n", 0
+        self.now_ms = 0
         self.found: list[str] = []
 
     def backend(self) -> tuple[KeyedStateBackend, dict[str, Any]]:
@@ -64,7 +66,10 @@ class FakeJob:
         groups = group_range(partition, self.parallelism, self.max_parallelism)
         files = [f for f in self.files if clip(f, *groups)]
         directory = self.root / f"{partition}-of-{self.parallelism}"
-        home = open_replica(self.kind, directory, files, self.read, backend.schemas(), groups)
+        schemas = backend.schemas()
+        home = open_replica(
+            self.kind, directory, files, self.read, schemas, groups, now_ms=self.now_ms
+        )
         self.found.append(home.opening)
         return home
 
@@ -78,7 +83,7 @@ class FakeJob:
             first, last = group_range(partition, self.parallelism, self.max_parallelism)
             backend, handles = self.backend()
             with closing(self.home(backend, partition)) as home:
-                backend.begin(home.store, self.epoch)
+                backend.begin(home.store, self.epoch, self.now_ms)
                 for i, (key, step) in enumerate(steps):
                     if first <= self.codec.group(key, self.max_parallelism) <= last:
                         backend.key = self.codec.normalizer.normalize(key)
@@ -108,7 +113,8 @@ class FakeJob:
         return self.blobs[file.path]
 
     def merge(self, chosen: list[StateFile], final: bool) -> StateFile:
-        built = merge(chosen, self.read, final=final)
+        limits = merge_limits(self.backend()[0].schemas(), self.now_ms)
+        built = merge(chosen, self.read, final=final, limits=limits)
         file = merged_file(self.store(built.data), built, chosen, final)
         self.files = [f for f in self.files if f not in chosen] + [file]
         return file

@@ -90,6 +90,7 @@ from .program.triggers import (
     Trigger,
     TriggerResult,
 )
+from .program.ttl import StateTtlConfig
 from .program.two_inputs import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -186,6 +187,7 @@ __all__ = [
     "SavepointWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "StateTtlConfig",
     "StreamExecutionEnvironment",
     "Time",
     "TimeDomain",

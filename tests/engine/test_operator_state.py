@@ -23,7 +23,9 @@ from turnback import (
     ProcessWindowFunction,
     Savepoint,
     SavepointFormat,
+    StateTtlConfig,
     StreamExecutionEnvironment,
+    Time,
     Types,
     ValueStateDescriptor,
 )
@@ -404,6 +406,15 @@ def twice(store: Any) -> None:
             lambda store: store.get_union_list_state("waiting"),
             StateError,
             "get_union_list_state takes a ListStateDescriptor, got str",
+        ),
+        (
+            lambda store: store.get_list_state(
+                ListStateDescriptor("l", int).enable_time_to_live(
+                    StateTtlConfig.new_builder(Time.hours(1)).build()
+                )
+            ),
+            StateError,
+            "operator 'pairs': the state 'l' has a time to live, which operator state cannot have",
         ),
         (twice, StateError, "operator 'pairs' has two different states named 'waiting'"),
         (lambda store: 1 / 0, UserFunctionError, r"initialize_state\(\)"),

@@ -116,3 +116,12 @@ def test_enrichment(jobs: Jobs) -> None:
     assert run() == [("ann", 5.0), ("ann", 40.0), ("bob", 2.0)]
     jobs.feed("in", {"account": "cat", "currency": "GBP", "amount": 0.5})
     assert run()[-1] == ("cat", 1.0)
+
+
+def test_deduplication(jobs: Jobs) -> None:
+    for id, amount in [("a", 1), ("b", 2), ("a", 1), ("c", 3), ("b", 2), ("b", 2)]:
+        jobs.feed("in", {"id": id, "amount": amount})
+    env = jobs.env()
+    recipe("deduplication").build(env, str(jobs.input("in")), str(jobs.directory / "unique"))
+    env.execute("deduplication", bounded=True)
+    assert jobs.out("unique") == [("a", 1), ("b", 2), ("c", 3)]

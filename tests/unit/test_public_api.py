@@ -72,6 +72,7 @@ PUBLIC = [
     "SavepointWriter",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "StateTtlConfig",
     "StreamExecutionEnvironment",
     "Time",
     "TimeDomain",

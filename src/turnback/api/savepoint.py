@@ -155,8 +155,9 @@ class Savepoint:
         """A state as a table.
 
         Its columns are ``key_group``, ``key`` (a struct of f0, f1 and so on for keys of several
-        columns), for lists ``position``, for maps ``map_key``, and ``value``. Integers without
-        bound and times of day are text, and a pickled object is its pickle.
+        columns), for lists ``position``, for maps ``map_key``, and ``value``; for state with a time
+        to live also ``updated_at``, when it was last updated. Integers without bound and times of
+        day are text, and a pickled object is its pickle.
 
         Raises:
             StateError: There is no such state.
@@ -252,6 +253,7 @@ class StateDiff:
         changed: Rows with another value.
         unchanged: All others.
         incomparable: Why nothing could be compared; the numbers are 0 then.
+        note: What became of its time to live; None if that is the same.
     """
 
     uid: str
@@ -261,10 +263,11 @@ class StateDiff:
     changed: int = 0
     unchanged: int = 0
     incomparable: str | None = None
+    note: str | None = None
 
     @property
     def same(self) -> bool:
-        """Whether the state is the same in both snapshots."""
+        """Whether the state has the same rows in both snapshots."""
         return self.incomparable is None and not (self.added or self.removed or self.changed)
 
 
@@ -322,6 +325,7 @@ class SavepointDiff:
                 removed=each[Change.REMOVED],
                 changed=each[Change.CHANGED],
                 unchanged=each[Change.UNCHANGED],
+                note=pairs[id].ttl_change or None,
             )
             for id, each in zip(comparable, counts, strict=True)
         }

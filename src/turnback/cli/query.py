@@ -146,9 +146,9 @@ def _print_summary(cli: Cli, summary: list[StateDiff]) -> None:
     for each in summary:
         comparable = each.incomparable is None
         counts = [cli.out.number(getattr(each, n)) if comparable else None for n in _COUNTS]
-        rows.append([each.uid, each.state, *counts, each.incomparable])
+        rows.append([each.uid, each.state, *counts, each.incomparable, each.note])
     heads = [Column[None](name, right=True) for name in _COUNTS]
-    cli.out.table(("uid", "state", *heads, "problem"), rows)
+    cli.out.table(("uid", "state", *heads, "problem", "note"), rows)
 
 
 def _print_changes(cli: Cli, columns: list[str], changes: list[list[Any]]) -> None:

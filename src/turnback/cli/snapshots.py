@@ -25,6 +25,7 @@ _STATES: tuple[Column[StateRow], ...] = (
     Column("key", lambda row, out: row.key_type),
     Column("map key", lambda row, out: row.map_key_type),
     Column("value", lambda row, out: row.value_type),
+    Column("ttl", lambda row, out: out.duration(row.ttl_ms), right=True),
     Column("rows", lambda row, out: out.number(row.rows), right=True),
     Column("size", lambda row, out: out.size(row.bytes), right=True),
 )

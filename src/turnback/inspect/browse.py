@@ -71,10 +71,13 @@ class StateRows:
             formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
         value = type_from_descriptor(self.schema.value)
         formats.append(formatter(value, longest=None) if full else formatter(value))
+        names = typed.schema.names[1:]  # what differs is shown without the time of its update
+        if len(names) > len(formats):
+            formats.append(formatter(Types.INSTANT(), longest=None))
         try:
             lists = [
                 [format(value) for value in typed[name].to_pylist()]
-                for name, format in zip(self.columns, formats, strict=True)
+                for name, format in zip(names, formats, strict=True)
             ]
         except (ValueError, OverflowError) as error:
             raise self._unreadable(str(error)) from error

@@ -123,7 +123,8 @@ def _compare(
 def _rows(changes: list[EntryChange], state: StateRows) -> tuple[DiffRow, ...]:
     from turnback.snapshot.diff import typed_changes
 
-    before, after = map(state.formatted, typed_changes(changes, state.schema))
+    schema = state.schema.without_ttl()
+    before, after = map(state.formatted, typed_changes(changes, schema))
     return tuple(
         DiffRow(
             change=change.change.value,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, Unpack, ove
 
 from turnback.core.errors import StateError, UnsupportedTypeError
 from turnback.core.ids import check_state_name
+from turnback.program.ttl import StateTtlConfig
 from turnback.types.hints import as_type
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
@@ -55,7 +56,7 @@ class StateDescriptor:
     """Names and types one state of a function.
 
     As a class attribute of a function it also declares the state: the runtime replaces it, per
-    instance, by the state's handle. Immutable; equal descriptors describe the same stored state.
+    instance, by the state's handle. Immutable, but for `enable_time_to_live`, which completes it.
 
     When a job starts from state that was stored with another type, fields are matched by name: new
     ones get the default of their class or None, others are dropped, numbers may become wider. All
@@ -76,11 +77,13 @@ class StateDescriptor:
         name: Unique among the states of one operator; restore finds the state by it.
         kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
         attribute: Name of the class attribute it was given to, if any.
+        ttl: How long values live; None for ever.
     """
 
     kind: ClassVar[str]
     name: str
     attribute: str | None
+    ttl: StateTtlConfig | None
     _type: TypeInfo | None
     _key_type: TypeInfo | None
     _problem: str | None
@@ -100,7 +103,20 @@ class StateDescriptor:
         rules = EvolutionRules(aliases, options.get("migrate"), old)
         _check_migrate(state, rules, migrate_from is not None, own)
         fields = {"_type": own, "_key_type": key, "_problem": problem, "_rules": rules}
-        vars(self).update(fields, name=name, attribute=None)
+        vars(self).update(fields, name=name, attribute=None, ttl=None)
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
+        """Let values expire some time after their last update; returns the descriptor itself.
+
+        To be called before the state is asked for. One with `UpdateType.Disabled` switches it off.
+        """
+        if not isinstance(ttl_config, StateTtlConfig):
+            raise StateError(
+                f"state {self.name!r}: enable_time_to_live takes a StateTtlConfig, such as "
+                f"StateTtlConfig.new_builder(Time.hours(1)).build(), got {ttl_config!r:.80}"
+            )
+        vars(self)["ttl"] = ttl_config if ttl_config.is_enabled() else None
+        return self
 
     @property
     def type(self) -> TypeInfo:
@@ -150,7 +166,7 @@ class StateDescriptor:
     __delattr__ = __setattr__
 
     def _identity(self) -> tuple[Any, ...]:
-        return (self.kind, self.name, self._type, self._key_type, self._problem)
+        return (self.kind, self.name, self._type, self._key_type, self._problem, self.ttl)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StateDescriptor):

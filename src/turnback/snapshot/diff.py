@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from turnback.snapshot.evolution import ttl_change
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
@@ -80,8 +81,14 @@ class StatePair:
     problem: str | None = None
 
     @property
+    def ttl_change(self) -> str:
+        """What became of the time to live; nothing if it stayed."""
+        return ttl_change(self.old.schema.ttl, self.new.schema.ttl) if self.is_in_both else ""
+
+    @property
     def schema(self) -> StateSchema:
-        return self.new.schema
+        """What rows are compared as: when they were last updated does not count."""
+        return self.new.schema.without_ttl()
 
 
 def state_ids(before: Snapshot, after: Snapshot) -> list[StateId]:
@@ -144,11 +151,11 @@ class EntryReader(StateReader):
         return ENTRIES
 
     def read(self, first: int, last: int) -> Iterator[pa.Table]:
-        codec = StateTable(self.stored.schema)
+        codec = StateTable(self.stored.schema.without_ttl())
         reordered = reordering(type_from_descriptor(self.stored.schema.value))
         for typed in self.stored.typed(first, last):
             # Typed and back again: decimals of one value then have the same bytes.
-            entries = codec.to_rows(typed).select(ENTRIES.names)
+            entries = codec.to_rows(typed.select(codec.arrow_schema.names)).select(ENTRIES.names)
             if reordered is not None:
                 values = pa.array(map(reordered, entries["value"].to_pylist()), pa.binary())
                 entries = entries.set_column(2, ENTRIES.field(2), values)

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from turnback.core.errors import ElementTypeError, UnsupportedTypeError
+from turnback.core.units import format_duration
 from turnback.program.descriptors import EvolutionRules, StateDescriptor
-from turnback.state.schema import SINGLE_KINDS, KeySchema, StateSchema
+from turnback.state.schema import SINGLE_KINDS, KeySchema, StateSchema, StateTtl
 from turnback.types.coerce import short_repr
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import (
@@ -49,11 +50,12 @@ class Migration:
     Attributes:
         why: What differs, for people.
         convert: Takes a value decoded with the stored type (rows are tuples in field order) and
-            returns one that encodes with the new type.
+            returns one that encodes with the new type; None where values stay as they are, and
+            only the times of their last update come or go.
     """
 
     why: str
-    convert: Convert
+    convert: Convert | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,29 @@ Outcome = Same | Migration | Incompatible
 
 def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
     """Tell what has to be done to read a stored state as the one a program declares."""
+    outcome = _evolve_values(stored, descriptor, key)
+    if isinstance(outcome, Incompatible) or (stored.ttl is None) == (descriptor.ttl is None):
+        return outcome
+    change = ttl_change(stored.ttl, descriptor_ttl(descriptor))
+    if isinstance(outcome, Same):
+        return Migration(change, None)
+    return Migration(f"{outcome.why}; {change}", outcome.convert)
+
+
+def descriptor_ttl(descriptor: StateDescriptor) -> StateTtl | None:
+    """The time to live that a program declares."""
+    return None if descriptor.ttl is None else StateTtl.of(descriptor.ttl)
+
+
+def ttl_change(was: StateTtl | None, now: StateTtl | None) -> str:
+    """What becomes of a time to live, for people; nothing if it stays."""
+    before, after = (
+        "for ever" if each is None else f"for {format_duration(each.ms)}" for each in (was, now)
+    )
+    return "" if before == after else f"values live {after}, and lived {before}"
+
+
+def _evolve_values(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
     rules, sub = descriptor.rules, descriptor.key_type
     problem = (
         _key_problem(stored.key, key)

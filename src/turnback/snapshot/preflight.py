@@ -15,7 +15,13 @@ from turnback.core.units import format_size
 from turnback.program.descriptors import StateDescriptor
 from turnback.program.functions import user_function
 from turnback.program.plan import Plan
-from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+from turnback.snapshot.evolution import (
+    Incompatible,
+    Migration,
+    descriptor_ttl,
+    evolve_state,
+    ttl_change,
+)
 from turnback.snapshot.matching import (
     Allowed,
     Match,
@@ -228,7 +234,9 @@ def _known(uid: str, stored: SavedState, descriptor: StateDescriptor, key: KeySc
     elif isinstance(outcome, Migration):
         reason, verdict = outcome.why, Verdict.MIGRATED
     else:
-        reason, verdict = _size(stored), Verdict.RESTORED
+        change = ttl_change(stored.schema.ttl, descriptor_ttl(descriptor))
+        reason = "; ".join(part for part in (change, _size(stored)) if part)
+        verdict = Verdict.RESTORED
     reason = "; ".join(part for part in (_renamed(stored, id), reason) if part)
     return CheckRow(Subject.STATE, *id, verdict, reason, isinstance(outcome, Incompatible))
 

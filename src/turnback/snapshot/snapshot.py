@@ -205,6 +205,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
             ``operator list``, ``union list`` or ``broadcast``, whose keys are subtasks.
         key_type: Type of the keys; several, separated by commas, for keys of several columns.
         value_type: Type of values, list elements or accumulators.
+        ttl_ms: How long they live after their last update; None for ever.
         rows: Values, list elements or map entries; None where nobody has counted them, as in
             checkpoints.
         bytes: Size of its files; None where files hold several states.
@@ -216,6 +217,7 @@ class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     key_type: str
     map_key_type: str | None
     value_type: str
+    ttl_ms: int | None = None
     rows: int | None
     bytes: int | None
 
@@ -230,6 +232,7 @@ def state_rows(snapshot: Snapshot) -> list[StateRow]:
             key_type=", ".join(map(_type_name, state.schema.key.types)),
             map_key_type=None if state.schema.sub is None else _type_name(state.schema.sub),
             value_type=_type_name(state.schema.value),
+            ttl_ms=None if state.schema.ttl is None else state.schema.ttl.ms,
             rows=state.rows,
             bytes=state.size or None,
         )

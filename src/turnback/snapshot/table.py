@@ -18,6 +18,7 @@ from turnback.snapshot.columns import ColumnCodec
 from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
+from turnback.state.expiry import update_times, with_times, without_times
 from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
@@ -33,11 +34,12 @@ _GROUP = "key_group"
 ROWS = pa.schema([field for field in COLUMNS if field.name != "state"])
 """The columns of rows: group, key, sub, value."""
 
+_UPDATED = pa.field("updated_at", pa.timestamp("us", "UTC"), nullable=False)
 _POSITION = np.dtype([("epoch", ">u8"), ("index", ">u4")])
 _MAX_EPOCH = (1 << 31) - 1
 _CONVERSION_ERRORS = (TurnbackError, msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError)
 
-Translate = Callable[[pa.Array], pa.Array]
+Translate = Callable[[pa.Array], Any]
 
 
 class StateTable:
@@ -46,7 +48,8 @@ class StateTable:
     Rows have the columns `ROWS`, and are all live: no value is null, and sub is null exactly for
     states with one value per key. Typed tables have the columns of `arrow_schema`: ``key_group``,
     ``key`` (a struct of f0, f1 and so on for keys of several columns), ``position`` for lists or
-    ``map_key`` for maps, and ``value``, which is null where None is stored.
+    ``map_key`` for maps, ``value``, which is null where None is stored, and ``updated_at`` for
+    states with a time to live.
 
     Rows to typed and back gives the same bytes, except that decimals in values come back with all
     the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
@@ -75,6 +78,7 @@ class StateTable:
             pa.field("key", self._key.arrow, nullable=False),
             *([] if self._sub is None else [self._sub[0]]),
             pa.field("value", self._value.arrow),
+            *([] if schema.ttl is None else [_UPDATED]),
         ]
         self.arrow_schema = pa.schema(fields)
 
@@ -102,15 +106,15 @@ class StateTable:
         return pa.Table.from_batches(batches, schema=to)
 
     def _typed_columns(self, rows: dict[str, pa.Array]) -> list[pa.Array]:
-        columns = [
-            rows["group"],
-            self._column("key", self._key.decode, rows["key"]),
-            self._column("value", self._value.decode, rows["value"]),
-        ]
+        columns = [rows["group"], self._column("key", self._key.decode, rows["key"])]
         if self._sub is not None:
             field, decode, _ = self._sub
-            columns.insert(2, self._column(field.name, decode, rows["sub"]))
-        return columns
+            columns.append(self._column(field.name, decode, rows["sub"]))
+        values, times = rows["value"], list[pa.Array]()
+        if self.schema.ttl is not None:
+            times = [self._column(_UPDATED.name, _to_updated, values)]
+            values = self._column("value", without_times, values)
+        return [*columns, self._column("value", self._value.decode, values), *times]
 
     def _row_columns(self, typed: dict[str, pa.Array]) -> list[pa.Array]:
         groups = typed["key_group"]
@@ -120,14 +124,13 @@ class StateTable:
         if self._sub is not None:
             field, _, encode = self._sub
             subs = self._column(field.name, encode, typed[field.name])
-        return [
-            groups,
-            self._column("key", self._key.encode, typed["key"]),
-            subs,
-            self._column("value", self._value.encode, typed["value"]),
-        ]
+        values = self._column("value", self._value.encode, typed["value"])
+        if self.schema.ttl is not None:
+            times = self._column(_UPDATED.name, _from_updated, typed[_UPDATED.name])
+            values = with_times(values, times)
+        return [groups, self._column("key", self._key.encode, typed["key"]), subs, values]
 
-    def _column(self, name: str, translate: Translate, column: pa.Array) -> pa.Array:
+    def _column(self, name: str, translate: Translate, column: pa.Array) -> Any:
         try:
             return translate(column)
         except _CONVERSION_ERRORS as error:
@@ -181,6 +184,16 @@ def _from_positions(positions: pa.Array) -> pa.Array:
         pa.binary(12), size, [None, pa.py_buffer(stored.tobytes())]
     )
     return fixed.cast(pa.binary())
+
+
+def _to_updated(values: pa.Array) -> pa.Array:
+    return pa.array(update_times(values) * 1000).view(_UPDATED.type)
+
+
+def _from_updated(times: pa.Array) -> Any:
+    if times.null_count:
+        raise ValueError("every row of a state with a time to live needs its last update")
+    return times.view(pa.int64()).to_numpy() // 1000
 
 
 def _column_text(columns: dict[str, pa.DataType]) -> str:

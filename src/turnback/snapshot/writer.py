@@ -9,7 +9,8 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -20,6 +21,7 @@ from turnback.core.errors import StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
 from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
+from turnback.state.expiry import Limits, export_limits
 from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.merging import live_rows
 from turnback.state.operator import without_copies
@@ -207,13 +209,21 @@ class _FilesTask:
     writer: str = ""
 
 
+@dataclass(frozen=True)
 class ExportTask(_FilesTask):
-    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives."""
+    """Writes the state of some key groups as Parquet, from the files that `clip_files` gives.
+
+    Attributes:
+        limits: What has expired, and is left out.
+    """
+
+    limits: Limits = field(default_factory=dict)
 
     def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
         storage = storage_of(self.target)
         writers: dict[StateId, tuple[StateTable, PartsWriter]] = {}
-        for schema, rows in live_rows(self.files, lambda f: read_state(self.source, f)):
+        read = partial(read_state, self.source)
+        for schema, rows in live_rows(self.files, read, self.limits):
             rows = without_copies(schema, rows)
             if not len(rows):
                 continue
@@ -242,11 +252,12 @@ def export_tasks(
 ) -> list[ExportTask]:
     """Cut the work into tasks of bounded size."""
     uids = {uid for file in manifest.state for uid in file.operators}
+    limits = export_limits(manifest.schemas, manifest.created_ms)
     tasks = []
     for span in spans_of(manifest.max_parallelism, manifest.state, SPAN_ROWS, SPAN_BYTES):
         files = clip_files(manifest.state, dict.fromkeys(uids, span))
         if files:
-            tasks.append(ExportTask(files, source, target, writer))
+            tasks.append(ExportTask(files, source, target, writer, limits))
     return tasks
 
 

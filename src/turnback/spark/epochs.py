@@ -21,6 +21,7 @@ from turnback.spark.engine import EpochInput, Query
 from turnback.spark.event_time import EventTime
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
+from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
@@ -175,7 +176,8 @@ class Epochs:
         started = time.perf_counter()
         epoch = self._epoch + 1
         files = input.file_order() if self._plan.strategies else {}
-        acks = self._acknowledged(input, epoch, self.time.begin(files, ended=ended))
+        now = self.time.begin(files, ended=ended)
+        acks = self._acknowledged(input, epoch, now)
         self.prepared = acks.transactions()
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         for ack in acks.acks:
@@ -183,7 +185,8 @@ class Epochs:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
         self._sources = input.positions() or self._sources
         self.time.advance(acks.segments, acks.next_timer_ms())
-        merged_away = self._merger.advance(self._chains)
+        limits = merge_limits(schemas.values(), now.now_ms)
+        merged_away = self._merger.advance(self._chains, limits)
         cut = EpochCut(
             epoch=epoch,
             sources=self._sources,

@@ -36,6 +36,7 @@ class EventTime:
                 self._greatest[uid] = watermark + strategy.bound_ms + 1
         self._active_s = dict.fromkeys(self._strategies, clock.monotonic())
         self._was_idle: tuple[str, ...] = ()
+        self._now_ms = 0
         self._ended = False
         by_time = any(goes_by_time(op.function) for op in plan.operators())
         self._next_timer_ms = 0 if by_time and restored is not None else None
@@ -45,8 +46,10 @@ class EventTime:
     def begin(self, files: dict[int, int], *, ended: bool) -> EpochTime:
         """What time it is for an epoch that begins now."""
         self._was_idle, self._ended = self._idle(), ended
+        # Never back: what has expired in one epoch may be gone in the next.
+        self._now_ms = max(self._now_ms, self._clock.now_ms())
         return EpochTime(
-            now_ms=self._clock.now_ms(),
+            now_ms=self._now_ms,
             greatest=dict(self._greatest),
             idle=self._was_idle,
             ended=ended,

@@ -4,11 +4,13 @@ import logging
 import uuid
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from msgspec.structs import replace
 
 from turnback.spark.engine import Engine
+from turnback.state.expiry import Limits
 from turnback.state.files import (
     StateFile,
     StorageRef,
@@ -37,9 +39,12 @@ class MergeTask:
     groups: tuple[int, int]
     storage: StorageRef
     attempt: int
+    limits: Limits = field(default_factory=dict)
+    """What has expired."""
 
     def run(self) -> StateFile:
-        merged = merge(self.files, lambda f: read_state(self.storage, f), final=self.final)
+        read = partial(read_state, self.storage)
+        merged = merge(self.files, read, final=self.final, limits=self.limits)
         level, partition = self.home
         path = f"state/{self.attempt}/{level}-{partition}-merged-{uuid.uuid4().hex}.arrow"
         if not self.storage.inline:
@@ -71,16 +76,17 @@ class Merger:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="turnback-merge")
         self._running: tuple[list[MergeTask], Future[list[StateFile]]] | None = None
 
-    def advance(self, chains: Chains) -> list[str]:
+    def advance(self, chains: Chains, limits: Limits) -> list[str]:
         """Use the results of finished merges, start new ones; return the paths merged away.
 
-        To be called between epochs, as no new epoch needs those files.
+        To be called between epochs, as no new epoch needs those files. What has expired by the time
+        of the last epoch, as the `limits` say, is expired in all that come.
         """
         gone: list[str] = []
         if self._running is not None and self._running[1].done():
             gone = self._take(chains, *self._running)
             self._running = None
-        if self._running is None and (tasks := self._due(chains)):
+        if self._running is None and (tasks := self._due(chains, limits)):
             description = f"Turnback: merge state of {len(tasks)} partitions"
             self._running = (tasks, self._pool.submit(self._engine.run_tasks, description, tasks))
         return gone
@@ -102,7 +108,7 @@ class Merger:
             gone += chains.replace(task.home, task.files, file)
         return gone
 
-    def _due(self, chains: Chains) -> list[MergeTask]:
+    def _due(self, chains: Chains, limits: Limits) -> list[MergeTask]:
         tasks: list[MergeTask] = []
         for home, files in chains.items():
             program = self._programs[home[0]]
@@ -117,6 +123,7 @@ class Merger:
                     program.groups(home[1]),
                     self._storage,
                     self._attempt,
+                    limits,
                 )
                 for planned in plan_merges(files)
             ]

@@ -285,6 +285,7 @@ class Starter:
         stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
         parallelism = {op.uid: op.parallelism for op in snapshot.operators}
         before = {now: parallelism.get(was, 0) for now, was in claims.operators.items()}
+        now_ms = self._clock.now_ms()
         tasks = [
             IntakeTask(
                 blob,
@@ -295,6 +296,7 @@ class Starter:
                 fence.line,
                 snapshot.epoch,
                 before,
+                now_ms,
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)
             if program.level.stateful
@@ -308,7 +310,7 @@ class Starter:
             number=own.number if own else 0,
             attempt=fence.attempt,
             epoch=snapshot.epoch,
-            created_ms=self._clock.now_ms(),
+            created_ms=now_ms,
             trigger="intake",
             parent=own.parent if own else None,
             max_parallelism=snapshot.max_parallelism,

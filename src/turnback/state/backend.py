@@ -8,6 +8,13 @@ from turnback.core.errors import PlanError, StateError
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.collections import ListState, MapState
 from turnback.state.delta import DeltaBuilder
+from turnback.state.expiring import (
+    ExpiringAggregatingState,
+    ExpiringListState,
+    ExpiringMapState,
+    ExpiringReducingState,
+    ExpiringValueState,
+)
 from turnback.state.schema import (
     HASHED,
     MAX_GROUPS,
@@ -90,9 +97,9 @@ class KeyedStateBackend(KeyContext):
             encoded[key] = None
         return list(map(self.key_of, encoded))
 
-    def begin(self, store: LocalStore, epoch: int) -> None:
-        """Start an epoch over a store that holds the one before."""
-        self.use(store, epoch)
+    def begin(self, store: LocalStore, epoch: int, now_ms: int = 0) -> None:
+        """Start an epoch, at a time by the clock, over a store that holds the one before."""
+        self.use(store, epoch, now_ms)
         for handle in self._handles.values():
             handle.begin()
 
@@ -106,20 +113,25 @@ class KeyedStateBackend(KeyContext):
     def _handle(self, descriptor: Any, schema: StateSchema) -> Handle:
         descriptor.check()
         serializer = Serializer(descriptor.type)
+        expires = schema.ttl is not None
         match descriptor.kind:
             case "value":
                 encoded = CacheFormat(serializer).from_cache is not None
-                return (MutableValueState if encoded else ValueState)(self, schema, serializer)
+                kind = MutableValueState if encoded else ValueState
+                return (ExpiringValueState if expires else kind)(self, schema, serializer)
             case "list":
-                return ListState(self, schema, serializer)
+                return (ExpiringListState if expires else ListState)(self, schema, serializer)
             case "map":
-                return MapState(self, schema, serializer, sub_codec(descriptor.key_type))
+                codec = sub_codec(descriptor.key_type)
+                return (ExpiringMapState if expires else MapState)(self, schema, serializer, codec)
             case "waiting":
                 return WaitingState(self, schema, serializer)
             case "reducing":
-                return ReducingState(self, schema, serializer, descriptor.reduce_function)
+                reducing = ExpiringReducingState if expires else ReducingState
+                return reducing(self, schema, serializer, descriptor.reduce_function)
             case "aggregating":
-                return AggregatingState(self, schema, serializer, descriptor.aggregate_function)
+                aggregating = ExpiringAggregatingState if expires else AggregatingState
+                return aggregating(self, schema, serializer, descriptor.aggregate_function)
         raise StateError(f"state {descriptor.name!r}: unknown kind {descriptor.kind!r}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
@@ -18,6 +18,15 @@ T = TypeVar("T")
 
 POSITION = Struct(">QI")
 """Where an element of a list is: the epoch in which it was added, and its number in that."""
+
+
+class ListRows(NamedTuple):
+    """The columns of what was changed in lists."""
+
+    groups: list[int]
+    keys: list[bytes]
+    subs: list[bytes | None]
+    values: list[bytes | None]
 
 
 class ListState(KeyedState, Generic[T]):
@@ -82,7 +91,10 @@ class ListState(KeyedState, Generic[T]):
         self._cleared.clear()
 
     def drain(self, builder: DeltaBuilder) -> None:
-        """Write what was cleared, then what was added, in this epoch."""
+        builder.add(self.schema, *self._rows())
+
+    def _rows(self) -> ListRows:
+        """What was cleared, then what was added, in this epoch."""
         cleared = self._context.locate_all(self._cleared)
         groups = [location[0] for location in cleared]
         keys = [location[1] for location in cleared]
@@ -98,7 +110,7 @@ class ListState(KeyedState, Generic[T]):
         owners = [key for key, added in self._added.items() for _ in added]
         elements = [element for added in self._added.values() for element in added]
         values += self._all_to_bytes(owners, elements)
-        builder.add(self.schema, groups, keys, subs, values)
+        return ListRows(groups, keys, subs, values)
 
     def _all_to_cache(self, values: Iterable[T]) -> list[Any]:
         new = list(values)
@@ -125,18 +137,18 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-_ABSENT: Any = object()
+ABSENT: Any = object()
 """Stands for an entry that is not there."""
 
 
 @dataclass(slots=True, eq=False)
-class _Entries:
+class Entries:
     """What is known of one key's map in this epoch, by encoded map key.
 
     Encoded, so that two map keys are the same entry exactly when they are stored as the same one.
 
     Attributes:
-        known: Entries seen or changed; `_ABSENT` where there is none.
+        known: Entries seen or changed; `ABSENT` where there is none.
         dirty: Map keys whose entry was changed.
         whole: The store has nothing that is not in `known`.
         cleared: Everything stored is gone.
@@ -166,12 +178,12 @@ class MapState(KeyedState, Generic[K, V]):
         super().__init__(context, schema, serializer)
         self._encode_sub = sub_codec.encode
         self._decode_sub = sub_codec.decode
-        self._maps: dict[Any, _Entries] = {}
+        self._maps: dict[Any, Entries] = {}
 
     def get(self, key: K) -> V | None:
         """The value of an entry, None when there is none."""
         cached = self._find(key)
-        return None if cached is _ABSENT else self._value(cached)
+        return None if cached is ABSENT else self._value(cached)
 
     def put(self, key: K, value: V) -> None:
         self._set(key, value if type(value) is self._plain else self._cached(value))
@@ -187,10 +199,10 @@ class MapState(KeyedState, Generic[K, V]):
             self.put(key, value)
 
     def remove(self, key: K) -> None:
-        self._set(key, _ABSENT)
+        self._set(key, ABSENT)
 
     def contains(self, key: K) -> bool:
-        return self._find(key) is not _ABSENT
+        return self._find(key) is not ABSENT
 
     def items(self) -> list[tuple[K, V]]:
         """All entries: stored ones in stored order, then new ones in the order of their puts."""
@@ -210,7 +222,7 @@ class MapState(KeyedState, Generic[K, V]):
         """Whether there is no entry; reads no more than it needs to."""
         entries = self._maps.get(self._context.key) or self._new()
         known = entries.known
-        if any(value is not _ABSENT for value in known.values()):
+        if any(value is not ABSENT for value in known.values()):
             return False
         return entries.whole or all(sub in known for sub, _ in self._scan())
 
@@ -220,7 +232,7 @@ class MapState(KeyedState, Generic[K, V]):
 
     def __getitem__(self, key: K) -> V:
         cached = self._find(key)
-        if cached is _ABSENT:
+        if cached is ABSENT:
             raise KeyError(key)
         return self._value(cached)  # type: ignore[no-any-return]
 
@@ -228,12 +240,12 @@ class MapState(KeyedState, Generic[K, V]):
         self.put(key, value)
 
     def __delitem__(self, key: K) -> None:
-        if self._find(key) is _ABSENT:
+        if self._find(key) is ABSENT:
             raise KeyError(key)
         self.remove(key)
 
     def __contains__(self, key: object) -> bool:
-        return self._find(key) is not _ABSENT
+        return self._find(key) is not ABSENT
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.keys())
@@ -262,8 +274,11 @@ class MapState(KeyedState, Generic[K, V]):
             values += [self._encoded(key, known[sub]) for sub in dirty]
         builder.add(self.schema, groups, keys, subs, values)
 
-    def _new(self) -> _Entries:
-        entries = self._maps[self._context.key] = _Entries()
+    def _entries(self) -> Entries:
+        return self._maps.get(self._context.key) or self._new()
+
+    def _new(self) -> Entries:
+        entries = self._maps[self._context.key] = Entries()
         return entries
 
     def _find(self, key: Any) -> Any:
@@ -274,8 +289,8 @@ class MapState(KeyedState, Generic[K, V]):
         except KeyError:
             return self._read(entries, sub)
 
-    def _read(self, entries: _Entries, sub: bytes) -> Any:
-        value = _ABSENT
+    def _read(self, entries: Entries, sub: bytes) -> Any:
+        value = ABSENT
         if not entries.whole:
             suffix, wrapped = self._context.current()
             data = self._context.get(self._prefix + suffix + component(sub))
@@ -304,7 +319,7 @@ class MapState(KeyedState, Generic[K, V]):
                 stored.setdefault(sub, value)
             entries.known = stored
             entries.whole = True
-        return [(sub, value) for sub, value in entries.known.items() if value is not _ABSENT]
+        return [(sub, value) for sub, value in entries.known.items() if value is not ABSENT]
 
     def _cached(self, value: Any) -> Any:
         if value is None and self._format.from_cache is None:
@@ -316,7 +331,7 @@ class MapState(KeyedState, Generic[K, V]):
         return cached if from_cache is None else from_cache(cached)
 
     def _encoded(self, key: Any, cached: Any) -> bytes | None:
-        if cached is _ABSENT:
+        if cached is ABSENT:
             return None
         try:
             return self._format.to_bytes(cached)

@@ -20,7 +20,9 @@ from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.envelope import check, digest
 
-FORMAT = 1
+FORMAT = 2
+"""Of files with a state whose values have times before them; all others have `_PLAIN_FORMAT`."""
+_PLAIN_FORMAT = 1
 BATCH_ROWS = 1 << 16
 BATCH_BYTES = 64 << 20
 MOST_STATES = 1 << 15
@@ -121,8 +123,9 @@ class Delta:
 
 def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch]) -> bytes:
     """The bytes of a state file."""
+    version = _PLAIN_FORMAT if all(schema.ttl is None for schema in schemas) else FORMAT
     schema = COLUMNS.with_metadata(
-        {_FORMAT_KEY: str(FORMAT).encode(), _STATES_KEY: msgspec.json.encode(list(schemas))}
+        {_FORMAT_KEY: str(version).encode(), _STATES_KEY: msgspec.json.encode(list(schemas))}
     )
     out = BytesIO()  # gives its bytes away without a copy
     with ipc.new_file(out, schema, options=_OPTIONS) as writer:

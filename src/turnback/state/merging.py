@@ -30,6 +30,7 @@ from turnback.state.delta import (
     open_delta,
     write_delta,
 )
+from turnback.state.expiry import Expired, Limits
 from turnback.state.files import StateFile, in_order
 from turnback.state.replica import check_compatible, select
 from turnback.state.schema import LONGEST, SINGLE_KINDS, StateSchema, component
@@ -40,18 +41,21 @@ _OWNER = _ENTRY[:3]
 HELD_BYTES = 128 << 20
 """A piece with more bytes than this is cut; a key group with more is never held as a whole."""
 
+_NO_LIMITS: Limits = {}
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
 
-def merge(files: Sequence[StateFile], read: ReadFile, *, final: bool) -> BuiltDelta:
+def merge(
+    files: Sequence[StateFile], read: ReadFile, *, final: bool, limits: Limits = _NO_LIMITS
+) -> BuiltDelta:
     """Fold neighbouring files of a partition into one.
 
     Of each file only the key groups and operators that count are taken. When it is `final`, nothing
-    older is left, and tombstones are dropped.
+    older is left, and tombstones are dropped. Values that have expired become tombstones.
     """
     states = _States()
-    merged = _Counter(_folded(files, read, states, final=final))
+    merged = _Counter(_folded(files, read, states, limits, final=final))
     data = write_delta(states.schemas, merged.batches())
     first, last = merged.groups or (
         min(file.first_group for file in files),
@@ -61,14 +65,16 @@ def merge(files: Sequence[StateFile], read: ReadFile, *, final: bool) -> BuiltDe
     return BuiltDelta(data, merged.rows, first, last, operators)
 
 
-def live_rows(files: Sequence[StateFile], read: ReadFile) -> Iterator[tuple[StateSchema, pa.Table]]:
+def live_rows(
+    files: Sequence[StateFile], read: ReadFile, limits: Limits = _NO_LIMITS
+) -> Iterator[tuple[StateSchema, pa.Table]]:
     """The rows of all these files, as `clip_files` gives them, that are not overwritten or deleted.
 
     Every table holds rows of one state, with the columns group, key, sub and value; the tables of a
     state follow each other in the order of groups.
     """
     states = _States()
-    for rows in _folded(files, read, states, final=True):
+    for rows in _folded(files, read, states, limits, final=True):
         numbers = pc.unique(rows["state"]).to_pylist()
         for number in numbers:
             mine = rows if len(numbers) == 1 else rows.filter(pc.field("state") == number)
@@ -77,13 +83,15 @@ def live_rows(files: Sequence[StateFile], read: ReadFile) -> Iterator[tuple[Stat
 
 
 def _folded(
-    files: Sequence[StateFile], read: ReadFile, states: _States, *, final: bool
+    files: Sequence[StateFile], read: ReadFile, states: _States, limits: Limits, *, final: bool
 ) -> Iterable[pa.Table]:
     """The rows that count; all states are numbered before the first of them comes."""
     files = in_order(files)
     sources = [_Source(file, open_delta(file, read), states) for file in files]
     single, pieces = states.single(), _pieces(sources, _settled(files))
-    return (rows for piece in pieces for rows in _fold(piece, single, final=final))
+    expired = Expired(states.schemas, limits)
+    folded = (rows for piece in pieces for rows in _fold(piece, single, final=final))
+    return (expired.without(rows, final=final) for rows in folded)
 
 
 def _settled(files: Sequence[StateFile]) -> int:
@@ -151,6 +159,7 @@ class _States:
             self.schemas.append(schema)
         else:
             check_compatible(self.schemas[number], schema)
+            self.schemas[number] = schema  # the newest knows how long values live
         return number
 
     def single(self) -> npt.NDArray[np.bool_]:

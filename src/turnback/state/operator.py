@@ -82,8 +82,8 @@ class OperatorStateBackend(KeyedStateBackend):
         """Choose the subtask whose state it is; called before an epoch begins."""
         self._subtask = subtask
 
-    def use(self, store: LocalStore, epoch: int) -> None:
-        super().use(store, epoch)
+    def use(self, store: LocalStore, epoch: int, now_ms: int) -> None:
+        super().use(store, epoch, now_ms)
         self.key = self._subtask
 
     def locate(self, key: Any) -> KeyLocation:
@@ -111,7 +111,7 @@ class NoStore(LocalStore):
         self.broken = False
         self._get = lambda key: None
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return iter(())
 
     def write(self, changes: Any, marker: bytes) -> None:

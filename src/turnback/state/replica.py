@@ -15,6 +15,7 @@ import xxhash
 
 from turnback.core.errors import ConfigurationError, IncompatibleStateError, StateError
 from turnback.state.delta import ReadFile, open_delta
+from turnback.state.expiry import expired_keys
 from turnback.state.files import StateFile, in_order
 from turnback.state.schema import (
     GROUPS,
@@ -129,12 +130,14 @@ class StoreVersion(msgspec.Struct, frozen=True):
         line: The attempt of the driver that wrote that epoch, if known; see `StateFile.lineage`.
         path: The file it came from.
         scope: Fingerprint of key groups, states and formats the store was filled for.
+        swept: Where to look next for entries that have expired.
     """
 
     version: int
     line: str | None
     path: str
     scope: str
+    swept: bytes = b""
 
 
 class Replica:
@@ -167,6 +170,7 @@ def open_replica(
     groups: tuple[int, int],
     layout: str = "",
     asked_late: Collection[str] = (),
+    now_ms: int = 0,
 ) -> Replica:
     """Open the local store of a partition and bring it to the last epoch of its files.
 
@@ -174,7 +178,8 @@ def open_replica(
     removed on close. Of the files, which are all that hold any of the key groups, only rows of the
     states in `schemas` count. Whatever else decides which rows count, such as the operators' own
     parallelism, is the `layout`: a store filled under another one is rebuilt. Of the operators
-    `asked_late` all states count: they ask for them when they can read them already.
+    `asked_late` all states count: they ask for them when they can read them already. A store that
+    is caught up loses some of the entries that have expired by `now_ms`.
 
     Raises:
         CorruptFileError: A file is not what the manifest says; nothing is served.
@@ -190,14 +195,19 @@ def open_replica(
     replica = None
     try:
         replica = Replica(_open_store(kind, lock.directory), lock)
-        todo = _outstanding(_version_of(replica.store), files, scope)
+        version = _version_of(replica.store)
+        todo = _outstanding(version, files, scope)
         if todo is None:
             _wipe(replica, kind)
             todo = in_order(files)
             replica.opening = "rebuilt" if todo else "home"
         elif todo:
             replica.opening = "caught-up"
-        _apply(replica, todo, read, schemas, groups, scope, asked_late)
+        applied = _apply(replica, todo, read, schemas, groups, scope, asked_late)
+        if version is not None and replica.opening == "caught-up":
+            _sweep(replica.store, schemas, now_ms, version.swept, applied)
+        if todo:
+            replica.store.settle()
     except BaseException:
         if replica is not None:
             replica.close()
@@ -235,8 +245,9 @@ def _apply(
     groups: tuple[int, int],
     scope: str,
     asked_late: Collection[str],
-) -> None:
-    store = replica.store
+) -> int:
+    """Apply files to the store; returns how many of its entries were written."""
+    store, written = replica.store, 0
     for file, after in zip_longest(todo, todo[1:]):
         delta = open_delta(file, read)
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
@@ -253,9 +264,27 @@ def _apply(
             store.write(Changes([], [], []), finished)
         for number, read_batch in enumerate(batches, 1):
             changes = applier.changes(read_batch())
+            written += len(changes.keys)
             store.write(changes, finished if number == len(batches) else unfinished)
-    if todo:
-        store.settle()
+    return written
+
+
+def _sweep(
+    store: LocalStore, schemas: Sequence[StateSchema], now_ms: int, start: bytes, written: int
+) -> None:
+    """Remove entries that have expired; as many are looked at as the entries written demand.
+
+    The files may still have them, or have lost them in a merge: what has expired is not there
+    either way, and a store for another time to live is rebuilt.
+    """
+    size = max((s.ttl.swept for s in schemas if s.ttl is not None), default=0)
+    if not size * written:
+        return
+    keys, upto = expired_keys(store, schemas, now_ms, start, size * written)
+    version = _version_of(store)
+    assert version is not None, "the store has just been written to"
+    marker = msgspec.msgpack.encode(msgspec.structs.replace(version, swept=upto))
+    store.write(Changes([], keys, [None] * len(keys)), marker)
 
 
 def _open_store(kind: str, directory: Path) -> LocalStore:

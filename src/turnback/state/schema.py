@@ -5,6 +5,9 @@ component of the list position or map key. A component is prefix-free, so everyt
 lies together under one prefix. Long components are replaced by their hash, and the value is
 wrapped in the full bytes. In waiting state 8 bytes of time come before the key group, so all its
 entries lie in the order of their times.
+
+Values of a state with a time to live begin with 8 bytes, the time of their last update, in state
+files and in stores; see `turnback.state.expiry`.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from turnback.types.typeinfo import Descriptor, TypeInfo, type_from_descriptor
 
 if TYPE_CHECKING:
     from turnback.program.descriptors import StateDescriptor
+    from turnback.program.ttl import StateTtlConfig
     from turnback.types.keys import KeyCodec
 
 WAITING = "waiting"
@@ -56,6 +60,40 @@ class KeySchema(msgspec.Struct, frozen=True):
         return f"{', '.join(map(str, self.types))} by {how}"
 
 
+class StateTtl(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the values of a state live; `StateTtlConfig` as it is stored.
+
+    Attributes:
+        ms: How long after their last update.
+        on_read: Whether a read is an update.
+        shows_expired: Whether a value that has expired is returned until something removes it.
+        merged: Whether merges of state files remove what has expired.
+        swept: How many entries a local store looks at for every one that is written.
+        saved: Whether savepoints hold what has expired.
+    """
+
+    ms: int
+    on_read: bool = False
+    shows_expired: bool = False
+    merged: bool = True
+    swept: int = 0
+    saved: bool = True
+
+    @classmethod
+    def of(cls, config: StateTtlConfig) -> StateTtl:
+        cleanup = config.cleanup_strategies
+        sweep = cleanup.get_incremental_cleanup_strategy()
+        return cls(
+            ms=config.ttl.to_milliseconds(),
+            on_read=config.update_type is config.UpdateType.OnReadAndWrite,
+            shows_expired=config.state_visibility
+            is config.StateVisibility.ReturnExpiredIfNotCleanedUp,
+            merged=cleanup.get_rocksdb_compact_filter_cleanup_strategy() is not None,
+            swept=0 if sweep is None else sweep.get_cleanup_size(),
+            saved=not cleanup.in_full_snapshot(),
+        )
+
+
 class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a stored state without reading it.
 
@@ -63,6 +101,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         kind: One of `KINDS`.
         value: Descriptor of the type of values, list elements or accumulators.
         sub: Descriptor of the type of a map's keys or of the times of waiting state, else None.
+        ttl: How long values live; None for ever, and then they are stored without a time.
     """
 
     uid: str
@@ -71,10 +110,11 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     key: KeySchema
     value: Descriptor
     sub: Descriptor = None
+    ttl: StateTtl | None = None
 
     @classmethod
     def of(cls, uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
-        sub = descriptor.key_type
+        sub, ttl = descriptor.key_type, descriptor.ttl
         return cls(
             uid=uid,
             name=descriptor.name,
@@ -82,6 +122,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
             key=key,
             value=descriptor.type.describe(),
             sub=None if sub is None else sub.describe(),
+            ttl=None if ttl is None else StateTtl.of(ttl),
         )
 
     @property
@@ -93,6 +134,10 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         """What messages call it."""
         return f"state {self.name!r} of operator {self.uid!r}"
 
+    def without_ttl(self) -> StateSchema:
+        """The same state, as it is stored without a time to live."""
+        return self if self.ttl is None else msgspec.structs.replace(self, ttl=None)
+
     def differences(self, other: StateSchema) -> list[tuple[str, Any, Any]]:
         """What keeps values of one from being read as the other: (what, self's, other's)."""
         compared = (
@@ -100,8 +145,13 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
             ("key type", self.key, other.key),
             ("map key type", self.sub, other.sub),
             ("value type", self.value, other.value),
+            ("time of last update", _on(self.ttl), _on(other.ttl)),
         )
         return [(what, mine, theirs) for what, mine, theirs in compared if mine != theirs]
+
+
+def _on(ttl: StateTtl | None) -> str:
+    return "without" if ttl is None else "with"
 
 
 LONGEST = 120

@@ -87,8 +87,8 @@ class LocalStore(ABC):
         return list(map(self._get, keys))  # LMDB's own way takes half as long again
 
     @abstractmethod
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All entries below a prefix, in key order."""
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """All entries below a prefix, in key order; from a key on, if one is given."""
 
     @abstractmethod
     def write(self, changes: Changes, marker: bytes) -> None:
@@ -140,8 +140,8 @@ class HashMapStore(LocalStore):
             raise StateError(f"cannot open the memory store {directory}: {e}") from e
         self._get = self._reader.get
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from _below(self._reader, prefix)
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        yield from _below(self._reader, prefix, start)
 
     def write(self, changes: Changes, marker: bytes) -> None:
         self._stop_reading()
@@ -185,9 +185,9 @@ def _apply(
             put(key, value)
 
 
-def _below(txn: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _below(txn: Any, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
     with txn.cursor() as cursor:
-        if not cursor.set_range(prefix):
+        if not cursor.set_range(start or prefix):
             return
         for key, value in cursor.iternext():
             if not key.startswith(prefix):
@@ -246,13 +246,13 @@ class RocksStore(LocalStore):
         values: list[bytes | None] = get_many(keys)
         return values
 
-    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         bounded = ReadOptions()
         end = prefix_end(prefix)
         if end is not None:
             bounded.set_iterate_upper_bound(end)
         try:
-            yield from self._db.items(from_key=prefix, read_opt=bounded)
+            yield from self._db.items(from_key=start or prefix, read_opt=bounded)
         except Exception as e:
             raise self._failure("read", e) from e
 

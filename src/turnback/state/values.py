@@ -28,6 +28,7 @@ class KeyContext:
     """What all states of an operator share: the current key, the epoch and the store.
 
     Attributes:
+        now_ms: The time of the epoch, by which state with a time to live goes.
         key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
             two keys that Python finds equal share their state.
         locations: Of the keys so far; they depend on nothing but the key.
@@ -44,6 +45,7 @@ class KeyContext:
         "key",
         "locations",
         "max_parallelism",
+        "now_ms",
         "scan",
         "uid",
     )
@@ -52,7 +54,7 @@ class KeyContext:
         self.uid = uid
         self.key: Any = None
         self.max_parallelism = max_parallelism
-        self.epoch = -1
+        self.epoch, self.now_ms = -1, 0
         self.locations: dict[Any, KeyLocation] = {}
         self.get: Callable[[bytes], bytes | None] = self._no_store
         self.get_many: Callable[[list[bytes]], list[bytes | None]] = self._no_store
@@ -60,9 +62,9 @@ class KeyContext:
         self._codec = codec
         self._located_bytes = 0
 
-    def use(self, store: LocalStore, epoch: int) -> None:
+    def use(self, store: LocalStore, epoch: int, now_ms: int) -> None:
         self.key = None
-        self.epoch = epoch
+        self.epoch, self.now_ms = epoch, now_ms
         self.get = store.get
         self.get_many = store.get_many
         self.scan = store.scan
@@ -308,6 +310,7 @@ class SingleState(KeyedState):
 
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class ValueState(SingleState, Generic[T]):
@@ -367,9 +370,6 @@ class ReducingState(SingleState, Generic[T]):
         """Reduce an element into the value of the current key."""
         current = self._current()
         self._set(value if current is None else self._reduce(current, value))
-
-
-R = TypeVar("R")
 
 
 class AggregatingState(SingleState, Generic[T, R]):

@@ -7,7 +7,7 @@ read the rows of their key groups, convert them to the declared types, and write
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +24,7 @@ from turnback.snapshot.snapshot import StoredRows
 from turnback.snapshot.table import ROWS
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import COLUMNS, WIDE_COLUMNS, DeltaBuilder, build_delta
+from turnback.state.expiry import update_times, with_times, without_times
 from turnback.state.files import StateFile, StorageRef, storage_of
 from turnback.state.operator import OperatorStateBackend, location, redistribute
 from turnback.state.schema import KeySchema, StateSchema
@@ -91,6 +92,7 @@ class IntakeTask:
         line: The attempt that restores, see `Fence.line`.
         epoch: The last epoch of the snapshot.
         before: The parallelism that operators had in the snapshot, by their uid in the program.
+        now_ms: The time; that of the last update of what is stored without one.
     """
 
     blob: bytes
@@ -101,6 +103,7 @@ class IntakeTask:
     line: str
     epoch: int
     before: Mapping[str, int] = field(default_factory=dict)
+    now_ms: int = 0
 
     def run(self) -> tuple[list[StateFile], list[StateSchema]]:
         """Write; the files are durable when this returns."""
@@ -142,7 +145,7 @@ class IntakeTask:
             )
             rows = [move.rows(stored)]
         if isinstance(outcome, Migration):
-            convert = _Converter(operator, stored.schema, descriptor, outcome)
+            convert = _Converter(operator, stored.schema, descriptor, outcome.convert, self.now_ms)
             rows = map(convert.table, rows)
         for chunk in _chunks(rows):
             yield self._write(schema, chunk)
@@ -161,28 +164,48 @@ class IntakeTask:
 
 
 class _Converter:
-    """Converts stored values to the type that is declared now."""
+    """Converts stored values to the type that is declared now, and gives or takes their times."""
 
     def __init__(
-        self, operator: Operator, stored: StateSchema, descriptor: StateDescriptor, how: Migration
+        self,
+        operator: Operator,
+        stored: StateSchema,
+        descriptor: StateDescriptor,
+        convert: Callable[[Any], Any] | None,
+        now_ms: int,
     ) -> None:
         self._operator = operator
         self._name = descriptor.name
         self._decode = Serializer(type_from_descriptor(stored.value)).decode
         self._encode = Serializer(descriptor.type).encode
-        self._convert = how.convert
+        self._convert = convert
         self._key = stored.key.codec().decode
+        self._had_times, self._has_times = stored.ttl is not None, descriptor.ttl is not None
+        self._now_ms = now_ms
 
     def table(self, rows: pa.Table) -> pa.Table:
-        decode, encode, convert, value = self._decode, self._encode, self._convert, b""
+        values = rows["value"].combine_chunks()
+        times = np.full(len(rows), self._now_ms, np.int64)
+        if self._had_times:
+            values, times = without_times(values), update_times(values)
+        if self._convert is not None:
+            values = self._converted(rows["key"], values, self._convert)
+        if self._has_times:
+            values = with_times(values, times)
+        index = rows.schema.get_field_index("value")
+        return rows.set_column(index, COLUMNS.field(4), values.cast(pa.binary()))
+
+    def _converted(
+        self, keys: pa.ChunkedArray, values: pa.Array, convert: Callable[[Any], Any]
+    ) -> pa.Array:
+        decode, encode, value = self._decode, self._encode, b""
         out: list[bytes] = []
         try:
-            for value in rows["value"].to_pylist():
+            for value in values.to_pylist():
                 out.append(encode(convert(decode(value))))
         except Exception as e:
-            raise self._failed(e, rows["key"][len(out)].as_py(), decode(value)) from e
-        column = pa.array(out, pa.binary())
-        return rows.set_column(rows.schema.get_field_index("value"), COLUMNS.field(4), column)
+            raise self._failed(e, keys[len(out)].as_py(), decode(value)) from e
+        return pa.array(out, pa.binary())
 
     def _failed(self, error: Exception, key: bytes, value: Any) -> Exception:
         op = self._operator

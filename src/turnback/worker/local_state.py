@@ -242,6 +242,7 @@ class LocalState:
             self.program.groups(partition),
             layout=self.program.layout(),
             asked_late=asked_late,
+            now_ms=order.time.now_ms,
         )
         try:
             stores.mark_used(owner)
@@ -249,7 +250,7 @@ class LocalState:
             _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
         sweep_unused(stores)
         for backend in self.backends:
-            backend.begin(self.replica.store, order.epoch)
+            backend.begin(self.replica.store, order.epoch, order.time.now_ms)
 
     def snapshot(self) -> StateFile | None:
         """Write what changed; durable when this returns."""

@@ -89,6 +89,11 @@ class OperatorStateContext:
                 f"operator {uid!r} asks for the state {given.name!r} after initialize_state(); ask "
                 f"for all states there, and keep the handles"
             )
+        if given.ttl is not None:
+            raise StateError(
+                f"operator {uid!r}: the state {given.name!r} has a time to live, which operator "
+                f"state cannot have; store times with its elements, or use keyed state"
+            )
 
     def _register(self, descriptor: StateDescriptor) -> Any:
         try:

@@ -24,7 +24,7 @@ def file(
 def test_every_task_folds_about_as_many_rows(monkeypatch):
     monkeypatch.setattr(export, "SPAN_ROWS", 100)
     files = (file("a", rows=250, groups=(0, 7)), file("b", rows=250, groups=(8, 15)))
-    manifest = SimpleNamespace(state=files, max_parallelism=16)
+    manifest = SimpleNamespace(state=files, max_parallelism=16, schemas=(), created_ms=0)
     tasks = export.export_tasks(manifest, HERE, THERE)
     assert len(tasks) == 5
     covered = sorted((f.path, f.first_group, f.last_group) for t in tasks for f in t.files)
@@ -46,7 +46,7 @@ def test_rows_are_written_as_they_come(monkeypatch, tmp_path):
     schema = StateSchema(uid="op", name="n", kind="value", key=key, value="long")
     there = []
 
-    def live_rows(files, read):
+    def live_rows(files, read, limits):
         for group in range(4):
             there.append(len(LocalStorage(tmp_path).list()))
             columns = [pa.array([group], pa.int32())]

@@ -110,7 +110,7 @@ def test_a_newer_format_is_refused_naming_both():
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(FormatVersionError, match=r"file f has format 7.* up to 1"):
+    with pytest.raises(FormatVersionError, match=r"file f has format 7.* up to 2"):
         read_delta(out.getvalue().to_pybytes(), "f")
 
 

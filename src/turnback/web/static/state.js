@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { attribute, h, reconcile, replace, text } from "./dom.js";
-import { bytes, number, plural, shorten, time } from "./format.js";
+import { bytes, duration, number, plural, shorten, time } from "./format.js";
 import { badge, contentOr, copyButton, empty, failure, icon, skeleton } from "./parts.js";
 import { query as queryOf, setQuery, to } from "./router.js";
 import { table } from "./table.js";
@@ -56,6 +56,7 @@ function operatorName(view, uid) {
 function describeState(row) {
   if (row === undefined) return "";
   return [`key ${row.key_type}`, row.map_key_type && `map key ${row.map_key_type}`, `value ${row.value_type}`,
+    row.ttl_ms !== null && `lives ${duration(row.ttl_ms)}`,
     row.rows !== null && `${number(row.rows)} rows`, row.bytes !== null && bytes(row.bytes)].filter(Boolean).join(" · ");
 }
 

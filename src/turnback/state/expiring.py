@@ -1,0 +1,217 @@
+"""Keyed state with a time to live.
+
+The clock stands still during an epoch. So whatever is written in it has the same time, and what an
+entry is worth is decided once, when it is read from the store for the first time: if it has expired
+it is removed, and if a read is an update it counts as changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from turnback.state.collections import ABSENT, Entries, ListRows, ListState, MapState
+from turnback.state.expiry import TIME_BYTES, encode_time, update_time
+from turnback.state.schema import StateTtl, component, wrapped_size
+from turnback.state.values import (
+    AggregatingState,
+    KeyContext,
+    KeyedState,
+    MutableValueState,
+    ReducingState,
+    SingleState,
+)
+from turnback.types.serializer import Serializer
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+
+
+class _Timed(KeyedState):
+    """A state whose values are stored with the time of their last update."""
+
+    __slots__ = ()
+
+    @property
+    def _ttl(self) -> StateTtl:
+        assert self.schema.ttl is not None
+        return self.schema.ttl
+
+    def _has_expired(self, data: bytes) -> bool:
+        return update_time(data) <= self._context.now_ms - self._ttl.ms
+
+    def _from_stored(self, data: bytes) -> Any:
+        return self._format.from_bytes(data[TIME_BYTES:])
+
+    def _all_to_bytes(self, keys: Sequence[Any], values: Sequence[Any]) -> list[bytes | None]:
+        now = encode_time(self._context.now_ms)
+        encoded = super()._all_to_bytes(keys, values)
+        return [None if data is None else now + data for data in encoded]
+
+
+class _ExpiringSingle(_Timed, SingleState):
+    """One value per key that expires."""
+
+    __slots__ = ()
+
+    def _read(self) -> Any:
+        suffix, wrapped = self._context.current()
+        data = self._context.get(self._prefix + suffix)
+        return self._seen(self._context.key, None if data is None else data[wrapped:])
+
+    def read_many(self, keys: Sequence[Any]) -> list[Any]:
+        cache = self._cache
+        missing = [key for key in keys if key not in cache]
+        locations = self._context.locate_all(missing)
+        stored = self._context.get_many([self._prefix + where[2] for where in locations])
+        first = {
+            key: self._seen(key, None if data is None else data[where[3] :])
+            for key, where, data in zip(missing, locations, stored, strict=True)
+        }
+        values = [first[key] if key in first else cache[key] for key in keys]
+        if self._from_cache is None:
+            return values
+        return [None if value is None else self._from_cache(value) for value in values]
+
+    def _seen(self, key: Any, data: bytes | None) -> Any:
+        """What the first read of a stored value gives; later ones find it in the cache."""
+        value = None if data is None else self._from_stored(data)
+        self._cache[key] = value
+        if data is None:
+            return None
+        if self._has_expired(data):
+            self._cache[key] = self._dirty[key] = None
+            return value if self._ttl.shows_expired else None
+        if self._ttl.on_read:
+            self._dirty[key] = value
+        return value
+
+
+class ExpiringValueState(_ExpiringSingle, MutableValueState[T]):
+    """One value per key, which expires some time after its last update."""
+
+    __slots__ = ()
+
+
+class ExpiringReducingState(_ExpiringSingle, ReducingState[T]):
+    """A reducing state whose value expires; what is added later begins a new one."""
+
+    __slots__ = ()
+
+
+class ExpiringAggregatingState(_ExpiringSingle, AggregatingState[T, R]):
+    """An aggregating state whose accumulator expires; what is added later begins a new one."""
+
+    __slots__ = ()
+
+
+class ExpiringListState(_Timed, ListState[T]):
+    """A list per key, each element of which expires by itself."""
+
+    __slots__ = ("_rewritten",)
+
+    def __init__(self, context: KeyContext, schema: Any, serializer: Serializer) -> None:
+        super().__init__(context, schema, serializer)
+        self._rewritten: dict[Any, dict[bytes, Any]] = {}
+
+    def clear(self) -> None:
+        super().clear()
+        self._rewritten.pop(self._context.key, None)
+
+    def begin(self) -> None:
+        super().begin()
+        self._rewritten.clear()
+
+    def _read(self) -> list[Any]:
+        suffix, wrapped = self._context.current()
+        prefix = self._prefix + suffix
+        position = len(prefix) + 1
+        alive: list[Any] = []
+        shown: list[Any] = []
+        rewritten: dict[bytes, Any] = {}
+        for where, stored in self._context.scan(prefix):
+            data = stored[wrapped:]
+            element, has_expired = self._from_stored(data), self._has_expired(data)
+            if has_expired or self._ttl.on_read:
+                rewritten[where[position:]] = None if has_expired else element
+            if not has_expired:
+                alive.append(element)
+            if not has_expired or self._ttl.shows_expired:
+                shown.append(element)
+        key = self._context.key
+        self._stored[key] = alive
+        if rewritten:
+            self._rewritten[key] = rewritten
+        return shown
+
+    def _rows(self) -> ListRows:
+        """What `ListState` writes, and stored elements that were removed, or read."""
+        rows = super()._rows()
+        locations = self._context.locate_all(self._rewritten)
+        owners: list[Any] = []
+        elements: list[Any] = []
+        for (key, some), where in zip(self._rewritten.items(), locations, strict=True):
+            rows.groups.extend([where[0]] * len(some))
+            rows.keys.extend([where[1]] * len(some))
+            rows.subs.extend(some)
+            owners += [key] * len(some)
+            elements += some.values()
+        rows.values.extend(self._all_to_bytes(owners, elements))
+        return rows
+
+
+class ExpiringMapState(_Timed, MapState[K, V]):
+    """A map per key, each entry of which expires by itself."""
+
+    __slots__ = ()
+
+    def is_empty(self) -> bool:
+        """Whether there is no entry; reads no more than it needs to."""
+        entries = self._entries()
+        known = entries.known
+        if any(value is not ABSENT for value in known.values()):
+            return False
+        return entries.whole or not any(
+            sub not in known and (self._ttl.shows_expired or not self._has_expired(data))
+            for sub, data in self._scan()
+        )
+
+    def _read(self, entries: Entries, sub: bytes) -> Any:
+        data = None
+        if not entries.whole:
+            suffix, wrapped = self._context.current()
+            data = self._context.get(self._prefix + suffix + component(sub))
+        if data is None:
+            entries.known[sub] = ABSENT
+            return ABSENT
+        return self._seen(entries, sub, data[wrapped + wrapped_size(sub) :])
+
+    def _all(self) -> list[tuple[bytes, Any]]:
+        entries = self._entries()
+        if entries.whole:
+            return super()._all()
+        known = entries.known
+        first = {
+            sub: known[sub] if sub in known else self._seen(entries, sub, data)
+            for sub, data in self._scan()
+        }
+        entries.known = {sub: known[sub] for sub in first} | known
+        entries.whole = True
+        shown = [(sub, first.get(sub, value)) for sub, value in entries.known.items()]
+        return [(sub, value) for sub, value in shown if value is not ABSENT]
+
+    def _seen(self, entries: Entries, sub: bytes, data: bytes) -> Any:
+        """What the first read of a stored entry gives; later ones find it among the known."""
+        value = entries.known[sub] = self._from_stored(data)
+        if self._has_expired(data):
+            entries.known[sub], entries.dirty[sub] = ABSENT, None
+            return value if self._ttl.shows_expired else ABSENT
+        if self._ttl.on_read:
+            entries.dirty[sub] = None
+        return value
+
+    def _encoded(self, key: Any, cached: Any) -> bytes | None:
+        data = super()._encoded(key, cached)
+        return None if data is None else encode_time(self._context.now_ms) + data
