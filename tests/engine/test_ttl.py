@@ -17,12 +17,14 @@ from job_support import COUNTED, Jobs, counted
 from local_engine import LocalEngine, collected, environment, source
 from saved_jobs import FIRST, SECOND, build, feed, rows, save, settled
 from turnback import (
+    DiscardSink,
     KeyedBatchFunction,
     KeyedColumns,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     StateTtlConfig,
+    StreamExecutionEnvironment,
     Time,
     Types,
     ValueStateDescriptor,
@@ -37,6 +39,8 @@ from turnback.snapshot.writer import export_tasks
 from turnback.spark.merger import MergeTask
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StorageRef, plan_merges
+from turnback.testing import JobHarness
+from turnback.testing import source as pushed
 
 MINUTE = 60_000
 
@@ -278,3 +282,15 @@ def test_times_are_shown_and_do_not_count_as_differences(jobs: Jobs) -> None:
         "values live for 1 d, and lived for ever"
     )
     assert state_pair(timed, timed, "count", "count").ttl_change == ""
+
+
+def test_the_harness_shows_values_without_their_times(tmp_path: Path) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        stream = pushed(env, "s", "k string, n bigint").key_by("k")
+        stream.process(Kinds(), COUNTED).uid("kinds").sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        job.push("s", ("a", 1), ("a", 1), ("b", 1))
+        assert job.state("kinds", "value") == {"a": 2, "b": 1}
+        assert job.state("kinds", "list") == {"a": ["e1", "e2"], "b": ["e1"]}
+        assert job.state("kinds", "map") == {"a": {"m0": (2,), "m1": (1,)}, "b": {"m1": (1,)}}

@@ -11,10 +11,11 @@ from abc import ABC, abstractmethod
 
 from turnback.core.errors import StateError
 from turnback.program.descriptors import WaitingStateDescriptor
-from turnback.program.functions import Function, RuntimeContext
+from turnback.program.functions import Function, ProcessWindowFunction, RuntimeContext
 from turnback.program.panes import Panes
 from turnback.program.triggers import EventTimeTrigger
 from turnback.program.window_operator import WINDOWS, Folding, WindowPlan
+from turnback.program.window_state import UNFORESEEN, WindowStates, keeps_window_state
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 PANE_START = "window_start"
@@ -60,16 +61,22 @@ class FoldedWindows(PaneFunction):
         self.plan = plan
         self.panes = panes
         self.folding = folding
+        self.states: WindowStates | None = None
 
     @classmethod
     def of(cls, plan: WindowPlan) -> FoldedWindows | None:
-        """How to run windows by their panes; None if they keep all elements, or have a trigger."""
+        """How to run windows by their panes.
+
+        None if they keep all elements, have a trigger, or state of their own.
+        """
         panes = Panes.of(plan.assigner)
         if panes is None or plan.folding is None or type(plan.trigger) is not EventTimeTrigger:
             return None
-        return cls(plan, panes, plan.folding)
+        return None if keeps_window_state(plan.function) else cls(plan, panes, plan.folding)
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        if isinstance(self.plan.function, ProcessWindowFunction):
+            self.states = WindowStates(runtime_context, UNFORESEEN)
         for function in self.plan.functions():
             function.open(runtime_context)
 

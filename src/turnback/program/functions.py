@@ -200,6 +200,25 @@ class KeyedProcessFunction(TimerFunction, ABC):
         """
 
 
+class KeyedStateStore(Protocol):
+    """States of a window or of a key, to be asked for whenever they are needed.
+
+    Each is kept as one value: lists and maps in it should be small.
+    """
+
+    def get_state(self, state_descriptor: ValueStateDescriptor[Any]) -> Any: ...
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor[Any]) -> Any: ...
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> Any: ...
+
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[Any]) -> Any: ...
+
+    def get_aggregating_state(
+        self, state_descriptor: AggregatingStateDescriptor[Any, Any, Any]
+    ) -> Any: ...
+
+
 class ProcessWindowFunction(Function, ABC):
     """A function over all elements of a window of one key, or over what they were folded into."""
 
@@ -215,6 +234,12 @@ class ProcessWindowFunction(Function, ABC):
         def current_watermark(self) -> int:
             """How far event time has come."""
 
+        def window_state(self) -> KeyedStateStore:
+            """The states of this window; they are deleted with it."""
+
+        def global_state(self) -> KeyedStateStore:
+            """The states of the key, for all its windows."""
+
     @abstractmethod
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any]:
         """Return or yield the results of a window.
@@ -224,6 +249,17 @@ class ProcessWindowFunction(Function, ABC):
             context: A `Context`.
             elements: In the order in which they came; one, if they were reduced or aggregated.
         """
+
+    def clear(self, context: Any) -> None:
+        """Called when a window is gone: its time and the allowed lateness are over.
+
+        Its state is deleted afterwards, in any case. Not called for windows that have become part
+        of another.
+
+        Args:
+            context: A `Context`.
+        """
+        return
 
 
 class WindowFunction(Function, ABC):

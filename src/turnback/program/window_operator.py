@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnback.core.errors import PlanError, StateError
+from turnback.core.errors import PlanError
 from turnback.program.descriptors import MapStateDescriptor, StateDescriptor
 from turnback.program.functions import (
     Function,
@@ -18,8 +18,13 @@ from turnback.program.functions import (
 from turnback.program.graph import OutputTag
 from turnback.program.time import MAX_TIME, TimeDomain
 from turnback.program.triggers import Evictor, Trigger, TriggerResult
+from turnback.program.window_state import (
+    MERGING,
+    NAMED_IN_WINDOW,
+    WindowStates,
+    WindowStateStore,
+)
 from turnback.program.windows import GLOBAL_WINDOW, TimeWindow, WindowAssigner
-from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 WINDOWS = "windows"
@@ -28,7 +33,6 @@ TRIGGERS = "window.triggers"
 ALARMS = "window.alarms"
 _WINDOW = RowTypeInfo(("start", "end"), (Types.LONG(), Types.LONG()))
 _POSITION = RowTypeInfo(("start", "end", "number"), (Types.LONG(),) * 3)
-_TRIGGER = RowTypeInfo(("start", "end", "state"), (Types.LONG(), Types.LONG(), Types.STRING()))
 _ALARM = RowTypeInfo(("time", "domain", "start", "end"), (Types.LONG(),) * 4)
 
 
@@ -109,9 +113,12 @@ class WindowPlan:
 class WindowContext:
     """What a `ProcessWindowFunction` knows of the window that fires."""
 
-    def __init__(self, window: TimeWindow, service: Any) -> None:
+    def __init__(
+        self, window: TimeWindow, service: Any, states: WindowStates | None = None
+    ) -> None:
         self._window = window
         self._service = service
+        self._states = states
 
     def window(self) -> TimeWindow:
         return self._window
@@ -121,6 +128,14 @@ class WindowContext:
 
     def current_watermark(self) -> int:
         return self._service.current_watermark()  # type: ignore[no-any-return]
+
+    def window_state(self) -> WindowStateStore:
+        assert self._states is not None, "a ProcessWindowFunction has them"
+        return self._states.of_window(self._window)
+
+    def global_state(self) -> WindowStateStore:
+        assert self._states is not None, "a ProcessWindowFunction has them"
+        return self._states.of_key()
 
 
 class WindowOperator(KeyedProcessFunction):
@@ -141,11 +156,15 @@ class WindowOperator(KeyedProcessFunction):
         held = Types.LONG() if plan.folding is None else plan.folding.type
         self._windows = runtime_context.get_map_state(MapStateDescriptor(WINDOWS, _WINDOW, held))
         self._triggers = runtime_context.get_map_state(
-            MapStateDescriptor(TRIGGERS, _TRIGGER, Types.BYTES())
+            MapStateDescriptor(TRIGGERS, NAMED_IN_WINDOW, Types.BYTES())
         )
         self._alarms = runtime_context.get_map_state(
             MapStateDescriptor(ALARMS, _ALARM, Types.BOOLEAN())
         )
+        self._states: WindowStates | None = None
+        if isinstance(plan.function, ProcessWindowFunction):
+            refusal = MERGING if plan.assigner.merges else None
+            self._states = WindowStates(runtime_context, refusal)
         if plan.folding is not None:
             self._add_to = plan.folding.adder()
         else:
@@ -197,6 +216,8 @@ class WindowOperator(KeyedProcessFunction):
                 result = on_time(timestamp, window, _Context(self, window, ctx))
                 self._act(result, window, ctx, out)
             if is_event == plan.assigner.is_event_time and self._gone_at(window) == timestamp:
+                if isinstance(plan.function, ProcessWindowFunction):
+                    plan.function.clear(WindowContext(window, ctx.timer_service(), self._states))
                 self._forget(window, ctx)
         return out
 
@@ -205,6 +226,8 @@ class WindowOperator(KeyedProcessFunction):
         known = {tuple(each) for each in self._windows}
         known |= {tuple(each[2:]) for each in self._alarms}
         known |= {tuple(each[:2]) for each in self._triggers}
+        if self._states is not None:
+            known |= self._states.windows()
         return sorted(TimeWindow(*each) for each in known)
 
     # -- contents
@@ -235,7 +258,7 @@ class WindowOperator(KeyedProcessFunction):
         plan, service = self._plan, ctx.timer_service()
         if not self._windows.contains(tuple(window)):
             return []
-        key, context = ctx.get_current_key(), WindowContext(window, service)
+        key, context = ctx.get_current_key(), WindowContext(window, service, self._states)
         if plan.folding is not None:
             contents = [plan.folding.result(self._windows.get(tuple(window)))]
             return plan.apply(key, context, contents)
@@ -285,6 +308,8 @@ class WindowOperator(KeyedProcessFunction):
             self._triggers.remove(entry)
         for entry in [each for each in self._alarms if each[2:] == window]:
             self._alarms.remove(entry)
+        if self._states is not None:
+            self._states.forget(window)
 
     def _merged(self, window: TimeWindow, ctx: Any) -> TimeWindow:
         """The window that a new one becomes together with those it touches."""
@@ -357,43 +382,10 @@ class _Context:
         self._operator._alarms.remove((time, TimeDomain.PROCESSING_TIME.value, *self._window))
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
-        return _TriggerState(self._operator._triggers, self._window, state_descriptor)
+        return WindowStateStore(self._operator._triggers, self._window).any_state(state_descriptor)
 
     def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
         into = self.get_partitioned_state(state_descriptor)
         for window in self._merged:
-            old = _TriggerState(self._operator._triggers, window, state_descriptor).get()
-            if old is not None:
-                into.add(old)
-
-
-class _TriggerState:
-    """A value or a reducing state of one window."""
-
-    def __init__(self, states: Any, window: TimeWindow, descriptor: StateDescriptor) -> None:
-        if descriptor.kind not in ("value", "reducing"):
-            raise StateError(
-                f"a trigger can have value and reducing state, and {descriptor.name!r} is "
-                f"{descriptor.kind} state"
-            )
-        self._states = states
-        self._entry = (*window, descriptor.name)
-        self._serializer = Serializer(descriptor.type)
-        reduce: Any = getattr(descriptor, "reduce_function", None)
-        self._reduce = getattr(reduce, "reduce", reduce)
-
-    def value(self) -> Any:
-        data = self._states.get(self._entry)
-        return None if data is None else self._serializer.decode(data)
-
-    get = value
-
-    def update(self, value: Any) -> None:
-        self._states.put(self._entry, self._serializer.encode(value))
-
-    def add(self, value: Any) -> None:
-        before = self.value()
-        self.update(value if before is None else self._reduce(before, value))
-
-    def clear(self) -> None:
-        self._states.remove(self._entry)
+            store = WindowStateStore(self._operator._triggers, window)
+            into.absorb(store.any_state(state_descriptor))

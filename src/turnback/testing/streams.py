@@ -25,6 +25,7 @@ from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
 from turnback.spark.sources import CollectionReader
 from turnback.state.backend import sub_codec
+from turnback.state.expiry import TIME_BYTES
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS
 from turnback.types.columns import Batch, stream_columns, stream_schema
@@ -305,6 +306,7 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
     key_of = schema.key.codec().decode
     value_of = Serializer(type_from_descriptor(schema.value)).decode
     sub_of = None if schema.sub is None else sub_codec(type_from_descriptor(schema.sub)).decode
+    times = 0 if schema.ttl is None else TIME_BYTES
     rows = [
         row
         for table in snapshot.rows(state).rows(0, snapshot.max_parallelism - 1)
@@ -312,7 +314,7 @@ def newest_state(directory: JobDirectory, uid: str, name: str) -> dict[Any, Any]
     ]
     values: dict[Any, Any] = {}
     for row in sorted(rows, key=lambda row: row["sub"] or b""):  # elements of lists in order
-        key, value = key_of(row["key"]), value_of(row["value"])
+        key, value = key_of(row["key"]), value_of(row["value"][times:])
         if sub_of is not None:
             values.setdefault(key, {})[sub_of(row["sub"])] = value
         elif schema.kind in LIST_KINDS:

@@ -271,8 +271,8 @@ class FoldedWindowRunner(OrderedRunner):
         self.backend.key = key
         try:
             contents = [function.folding.result(value)]
-            declared, context = self.backend.declared_key(), WindowContext(window, self._clock)
-            given = function.plan.apply(declared, context, contents)
+            context = WindowContext(window, self._clock, function.states)
+            given = function.plan.apply(self.backend.declared_key(), context, contents)
         except Exception as e:
             raise user_error(e, op.uid, op.name, key=key, window=tuple(window)) from e
         out.add(given, window.max_timestamp(), mark)
