@@ -128,7 +128,7 @@ def test_timers_are_a_table_in_savepoints(tmp_path: Path) -> None:
         savepoint = job.savepoint()
     files = [path for path in savepoint.rglob("*.parquet") if "timers.event" in str(path)]
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    assert sorted((row["key"], row["map_key"]) for row in rows) == [("a", 11), ("a", 12), ("b", 13)]
+    assert sorted((row["key"], row["time"]) for row in rows) == [("a", 11), ("a", 12), ("b", 13)]
 
 
 def test_watermarks_are_in_the_status_and_in_savepoints(tmp_path: Path) -> None:

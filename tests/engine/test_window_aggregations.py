@@ -172,7 +172,7 @@ def test_open_windows_are_a_table_in_savepoints(tmp_path: Path) -> None:
         savepoint = job.savepoint()
     files = [path for path in savepoint.rglob("*.parquet") if path.parent.name == "windows"]
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    assert sorted((row["key"], row["map_key"], row["value"]["window_start"]) for row in rows) == [
+    assert sorted((row["key"], row["time"], row["value"]["window_start"]) for row in rows) == [
         ("a", 9, 0),
         ("b", 9, 0),
     ]

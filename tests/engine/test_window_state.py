@@ -119,7 +119,8 @@ def test_a_window_has_state_of_every_kind_which_goes_with_it(tmp_path: Path) -> 
         ]
         path = job.savepoint(tmp_path / "sp")
     named = pq.read_table(Path(path) / "state" / "windows" / "window.state").to_pylist()
-    assert {row["map_key"]["start"] for row in named} == {40}
+    assert {(row["start"], row["end"]) for row in named} == {(40, 50)}
+    assert "by size" in {row["name"] for row in named}
     kept = pq.read_table(Path(path) / "state" / "windows" / "window.global").to_pylist()
     assert [(row["key"], row["map_key"]) for row in kept] == [("a", "gone"), ("b", "gone")]
 

@@ -233,7 +233,7 @@ def test_windows_are_a_table_in_savepoints(tmp_path: Path) -> None:
     files = [path for path in savepoint.rglob("*.parquet") if path.parent.name == "windows"]
     files = files or [path for path in savepoint.rglob("*.parquet") if "windows" in str(path)]
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    panes = [(row["key"], row["map_key"], row["value"]) for row in rows]
+    panes = [(row["key"], row["time"], row["value"]) for row in rows]
     assert {
         (key, last, pane["window_start"], pane["value"]["at"]) for key, last, pane in panes
     } == {

@@ -155,9 +155,10 @@ class Savepoint:
         """A state as a table.
 
         Its columns are ``key_group``, ``key`` (a struct of f0, f1 and so on for keys of several
-        columns), for lists ``position``, for maps ``map_key``, and ``value``; for state with a time
-        to live also ``updated_at``, when it was last updated. Integers without bound and times of
-        day are text, and a pickled object is its pickle.
+        columns), for lists ``position``, for maps ``map_key``, for timers ``time``, for windows
+        ``start`` and ``end``, and ``value``; for state with a time to live also ``updated_at``,
+        when it was last updated. Integers without bound and times of day are text, and a pickled
+        object is its pickle.
 
         Raises:
             StateError: There is no such state.

@@ -14,8 +14,8 @@ from turnback.inspect.snapshots import reading
 from turnback.inspect.text import Formatter, formatter, parse_key
 from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
-from turnback.state.schema import LIST_KINDS, OPERATOR_KINDS, SINGLE_KINDS
-from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
+from turnback.state.schema import LIST_KINDS, OPERATOR_KINDS, SINGLE_KINDS, WINDOWED
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, type_from_descriptor
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,11 @@ class StateRows:
         if self.schema.kind in LIST_KINDS:
             formats.append(formatter(Types.LONG(), longest=None))
         elif self.schema.sub is not None:
-            formats.append(formatter(type_from_descriptor(self.schema.sub), longest=None))
+            sub = type_from_descriptor(self.schema.sub)
+            types: tuple[TypeInfo, ...] = (sub,)
+            if self.schema.kind == WINDOWED and isinstance(sub, RowTypeInfo):
+                types = sub.types
+            formats += [formatter(type_, longest=None) for type_ in types]
         value = type_from_descriptor(self.schema.value)
         formats.append(formatter(value, longest=None) if full else formatter(value))
         names = typed.schema.names[1:]  # what differs is shown without the time of its update

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
 from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
@@ -124,14 +124,22 @@ def _rows(changes: list[EntryChange], state: StateRows) -> tuple[DiffRow, ...]:
     from turnback.snapshot.diff import typed_changes
 
     schema = state.schema.without_ttl()
-    before, after = map(state.formatted, typed_changes(changes, schema))
+    typed = typed_changes(changes, schema)
+    before, after = map(state.formatted, typed)
+    names = typed[0].schema.names[2:-1]
     return tuple(
         DiffRow(
             change=change.change.value,
             key=was[0],
-            sub=was[1] if len(was) > 2 else None,
+            sub=_sub(names, was),
             before=was[-1],
             after=now[-1],
         )
         for change, was, now in zip(changes, before, after, strict=True)
     )
+
+
+def _sub(names: list[str], row: tuple[Any, ...]) -> Any:
+    """What tells the rows of a key apart: nothing, a value, or the fields that tell a window."""
+    values = row[1:-1]
+    return dict(zip(names, values, strict=True)) if len(names) > 1 else next(iter(values), None)

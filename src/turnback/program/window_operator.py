@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnback.core.errors import PlanError
-from turnback.program.descriptors import MapStateDescriptor, StateDescriptor
+from turnback.program.descriptors import StateDescriptor
 from turnback.program.functions import (
     Function,
     KeyedProcessFunction,
@@ -21,6 +21,7 @@ from turnback.program.triggers import Evictor, Trigger, TriggerResult
 from turnback.program.window_state import (
     MERGING,
     NAMED_IN_WINDOW,
+    WindowedStateDescriptor,
     WindowStates,
     WindowStateStore,
 )
@@ -154,12 +155,14 @@ class WindowOperator(KeyedProcessFunction):
         for function in plan.functions():
             function.open(runtime_context)
         held = Types.LONG() if plan.folding is None else plan.folding.type
-        self._windows = runtime_context.get_map_state(MapStateDescriptor(WINDOWS, _WINDOW, held))
+        self._windows = runtime_context.get_map_state(
+            WindowedStateDescriptor(WINDOWS, _WINDOW, held)
+        )
         self._triggers = runtime_context.get_map_state(
-            MapStateDescriptor(TRIGGERS, NAMED_IN_WINDOW, Types.BYTES())
+            WindowedStateDescriptor(TRIGGERS, NAMED_IN_WINDOW, Types.BYTES())
         )
         self._alarms = runtime_context.get_map_state(
-            MapStateDescriptor(ALARMS, _ALARM, Types.BOOLEAN())
+            WindowedStateDescriptor(ALARMS, _ALARM, Types.BOOLEAN())
         )
         self._states: WindowStates | None = None
         if isinstance(plan.function, ProcessWindowFunction):
@@ -170,7 +173,7 @@ class WindowOperator(KeyedProcessFunction):
         else:
             element = RowTypeInfo(("time", "element"), (Types.LONG(), plan.element_type))
             self._elements = runtime_context.get_map_state(
-                MapStateDescriptor(ELEMENTS, _POSITION, element)
+                WindowedStateDescriptor(ELEMENTS, _POSITION, element)
             )
 
     def close(self) -> None:

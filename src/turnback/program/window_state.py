@@ -39,6 +39,12 @@ NAMED_IN_WINDOW = RowTypeInfo(
 )
 
 
+class WindowedStateDescriptor(MapStateDescriptor[Any, Any]):
+    """A map from rows that tell a window, each field of which is a column of its table."""
+
+    kind = "windowed"
+
+
 class WindowState:
     """A state of one window, or of one key."""
 
@@ -253,7 +259,7 @@ class WindowStates:
     def __init__(self, runtime_context: RuntimeContext, refusal: str | None = None) -> None:
         self._refusal = refusal
         self._of_windows = runtime_context.get_map_state(
-            MapStateDescriptor(WINDOW_STATE, NAMED_IN_WINDOW, Types.BYTES())
+            WindowedStateDescriptor(WINDOW_STATE, NAMED_IN_WINDOW, Types.BYTES())
         )
         self._of_key = runtime_context.get_map_state(
             MapStateDescriptor(GLOBAL_STATE, Types.STRING(), Types.BYTES())

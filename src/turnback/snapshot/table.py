@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
 from turnback.state.expiry import update_times, with_times, without_times
-from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, StateSchema
+from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, WAITING, WINDOWED, StateSchema
 from turnback.storage.base import Storage
 from turnback.storage.envelope import check, damaged, digest
 from turnback.types.keys import KeyCodec
@@ -47,9 +47,10 @@ class StateTable:
 
     Rows have the columns `ROWS`, and are all live: no value is null, and sub is null exactly for
     states with one value per key. Typed tables have the columns of `arrow_schema`: ``key_group``,
-    ``key`` (a struct of f0, f1 and so on for keys of several columns), ``position`` for lists or
-    ``map_key`` for maps, ``value``, which is null where None is stored, and ``updated_at`` for
-    states with a time to live.
+    ``key`` (a struct of f0, f1 and so on for keys of several columns), ``position`` for lists,
+    ``map_key`` for maps, ``time`` for what waits, the bounds and so on for what belongs to windows,
+    ``value``, which is null where None is stored, and ``updated_at`` for states with a time to
+    live.
 
     Rows to typed and back gives the same bytes, except that decimals in values come back with all
     the places of their type. A list position is ``epoch << 32 | number within the epoch``: what
@@ -72,11 +73,11 @@ class StateTable:
         whole = types[0] if len(types) == 1 else Types.TUPLE(types)
         self._key = ColumnCodec(whole, required=True)
         self._value = ColumnCodec(value)
-        self._sub = _sub_column(schema.kind, sub)
+        self._sub = _sub_columns(schema.kind, sub)
         fields = [
             pa.field("key_group", pa.int32(), nullable=False),
             pa.field("key", self._key.arrow, nullable=False),
-            *([] if self._sub is None else [self._sub[0]]),
+            *([] if self._sub is None else self._sub.fields),
             pa.field("value", self._value.arrow),
             *([] if schema.ttl is None else [_UPDATED]),
         ]
@@ -108,8 +109,8 @@ class StateTable:
     def _typed_columns(self, rows: dict[str, pa.Array]) -> list[pa.Array]:
         columns = [rows["group"], self._column("key", self._key.decode, rows["key"])]
         if self._sub is not None:
-            field, decode, _ = self._sub
-            columns.append(self._column(field.name, decode, rows["sub"]))
+            decoded = self._column(self._sub.name, self._sub.decode, rows["sub"])
+            columns += decoded.flatten() if self._sub.is_struct else [decoded]
         values, times = rows["value"], list[pa.Array]()
         if self.schema.ttl is not None:
             times = [self._column(_UPDATED.name, _to_updated, values)]
@@ -122,8 +123,11 @@ class StateTable:
             raise self._wrong("key_group", "every row needs its key group, which is 0 or more")
         subs = pa.nulls(len(groups), pa.binary())
         if self._sub is not None:
-            field, _, encode = self._sub
-            subs = self._column(field.name, encode, typed[field.name])
+            columns, fields = [typed[f.name] for f in self._sub.fields], self._sub.fields
+            joined = columns[0]
+            if self._sub.is_struct:
+                joined = pa.StructArray.from_arrays(columns, fields=fields)
+            subs = self._column(self._sub.name, self._sub.encode, joined)
         values = self._column("value", self._value.encode, typed["value"])
         if self.schema.ttl is not None:
             times = self._column(_UPDATED.name, _from_updated, typed[_UPDATED.name])
@@ -148,14 +152,32 @@ class StateTable:
         )
 
 
-def _sub_column(kind: str, type_: TypeInfo | None) -> tuple[pa.Field, Translate, Translate] | None:
+class _SubColumns(NamedTuple):
+    """What tells the rows of a key apart: a column, or one for every field of a struct."""
+
+    fields: list[pa.Field]
+    decode: Translate
+    encode: Translate
+    is_struct: bool = False
+
+    @property
+    def name(self) -> str:
+        return ", ".join(field.name for field in self.fields)
+
+
+def _sub_columns(kind: str, type_: TypeInfo | None) -> _SubColumns | None:
     if kind in LIST_KINDS:
-        return pa.field("position", pa.int64(), nullable=False), _to_positions, _from_positions
+        field = pa.field("position", pa.int64(), nullable=False)
+        return _SubColumns([field], _to_positions, _from_positions)
     if type_ is None:
         return None
     required = isinstance(sub_codec(type_), KeyCodec)
     codec = ColumnCodec(type_, required=required)
-    return pa.field("map_key", codec.arrow, nullable=not required), codec.decode, codec.encode
+    if kind == WINDOWED:
+        return _SubColumns(list(codec.arrow), codec.decode, codec.encode, is_struct=True)
+    name = "time" if kind == WAITING else "map_key"
+    field = pa.field(name, codec.arrow, nullable=not required)
+    return _SubColumns([field], codec.decode, codec.encode)
 
 
 def _to_positions(subs: pa.Array) -> pa.Array:

@@ -124,10 +124,9 @@ class StateWriter:
             return
         (row,) = codec.to_typed(rows.slice(index, 1)).to_pylist()
         key = f"the key {row['key']!r:.80}"
-        if "map_key" in row:
-            key = f"the map key {row['map_key']!r:.80} of {key}"
-        elif "position" in row:
-            key = f"the position {row['position']} of {key}"
+        names = codec.arrow_schema.names
+        for name in names[2 : names.index("value")]:
+            key = f"the {name.replace('_', ' ')} {row[name]!r:.80} of {key}"
         raise StateError(
             f"{_title(self.state)}: there are two rows for {key}; keep one of them, for example "
             f"with dropDuplicates or by aggregating"

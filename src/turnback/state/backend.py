@@ -121,7 +121,7 @@ class KeyedStateBackend(KeyContext):
                 return (ExpiringValueState if expires else kind)(self, schema, serializer)
             case "list":
                 return (ExpiringListState if expires else ListState)(self, schema, serializer)
-            case "map":
+            case "map" | "windowed":
                 codec = sub_codec(descriptor.key_type)
                 return (ExpiringMapState if expires else MapState)(self, schema, serializer, codec)
             case "waiting":

@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 WAITING = "waiting"
 """What waits for its time: a map per key from times, whose entries the store sorts by time."""
+WINDOWED = "windowed"
+"""What belongs to windows: a map per key from rows, whose fields are columns of its table."""
 SPLIT_LIST, UNION_LIST, BROADCAST = "operator list", "union list", "broadcast"
 OPERATOR_KINDS = frozenset({SPLIT_LIST, UNION_LIST, BROADCAST})
 """State of subtasks instead of keys, see `turnback.state.operator`."""
-KINDS = ("value", "list", "map", "reducing", "aggregating", WAITING, *sorted(OPERATOR_KINDS))
+KINDS = (
+    "value", "list", "map", "reducing", "aggregating", WAITING, WINDOWED, *sorted(OPERATOR_KINDS),
+)  # fmt: skip
 LIST_KINDS = frozenset({"list", SPLIT_LIST, UNION_LIST})
-MAP_KINDS = frozenset({"map", WAITING, BROADCAST})
+MAP_KINDS = frozenset({"map", WAITING, WINDOWED, BROADCAST})
 SINGLE_KINDS = frozenset({"value", "reducing", "aggregating"})
 
 

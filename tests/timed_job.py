@@ -1,0 +1,154 @@
+"""A job with all that goes by time: state that expires, timers, windows, and their own state.
+
+`python tests/timed_job.py DIRECTORY` takes a savepoint of it, like those in `golden` called
+`timed`. These are never made anew: they show that what older versions wrote can still be read.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from turnback import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    CountTrigger,
+    DiscardSink,
+    Duration,
+    EventTimeSessionWindows,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ProcessWindowFunction,
+    ReducingStateDescriptor,
+    SlidingEventTimeWindows,
+    StateTtlConfig,
+    StreamExecutionEnvironment,
+    Time,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from turnback.testing import JobHarness, source
+
+SCHEMA = "k string, at bigint, n bigint"
+OUTPUT = "k string, told string"
+CENTURY = StateTtlConfig.new_builder(Time.days(36_500)).build()
+YEAR_2100_MS = 4_102_444_800_000
+OUTPUTS = ("forgetful", "timers", "tumbling", "sliding", "sessions", "every-third")
+
+
+class Sum(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + (value if isinstance(value, int) else value.n)
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, acc_a: Any, acc_b: Any) -> Any:
+        return acc_a + acc_b
+
+
+class Forgetful(KeyedProcessFunction):
+    """Every kind of state, with a time to live that no test sees the end of."""
+
+    value = ValueStateDescriptor("value", int).enable_time_to_live(CENTURY)
+    list = ListStateDescriptor("list", int).enable_time_to_live(CENTURY)
+    map = MapStateDescriptor("map", str, int).enable_time_to_live(CENTURY)
+    most = ReducingStateDescriptor("most", max, int).enable_time_to_live(CENTURY)
+    sum = AggregatingStateDescriptor("sum", Sum(), int).enable_time_to_live(CENTURY)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.value.update((self.value.value() or 0) + 1)
+        self.list.add(value.n)
+        self.map[f"m{value.n % 2}"] = value.n
+        self.most.add(value.n)
+        self.sum.add(value.n)
+        told = [self.value.value(), self.list.get(), sorted(self.map.items())]
+        yield value.k, f"{told} {self.most.get()} {self.sum.get()}"
+
+
+class Timers(KeyedProcessFunction):
+    """Tells what has come until ten milliseconds later; and waits for the year 2100."""
+
+    sum = ValueStateDescriptor("sum", int)
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        self.sum.update((self.sum.value() or 0) + value.n)
+        ctx.timer_service().register_event_time_timer(value.at + 10)
+        ctx.timer_service().register_processing_time_timer(YEAR_2100_MS)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), f"{timestamp}: {self.sum.value()}"
+
+
+class Bounds(ProcessWindowFunction):
+    """Tells the bounds of a window, what is in it, how often it fired, and how many are gone."""
+
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterator[Any]:
+        window = context.window()
+        fired = context.window_state().get_state(ValueStateDescriptor("fired", int))
+        fired.update((fired.value() or 0) + 1)
+        gone = context.global_state().get_state(ValueStateDescriptor("gone", int)).value()
+        held = [each.n for each in elements]
+        yield key, f"{window.start}-{window.end}: {held} {fired.value()} {gone}"
+
+    def clear(self, context: Any) -> None:
+        gone = context.global_state().get_state(ValueStateDescriptor("gone", int))
+        gone.update((gone.value() or 0) + 1)
+
+
+class Labelled(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterator[Any]:
+        yield key, f"{context.window().start}-{context.window().end}: {next(iter(elements))}"
+
+
+def build(env: StreamExecutionEnvironment) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(3))
+    timed = (
+        source(env, "s", SCHEMA)
+        .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("at"))
+        .uid("time")
+    )
+    keyed = timed.key_by("k")
+    tumbling = keyed.window(TumblingEventTimeWindows.of(Time(10))).allowed_lateness(Time(15))
+    sliding = keyed.window(SlidingEventTimeWindows.of(Time(20), Time(10)))
+    sessions = keyed.window(EventTimeSessionWindows.with_gap(Time(4)))
+    streams = {
+        "forgetful": keyed.process(Forgetful(), OUTPUT),
+        "timers": keyed.process(Timers(), OUTPUT),
+        "tumbling": tumbling.process(Bounds(), OUTPUT),
+        "sliding": sliding.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
+        "sessions": sessions.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
+        "every-third": sessions.trigger(CountTrigger.of(3)).process(Bare(), OUTPUT),
+    }
+    for uid in OUTPUTS:
+        streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
+
+
+class Bare(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterator[Any]:
+        yield key, f"{context.window().start}: {[each.n for each in elements]}"
+
+
+def elements(numbers: range) -> list[tuple[str, int, int]]:
+    """Elements of five keys, a little out of order."""
+    return [(f"k/{n % 5}", 2 * n - (n % 3) + 12 * (n % 7 == 0), n) for n in numbers]
+
+
+def main(target: Path) -> None:
+    with tempfile.TemporaryDirectory() as place, JobHarness(build, place) as job:
+        for start in range(0, 40, 10):
+            job.push("s", *elements(range(start, start + 10)))
+        job.savepoint(target)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]).absolute())
