@@ -64,8 +64,9 @@ class Function:
     """Base of all user functions.
 
     An instance is pickled on the driver and opened once in every Python worker that comes to run
-    its operator; `close` is called when the worker gives it up, and not at all when the worker is
-    killed. Workers come and go: what an instance keeps in its own attributes is at most a cache.
+    its operator; `close` is called when the worker gives it up or the job ends, and not at all when
+    the worker is killed. Workers come and go: what an instance keeps in its own attributes is at
+    most a cache.
     """
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -334,6 +335,11 @@ class KeyedBatchFunction(Function, ABC):
 def user_function(function: Any) -> Any:
     """What the user has written, inside of what runs it."""
     return getattr(function, "wrapped", function)
+
+
+def needs_closing(function: Any) -> bool:
+    """Whether a function has a `close` of its own."""
+    return isinstance(function, Function) and type(function).close is not Function.close
 
 
 def declared_states(function: Any) -> dict[str, StateDescriptor]:

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
+from turnback.program.functions import needs_closing
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
 from turnback.spark.frames import BatchLimit, collect_controls, epoch_frame
@@ -46,7 +47,7 @@ from turnback.spark.sources import (
     spark_hash,
     union_sources,
 )
-from turnback.spark.worker import Task, run_tasks, spark_job
+from turnback.spark.worker import Task, close_functions, run_tasks, spark_job
 from turnback.storage.base import Storage
 from turnback.types.columns import stream_ddl
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
@@ -108,7 +109,7 @@ class Query(Protocol):
         """End it, also in the middle of an epoch."""
 
     def close(self) -> None:
-        """Give up what it has on this machine."""
+        """Give up what it has on this machine, and close the functions of the attempt."""
 
     def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
         """Whether tasks that acknowledge to sinks were run more than once, or may have been."""
@@ -190,7 +191,7 @@ class SparkEngine:
         return run_tasks(self._spark, description, tasks)
 
     def query(self, plan: Plan, spec: JobSpec, storage: Storage, attempt: int) -> SparkQuery:
-        return SparkQuery(self._spark, plan, spec, Positions(storage, attempt))
+        return SparkQuery(self._spark, plan, spec, storage, attempt)
 
     def lost(self) -> str | None:
         return lost_jvm(self._spark)
@@ -200,12 +201,14 @@ class SparkQuery:
     """One streaming query over the union of all sources; each micro-batch is an epoch."""
 
     def __init__(
-        self, spark: SparkSession, plan: Plan, spec: JobSpec, positions: Positions
+        self, spark: SparkSession, plan: Plan, spec: JobSpec, storage: Storage, attempt: int
     ) -> None:
         self._spark = spark
         self._plan = plan
         self._spec = spec
-        self._positions = positions
+        self._directory = storage.uri
+        self._attempt = attempt
+        self._positions = Positions(storage, attempt)
         self._scratch = Scratch(leaf_directories(plan))
         self._limit = BatchLimit()
         self._reruns = TaskReruns(spark.sparkContext, plan)
@@ -252,6 +255,8 @@ class SparkQuery:
 
     def close(self) -> None:
         self._scratch.remove()
+        if any(needs_closing(op.function) for op in self._plan.operators()):
+            close_functions(self._spark, self._directory, self._attempt)
 
     def has_rerun(self, acks: Sequence[TaskAck]) -> bool:
         return self._reruns.happened(acks)

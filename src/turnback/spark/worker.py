@@ -10,11 +10,13 @@ import socket
 import stat
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -252,6 +254,45 @@ def _evict(newest: InstanceKey) -> None:
             _instances.pop(key).close()
     while len(_instances) > _MAX_INSTANCES:
         _instances.popitem(last=False)[1].close()
+
+
+_OVERLAP_S = 0.1
+
+
+@dataclass(frozen=True)
+class _CloseTask:
+    """Closes the functions of an attempt that its worker has open; returns what they raised."""
+
+    directory: str
+    attempt: int
+
+    def run(self) -> list[str]:
+        failures = []
+        for key in list(_instances):
+            if (key.directory, key.attempt) == (self.directory, self.attempt):
+                try:
+                    _instances.pop(key).close()
+                except Exception as e:  # noqa: BLE001 - the others are closed all the same
+                    failures.append(repr(e))
+        time.sleep(_OVERLAP_S)  # so that no other of these tasks gets this worker
+        return failures
+
+
+def close_functions(spark: SparkSession, directory: str, attempt: int) -> None:
+    """Close the functions of an attempt, which has ended, in all workers that are there.
+
+    Workers outlive the job, and nothing tells Spark to give one of them a task: as many tasks as
+    there are cores run at the same time, each in a worker of its own. What goes wrong is logged,
+    since the job has done its work.
+    """
+    tasks = [_CloseTask(directory, attempt)] * spark.sparkContext.defaultParallelism
+    try:
+        failures = run_tasks(spark, "close functions", tasks)
+    except Exception as e:  # noqa: BLE001 - Spark may be about to stop
+        _LOG.warning("functions could not be closed: %s", e)
+        return
+    for failure in chain.from_iterable(failures):
+        _LOG.warning("close() of a function failed: %s", failure)
 
 
 @atexit.register
