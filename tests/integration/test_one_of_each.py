@@ -16,8 +16,10 @@ from engine import test_golden as golden
 from engine import test_keyed_state as keyed_state
 from engine import test_restores as restores
 from engine import test_savepoints as savepoints
+from engine import test_ttl as ttl
 from engine.test_changes import test_rescaled_twice_with_the_backend_changed_in_between
 from engine.test_checkpoints import test_any_of_them_can_be_started_from
+from engine.test_closing import test_every_function_that_was_opened_is_closed
 from engine.test_damage import counted_once, test_files_that_are_missing_or_swapped
 from engine.test_evolution import before
 from engine.test_keyed_batches import test_two_key_columns_over_several_epochs
@@ -48,7 +50,9 @@ from engine.test_timers import (
 from engine.test_upgrades import test_an_upgrade_that_fails_once_is_matched_again
 from engine.test_window_aggregations import test_over_files_in_several_epochs
 from job_support import Jobs, counted
+from turnback import Savepoint, SavepointWriter, diff
 from turnback.config.savepoints import SavepointFormat
+from turnback.core.errors import StateError
 
 __all__ = [
     "before",
@@ -67,6 +71,7 @@ __all__ = [
     "test_any_of_them_can_be_started_from",
     "test_buffered_elements_survive_a_rescale",
     "test_enrichment",
+    "test_every_function_that_was_opened_is_closed",
     "test_files_in_epochs_of_any_size",
     "test_files_that_are_missing_or_swapped",
     "test_many_files_over_many_epochs_and_two_runs",
@@ -132,3 +137,21 @@ def test_it_can_be_copied_anywhere_and_read_by_anything(jobs: Jobs, tmp_path: Pa
     shutil.rmtree(jobs.root)
     savepoints.build(jobs).execute("job", bounded=True, start_from=there / "_metadata.json")
     assert jobs.out() == counted(savepoints.KEYS * 2)
+
+
+def test_a_time_to_live_switched_on_and_its_table(jobs: Jobs) -> None:
+    ttl.test_a_program_with_another_time_to_live_goes_on(jobs, "switched on", False)
+    before = Savepoint.load(jobs.directory / "saved-job", jobs.spark)
+    after = Savepoint.load(jobs.directory / "again", jobs.spark)
+    table = after.state("count", "count")
+    assert table.columns == ["key_group", "key", "value", "updated_at"]
+    assert table.where("updated_at > current_timestamp() - interval 1 hour").count() == 4
+    (count,) = diff(before, after).summary()
+    assert (count.changed, count.note) == (4, "values live for 1 d, and lived for ever")
+    writer = SavepointWriter.from_existing(after)
+    with pytest.raises(StateError, match="there is no column 'updated_at'"):
+        writer.transform_state("count", "count", lambda rows: rows.drop("updated_at"))
+    writer.transform_state("count", "count", lambda rows: rows.where("key = 'a'"))
+    written = writer.write(jobs.directory / "written").state("count", "count")
+    kept = table.where("key = 'a'")
+    assert written.collect() == kept.collect()

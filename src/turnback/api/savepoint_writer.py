@@ -101,8 +101,9 @@ class SavepointWriter:
         """Add a state, or replace the one of that name.
 
         The DataFrame needs a column ``value`` of the state's type, for lists ``position`` (0, 1, 2
-        and so on within a key), for maps ``map_key``, and the key. Types are as in
-        `Savepoint.state`. Other columns are left out.
+        and so on within a key), for maps ``map_key``, and the key; if the descriptor has a time to
+        live, ``updated_at`` (without one, a job that has it takes its start for the last update).
+        Types are as in `Savepoint.state`. Other columns are left out.
 
         How the key is given has to be how the job does it:
 
