@@ -20,11 +20,11 @@ from turnback import (
     Duration,
     EventTimeSessionWindows,
     KeyedProcessFunction,
+    KeyedStream,
     ListStateDescriptor,
     MapStateDescriptor,
     ProcessWindowFunction,
     ReducingStateDescriptor,
-    SlidingEventTimeWindows,
     StateTtlConfig,
     StreamExecutionEnvironment,
     Time,
@@ -39,7 +39,7 @@ SCHEMA = "k string, at bigint, n bigint"
 OUTPUT = "k string, told string"
 CENTURY = StateTtlConfig.new_builder(Time.days(36_500)).build()
 YEAR_2100_MS = 4_102_444_800_000
-OUTPUTS = ("forgetful", "timers", "tumbling", "sliding", "sessions", "every-third")
+OUTPUTS = ("forgetful", "timers", "tumbling", "sessions", "every-third")
 
 
 class Sum(AggregateFunction):
@@ -110,7 +110,7 @@ class Labelled(ProcessWindowFunction):
         yield key, f"{context.window().start}-{context.window().end}: {next(iter(elements))}"
 
 
-def build(env: StreamExecutionEnvironment) -> None:
+def build(env: StreamExecutionEnvironment) -> KeyedStream:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(3))
     timed = (
         source(env, "s", SCHEMA)
@@ -119,18 +119,18 @@ def build(env: StreamExecutionEnvironment) -> None:
     )
     keyed = timed.key_by("k")
     tumbling = keyed.window(TumblingEventTimeWindows.of(Time(10))).allowed_lateness(Time(15))
-    sliding = keyed.window(SlidingEventTimeWindows.of(Time(20), Time(10)))
     sessions = keyed.window(EventTimeSessionWindows.with_gap(Time(4)))
+    longer = keyed.window(EventTimeSessionWindows.with_gap(Time(12)))
     streams = {
         "forgetful": keyed.process(Forgetful(), OUTPUT),
         "timers": keyed.process(Timers(), OUTPUT),
         "tumbling": tumbling.process(Bounds(), OUTPUT),
-        "sliding": sliding.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
         "sessions": sessions.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
-        "every-third": sessions.trigger(CountTrigger.of(3)).process(Bare(), OUTPUT),
+        "every-third": longer.trigger(CountTrigger.of(3)).process(Bare(), OUTPUT),
     }
     for uid in OUTPUTS:
         streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
+    return keyed
 
 
 class Bare(ProcessWindowFunction):
@@ -143,10 +143,15 @@ def elements(numbers: range) -> list[tuple[str, int, int]]:
     return [(f"k/{n % 5}", 2 * n - (n % 3) + 12 * (n % 7 == 0), n) for n in numbers]
 
 
+def push_first(job: JobHarness) -> None:
+    """What comes before the savepoint: 40 elements, in as many pushes as its source counts."""
+    for start in range(0, 40, 10):
+        job.push("s", *elements(range(start, start + 10)))
+
+
 def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as place, JobHarness(build, place) as job:
-        for start in range(0, 40, 10):
-            job.push("s", *elements(range(start, start + 10)))
+        push_first(job)
         job.savepoint(target)
 
 

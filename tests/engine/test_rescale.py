@@ -10,13 +10,33 @@ import pyarrow.parquet as pq
 import pytest
 
 import timed_job
-from timed_job import OUTPUTS, elements
+from timed_job import OUTPUT, Labelled, Sum, elements
+from turnback import (
+    DiscardSink,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    Time,
+    TumblingEventTimeWindows,
+    Types,
+)
 from turnback.inspect.browse import page
 from turnback.snapshot.find import load_savepoint
 from turnback.testing import JobHarness
 
 EVERY_CHANGE = (1, 2, 1, 3, 1, 8, 2, 3, 2, 8, 3, 8, 1)
 STEP = 7
+OUTPUTS = (*timed_job.OUTPUTS, "sliding", "sums")
+
+
+def program(env: StreamExecutionEnvironment) -> None:
+    keyed = timed_job.build(env)
+    windows = {
+        "sliding": SlidingEventTimeWindows.of(Time(20), Time(10)),
+        "sums": TumblingEventTimeWindows.of(Time(10)),
+    }
+    for uid, assigner in windows.items():
+        sums = keyed.window(assigner).aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT)
+        sums.uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
 
 
 def outputs(job: JobHarness) -> dict[str, list[Any]]:
@@ -24,7 +44,7 @@ def outputs(job: JobHarness) -> dict[str, list[Any]]:
 
 
 def unbroken(directory: Path, numbers: range) -> dict[str, list[Any]]:
-    with JobHarness(timed_job.build, directory) as job:
+    with JobHarness(program, directory) as job:
         job.push("s", *elements(numbers))
         return outputs(job)
 
@@ -37,7 +57,7 @@ def test_the_way_has_every_change() -> None:
 
 @pytest.mark.parametrize("by_savepoint", [False, True])
 def test_the_output_is_that_of_a_run_that_never_changed(tmp_path: Path, by_savepoint: bool) -> None:
-    job = JobHarness(timed_job.build, tmp_path / "job", parallelism=EVERY_CHANGE[0])
+    job = JobHarness(program, tmp_path / "job", parallelism=EVERY_CHANGE[0])
     with job:
         for number, parallelism in enumerate(EVERY_CHANGE):
             if number:
