@@ -20,16 +20,12 @@ from turnback import (
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
-    ProcessWindowFunction,
     Savepoint,
     SavepointFormat,
-    StateTtlConfig,
     StreamExecutionEnvironment,
-    Time,
     Types,
     ValueStateDescriptor,
 )
-from turnback.core.errors import IncompatibleStateError, PlanError, StateError, UserFunctionError
 from turnback.inspect.browse import page
 from turnback.snapshot.find import load_snapshot
 from turnback.testing import DriverCrash, JobHarness, source
@@ -300,217 +296,6 @@ def test_a_list_is_read_by_its_new_type(tmp_path: Path) -> None:
         assert job.output("out") == [1003, 2004]
 
 
-def changed(function: Any) -> Any:
-    def program(env: StreamExecutionEnvironment) -> None:
-        numbers = source(env, "s", Types.LONG())
-        numbers.flat_map(function, Types.LONG()).uid("pairs").sink_to(DiscardSink()).uid("out")
-
-    return program
-
-
-class Asking(FlatMapFunction, CheckpointedFunction):
-    """Asks for what it is told to."""
-
-    def __init__(self, ask: Any) -> None:
-        self.ask = ask
-
-    def initialize_state(self, context: Any) -> None:
-        self.ask(context.get_operator_state_store())
-
-    def flat_map(self, value: int) -> Iterator[int]:
-        yield value
-
-    def snapshot_state(self, context: Any) -> None:
-        pass
-
-
-WAITING = ListStateDescriptor("waiting", Types.LONG())
-
-
-@pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (lambda store: None, "state 'waiting' of operator 'pairs'"),
-        (
-            lambda store: store.get_union_list_state(WAITING),
-            "operator list state cannot become union list state",
-        ),
-        (
-            lambda store: store.get_list_state(ListStateDescriptor("waiting", str)),
-            "state 'waiting' of operator 'pairs' does not fit the program",
-        ),
-    ],
-)
-def test_changes_that_would_lose_state_are_refused(tmp_path: Path, ask: Any, message: str) -> None:
-    with JobHarness(pairs, tmp_path, parallelism=2) as job:
-        job.push("s", 1, 2, 3)
-        job.stop()
-        with pytest.raises(IncompatibleStateError, match=message):
-            job.start(changed(Asking(ask)))
-        job.start(pairs)
-        job.push("s", 4)
-
-
-def test_a_state_is_renamed_and_one_is_dropped(tmp_path: Path) -> None:
-    def other(store: Any) -> None:
-        store.get_list_state(ListStateDescriptor("left", Types.LONG()))
-
-    with JobHarness(pairs, tmp_path, parallelism=2) as job:
-        job.push("s", 1, 2, 3)
-        had = job.state("pairs", "waiting")
-        job.restart(changed(Asking(other)), renames={"pairs/waiting": "pairs/left"})
-        job.checkpoint()
-        assert job.state("pairs", "left") == had
-        job.restart(pairs, allow_non_restored_state=["pairs/left"])
-        job.push("s", 5)
-        assert 3 not in joined(list(job.state("pairs", "waiting").values()))
-
-
-def test_preflight_says_what_is_known_only_when_it_runs(tmp_path: Path) -> None:
-    with JobHarness(pairs, tmp_path, parallelism=2) as job:
-        job.push("s", 1, 2, 3)
-        saved = job.savepoint()
-    env = environment(3)
-    numbers = frame(env, "s", Types.LONG())
-    collected(numbers.flat_map(Pairs(), Types.LONG()).uid("pairs"), "out")
-    rows = {(row.uid, row.state): row for row in Savepoint.load(saved).check(env).rows}
-    assert "Pairs may ask for it in initialize_state()" in rows["pairs", "waiting"].reason
-    assert rows["pairs", ""].reason == "parallelism changes from 2 to 3"
-    env = environment(3)
-    numbers = frame(env, "s", Types.LONG())
-    collected(numbers.flat_map(lambda n: [n], Types.LONG()).uid("pairs"), "out")
-    rows = {(row.uid, row.state): row for row in Savepoint.load(saved).check(env).rows}
-    assert rows["pairs", "waiting"].blocking
-    assert "has neither a key nor operator state" in rows["pairs", "waiting"].reason
-
-
-def twice(store: Any) -> None:
-    store.get_list_state(WAITING)
-    store.get_union_list_state(WAITING)
-
-
-@pytest.mark.parametrize(
-    ("ask", "error", "message"),
-    [
-        (
-            lambda store: store.get_list_state(MapStateDescriptor("m", str, int)),
-            StateError,
-            "operator 'pairs': get_list_state takes a ListStateDescriptor, got MapStateDescriptor",
-        ),
-        (
-            lambda store: store.get_broadcast_state(WAITING),
-            StateError,
-            "operator 'pairs': get_broadcast_state takes a MapStateDescriptor, got ListState",
-        ),
-        (
-            lambda store: store.get_union_list_state("waiting"),
-            StateError,
-            "get_union_list_state takes a ListStateDescriptor, got str",
-        ),
-        (
-            lambda store: store.get_list_state(
-                ListStateDescriptor("l", int).enable_time_to_live(
-                    StateTtlConfig.new_builder(Time.hours(1)).build()
-                )
-            ),
-            StateError,
-            "operator 'pairs': the state 'l' has a time to live, which operator state cannot have",
-        ),
-        (twice, StateError, "operator 'pairs' has two different states named 'waiting'"),
-        (lambda store: 1 / 0, UserFunctionError, r"initialize_state\(\)"),
-    ],
-)
-def test_misuse_is_refused_by_name(tmp_path: Path, ask: Any, error: Any, message: str) -> None:
-    env = environment(1)
-    numbers = frame(env, "s", Types.LONG())
-    collected(numbers.flat_map(Asking(ask), Types.LONG()).uid("pairs"), "out")
-    with pytest.raises(error, match=message):
-        LocalEngine(env.plan(), tmp_path).epoch({"s": [1]})
-
-
-class AskingLate(Asking):
-    def initialize_state(self, context: Any) -> None:
-        self.store = context.get_operator_state_store()
-
-    def flat_map(self, value: int) -> Iterator[int]:
-        self.ask(self.store)
-        yield value
-
-
-class NoList(Asking):
-    def initialize_state(self, context: Any) -> None:
-        self.state = context.get_operator_state_store().get_list_state(WAITING)
-
-    def snapshot_state(self, context: Any) -> None:
-        self.ask(self.state)
-
-
-@pytest.mark.parametrize(
-    ("function", "error", "message"),
-    [
-        (
-            AskingLate(lambda store: store.get_list_state(WAITING)),
-            UserFunctionError,
-            r"asks for the state 'waiting' after initialize_state\(\)",
-        ),
-        (NoList(lambda state: state.update([None])), StateError, "cannot hold None"),
-        (NoList(lambda state: state.add("x")), StateError, "'x' does not fit the declared type"),
-        (NoList(lambda state: 1 / 0), UserFunctionError, r"snapshot_state\(\)"),
-    ],
-)
-def test_misuse_later_is_refused_too(
-    tmp_path: Path, function: Any, error: Any, message: str
-) -> None:
-    env = environment(1)
-    numbers = frame(env, "s", Types.LONG())
-    collected(numbers.flat_map(function, Types.LONG()).uid("pairs"), "out")
-    with pytest.raises(error, match=message):
-        LocalEngine(env.plan(), tmp_path).epoch({"s": [1]})
-
-
-def test_one_name_for_two_kinds_of_state_is_refused(tmp_path: Path) -> None:
-    class Both(Sum):
-        def initialize_state(self, context: Any) -> None:
-            store = context.get_operator_state_store()
-            store.get_list_state(ListStateDescriptor("total", int))
-
-    env = environment(1)
-    numbers = frame(env, "s", "k string, n bigint")
-    sums = numbers.key_by("k").process(Both(), "k string, total bigint, n bigint").uid("sum")
-    collected(sums, "out")
-    with pytest.raises(StateError, match="both named 'total'; rename one of them"):
-        LocalEngine(env.plan(), tmp_path).epoch({"s": [("a", 1)]})
-
-
-def test_operator_state_gives_an_operator_a_fixed_number_of_subtasks() -> None:
-    env = environment(3)
-    numbers = frame(env, "s", Types.LONG()).map(lambda n: n, Types.LONG()).uid("before")
-    collected(numbers.map(Everything(), Types.LONG()), "out")
-    plan = env.plan()
-    assert [[op.name for op in level.operators][-1] for level in plan.levels] == [
-        "function",
-        "CollectSink",
-    ]
-    assert plan.levels[1].parallelism == 3
-    assert any("map 'Everything' has no uid" in warning for warning in plan.warnings)
-
-
-def test_windows_have_no_operator_state() -> None:
-    class Windowed(ProcessWindowFunction, CheckpointedFunction):
-        def process(self, key: Any, context: Any, elements: Any) -> Any:
-            yield from elements
-
-        def initialize_state(self, context: Any) -> None:
-            pass
-
-        def snapshot_state(self, context: Any) -> None:
-            pass
-
-    keyed = frame(environment(1), "s", "k string, n bigint").key_by("k")
-    with pytest.raises(PlanError, match="Windowed is a CheckpointedFunction, but functions of win"):
-        keyed.count_window(2).process(Windowed(), "k string, n bigint")
-
-
 def test_buffered_elements_survive_a_rescale(jobs: Jobs) -> None:
     for parallelism in (2, 3, 1):
         jobs.feed("events", *({"n": n} for n in range(parallelism * 10, parallelism * 10 + 5)))
@@ -522,3 +307,15 @@ def test_buffered_elements_survive_a_rescale(jobs: Jobs) -> None:
     found = [n for pair in jobs.out() for n in divmod(pair, 1000)]
     assert len(found) == len(set(found)) == 14
     assert set(found) < {*range(20, 25), *range(30, 35), *range(10, 15)}
+
+
+def test_many_epochs_are_merged_and_redistributed(tmp_path: Path) -> None:
+    with JobHarness(everything, tmp_path, parallelism=2) as job:
+        for n in range(40):
+            job.push("s", n, checkpoint=n % 10 == 9)
+        for parallelism in (3, 1, 2):
+            job.restart(parallelism=parallelism)
+            job.push("s", *range(100, 100 + parallelism))
+        split_now = joined(lists(job, "split", 2))
+        assert sorted(split_now) == sorted([*range(40), 100, 101, 102, 100, 100, 101])
+        assert job.state("all", "shared") == {0: {"made": 7}}

@@ -75,6 +75,7 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
         except PlanError as e:
             raise PlanError(f"{who}: {e}") from None
         _check_columns(node, who)
+        _check_operator_state(node, who)
         seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
             if node.key is None:
@@ -106,6 +107,18 @@ def _check_columns(node: Node, who: str) -> None:
             raise PlanError(
                 f"{who} says it reads the column {column!r}; there are {list(there)}. Correct "
                 f"`columns` of {node.function.__class__.__name__}"
+            )
+
+
+def _check_operator_state(node: Node, who: str) -> None:
+    """Refuse a `CheckpointedFunction` where nobody would call it: inside of another function."""
+    if has_operator_state(node.function):
+        return
+    for inner in getattr(node.function, "__dict__", {}).values():
+        if has_operator_state(inner):
+            raise PlanError(
+                f"{who}: {type(inner).__name__} is a CheckpointedFunction, but has no operator "
+                f"state here; keep it in a function of map, flat_map, filter or process"
             )
 
 
