@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from turnback.api.functions import checked_instance, name_of, output_type_of
+from turnback.api.keys import Selector, common_keys, keyed_by
 from turnback.core.errors import PlanError
-from turnback.program.functions import KeySelector
 from turnback.program.graph import KeySpec, NodeKind
 from turnback.program.two_inputs import (
     CoFlatMapFunction,
@@ -19,8 +17,6 @@ from turnback.program.two_inputs import (
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream
-
-Selector = str | list[str] | tuple[str, ...] | KeySelector | Callable[[Any], Any]
 
 
 class ConnectedStreams:
@@ -82,31 +78,3 @@ class ConnectedStreams:
 
     def _keys(self) -> tuple[KeySpec, ...]:
         return common_keys(self.stream1, self.stream2)
-
-
-def keyed_by(stream: DataStream, selector: Any, key_type: Any) -> DataStream:
-    """A stream keyed by one selector: a column, a list of columns, or a function."""
-    columns = [selector] if isinstance(selector, str) else selector
-    if isinstance(columns, list | tuple):
-        return stream.key_by(*columns)
-    return stream.key_by(selector, key_type=key_type)
-
-
-def common_keys(stream1: DataStream, stream2: DataStream) -> tuple[KeySpec, ...]:
-    """How both streams are keyed, so that equal keys come together; empty if neither is."""
-    keys = [getattr(each, "_key", None) for each in (stream1, stream2)]
-    known = [key for key in keys if key is not None]
-    if len(known) == 1:
-        which = "second" if keys[1] is None else "first"
-        raise PlanError(f"the {which} of two connected streams has no key; key both, or neither")
-    if not known:
-        return ()
-    first, second = known
-    if first.types != second.types:
-        types = " and ".join(", ".join(map(str, key.types)) for key in known)
-        raise PlanError(
-            f"the keys of two connected streams must have one type, and they are {types}; cast one "
-            f"of them"
-        )
-    by_columns = any(key.function is None for key in known)
-    return tuple(replace(key, as_columns=by_columns and key.function is not None) for key in known)

@@ -8,8 +8,9 @@ from typing import Any, Self, overload
 
 from turnback.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from turnback.api.collected import CloseableIterator
-from turnback.api.connected import ConnectedStreams, common_keys
-from turnback.api.functions import as_function, name_of, output_type_of, returned_type
+from turnback.api.connected import ConnectedStreams
+from turnback.api.functions import as_function, name_of, output_type_of
+from turnback.api.keys import common_keys, key_spec
 from turnback.api.named import DataStreamSink, Named
 from turnback.api.partitioned import Partitioned
 from turnback.api.windowed import WindowedStream
@@ -35,6 +36,7 @@ from turnback.program.graph import (
     StreamGraph,
 )
 from turnback.program.partitioning import Spread
+from turnback.program.rolling import RollingAggregate
 from turnback.program.time import WatermarkStrategy
 from turnback.program.triggers import CountEvictor, CountTrigger, PurgingTrigger
 from turnback.program.window_aggregation import WindowAggregation
@@ -42,7 +44,7 @@ from turnback.program.windows import GlobalWindows, WindowAssigner
 from turnback.sinks.base import Sink
 from turnback.sinks.memory import CollectSink, PrintSink
 from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import TypeInfo
 
 
 def timestamps() -> None:
@@ -52,12 +54,14 @@ def timestamps() -> None:
 class DataStream(Named, Partitioned):
     """A stream of elements. Its methods record what to do; nothing runs before `execute`."""
 
+    _key: KeySpec | None = None
+
     def map(self, func: MapFunction | Callable[[Any], Any], output_type: Any = None) -> DataStream:
         """Turn each element into another."""
         function = as_function(func, MapFunction, "map")
         annotated = func.map if isinstance(func, MapFunction) else func
         type_ = output_type_of(output_type, annotated, "map")
-        return self._add(NodeKind.MAP, func, function, type_)
+        return self._add(NodeKind.MAP, func, function, type_, self._key)
 
     def flat_map(
         self, func: FlatMapFunction | Callable[[Any], Any], output_type: Any = None
@@ -65,12 +69,12 @@ class DataStream(Named, Partitioned):
         """Turn each element into any number of others."""
         function = as_function(func, FlatMapFunction, "flat_map")
         type_ = output_type_of(output_type, None, "flat_map")
-        return self._add(NodeKind.FLAT_MAP, func, function, type_)
+        return self._add(NodeKind.FLAT_MAP, func, function, type_, self._key)
 
     def filter(self, func: FilterFunction | Callable[[Any], bool]) -> DataStream:
         """Keep the elements for which the function is true."""
         function = as_function(func, FilterFunction, "filter")
-        return self._add(NodeKind.FILTER, func, function, self.type)
+        return self._add(NodeKind.FILTER, func, function, self.type, self._key)
 
     def map_batches(self, func: Callable[[Any], Any], output_type: Any = None) -> DataStream:
         """Turn Arrow record batches into others, without a Python object per element.
@@ -113,14 +117,7 @@ class DataStream(Named, Partitioned):
             *key: Column names, a `KeySelector`, or a function of the element.
             key_type: Type of what a key function returns; its annotation is used when left out.
         """
-        parts: list[Any] = list(key)
-        if len(parts) == 2 and not isinstance(parts[0], str):
-            key_type = parts.pop()  # PyFlink gives it by position
-        if key_type is not None and parts and isinstance(parts[0], str):
-            raise PlanError("key_by: columns have their type already; leave key_type out")
-        if len(parts) == 1 and not isinstance(parts[0], str):
-            return KeyedStream(self._graph, self._node, self._function_key(parts[0], key_type))
-        return KeyedStream(self._graph, self._node, self._column_key(tuple(parts)))
+        return KeyedStream(self._graph, self._node, key_spec(self.type, key, key_type))
 
     def union(self, *streams: DataStream) -> DataStream:
         """All elements of this stream and of others of the same type."""
@@ -243,34 +240,6 @@ class DataStream(Named, Partitioned):
         if other._graph is not self._graph:
             raise PlanError(f"{method} takes streams of the same environment")
 
-    def _column_key(self, columns: tuple[Any, ...]) -> KeySpec:
-        names = self.type.names if isinstance(self.type, RowTypeInfo) else ("value",)
-        types = self.type.types if isinstance(self.type, RowTypeInfo) else (self.type,)
-        if not columns:
-            raise PlanError("key_by needs at least one column name, or a function")
-        for column in columns:
-            if column not in names:
-                raise PlanError(f"key_by: there is no column {column!r}; there are {list(names)}")
-        return KeySpec(tuple(columns), None, tuple(types[names.index(c)] for c in columns))
-
-    def _function_key(self, function: Any, key_type: Any) -> KeySpec:
-        if isinstance(function, type) and issubclass(function, KeySelector):
-            raise PlanError(f"key_by takes an instance; write {function.__name__}()")
-        if not callable(function) and not isinstance(function, KeySelector):
-            raise PlanError(
-                f"key_by takes column names or a function, got {type(function).__name__}"
-            )
-        if isinstance(function, KeySelector) and type(function).open is not KeySelector.open:
-            raise PlanError("key_by: a KeySelector is not opened; prepare it in its constructor")
-        declared = key_type if key_type is not None else returned_type(function)
-        if declared is None or declared is Any:
-            raise PlanError(
-                "key_by with a function needs key_type=..., or a return annotation on the "
-                "function; or name columns instead"
-            )
-        call = function.get_key if isinstance(function, KeySelector) else function
-        return KeySpec((), call, (as_type(declared),))
-
     def _without_key(self, spread: Spread) -> DataStream:
         return self
 
@@ -289,7 +258,12 @@ class AggregatedStream(DataStream):
 
 
 class KeyedStream(DataStream):
-    """A stream whose elements have a key, so that functions on it have state per key."""
+    """A stream whose elements have a key, so that functions on it have state per key.
+
+    That is also true of `map`, `flat_map` and `filter`. What they give is a stream without a key.
+    """
+
+    _key: KeySpec
 
     def __init__(self, graph: StreamGraph, node: Node, key: KeySpec) -> None:
         super().__init__(graph, node)
@@ -348,6 +322,29 @@ class KeyedStream(DataStream):
         """Combine the elements of each key; gives the combination after every element."""
         function = as_function(func, ReduceFunction, "reduce")
         return self._add(NodeKind.REDUCE, func, function, self.type, self._key)
+
+    def sum(self, position_to_sum: int | str = 0) -> DataStream:
+        """Add up a field, given by its number or name; gives the first element with the sum."""
+        return self._rolling("sum", position_to_sum)
+
+    def min(self, position_to_min: int | str = 0) -> DataStream:
+        """The least value of a field so far, in the first element."""
+        return self._rolling("min", position_to_min)
+
+    def max(self, position_to_max: int | str = 0) -> DataStream:
+        """The greatest value of a field so far, in the first element."""
+        return self._rolling("max", position_to_max)
+
+    def min_by(self, position_to_min_by: int | str = 0) -> DataStream:
+        """The element with the least value of a field so far; the first of several."""
+        return self._rolling("min_by", position_to_min_by)
+
+    def max_by(self, position_to_max_by: int | str = 0) -> DataStream:
+        """The element with the greatest value of a field so far; the first of several."""
+        return self._rolling("max_by", position_to_max_by)
+
+    def _rolling(self, method: str, position: int | str) -> DataStream:
+        return self.reduce(RollingAggregate(method, position, self.type)).name(method)
 
     def _without_key(self, spread: Spread) -> DataStream:
         raise PlanError(

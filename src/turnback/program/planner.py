@@ -11,7 +11,7 @@ import xxhash
 
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
-from turnback.program.functions import KeyedBatchFunction, declared_states
+from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import PASSED_THROUGH, REDUCED, KeySpec, Node, NodeKind, StreamGraph
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning
@@ -56,8 +56,16 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
 
 
 def _needs_uid(node: Node) -> bool:
-    known = node.key is not None or node.kind in (NodeKind.SOURCE, NodeKind.SINK)
+    known = _may_have_state(node) or node.kind in (NodeKind.SOURCE, NodeKind.SINK)
     return known or has_operator_state(node.function)
+
+
+def _may_have_state(node: Node) -> bool:
+    if node.key is None:
+        return False
+    if node.kind not in (NodeKind.MAP, NodeKind.FLAT_MAP, NodeKind.FILTER):
+        return True
+    return type(node.function).open is not Function.open or bool(declared_states(node.function))
 
 
 def _shape(node: Node) -> tuple[NodeKind, tuple[int, ...]]:

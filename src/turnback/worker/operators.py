@@ -37,6 +37,7 @@ from turnback.worker.program import LevelProgram
 from turnback.worker.runners import (
     FilterRunner,
     FlatMapRunner,
+    KeyedFilterRunner,
     KeyedProcessRunner,
     MapRunner,
     ReduceRunner,
@@ -170,6 +171,8 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         return _WITHOUT_KEY[operator.kind](operator)
     if operator.kind is NodeKind.REDUCE:
         return ReduceRunner(operator, backend)
+    if operator.kind is NodeKind.FILTER:
+        return KeyedFilterRunner(operator, backend)
     if isinstance(operator.function, KeyedBatchFunction):
         return KeyedBatchRunner(operator)
     if isinstance(operator.function, WindowAggregation):

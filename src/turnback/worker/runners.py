@@ -364,10 +364,30 @@ class FilterRunner(Runner):
                 mask.append(bool(function(row)))
         except Exception as e:
             raise self.failed(e, row) from e
-        if is_mutable(self.operator.type):
-            passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
-        else:
-            passed = Batch(batch.type, list(compress(rows, mask)))
-        if batch.stamps is not None:
-            passed.stamps = batch.stamps.take(np.array(mask, np.bool_))
-        return passed if len(passed) else None
+        return _passed(batch, mask)
+
+
+class KeyedFilterRunner(KeyedRunner):
+    """Keeps some elements, as they came, by a function with state per key."""
+
+    def process(self, batch: Batch) -> Batch | None:
+        backend, function, row = self.backend, self.operator.function.filter, None
+        keys = self.key_readers[0](batch)
+        mask: list[bool] = []
+        try:
+            for backend.key, row in zip(keys, batch.rows, strict=True):
+                mask.append(bool(function(row)))
+        except Exception as e:
+            raise self.failed(e, row) from e
+        return _passed(batch, mask)
+
+
+def _passed(batch: Batch, mask: list[bool]) -> Batch | None:
+    """Those elements of a batch that passed a filter."""
+    if is_mutable(batch.type):
+        passed = Batch(batch.type, batch.arrow.filter(pa.array(mask, pa.bool_())))
+    else:
+        passed = Batch(batch.type, list(compress(batch.rows, mask)))
+    if batch.stamps is not None:
+        passed.stamps = batch.stamps.take(np.array(mask, np.bool_))
+    return passed if len(passed) else None
