@@ -252,7 +252,7 @@ def test_windows_are_a_table_in_savepoints(tmp_path: Path) -> None:
         (lambda s: s.window(TEN).trigger(CountTrigger), "takes an instance"),
         (lambda s: s.window(TEN).trigger("count"), "trigger takes a Trigger, got str"),
         (lambda s: s.window(TEN).allowed_lateness(-1), "must be 0 ms or more"),
-        (lambda s: s.window(TEN).side_output_late_data("late"), "takes a OutputTag"),
+        (lambda s: s.window(TEN).side_output_late_data("late"), "takes an OutputTag"),
         (lambda s: s.window(TEN).process(Listed()), "need output_type"),
         (lambda s: s.window(TEN).aggregate(Count), "takes an AggregateFunction"),
         (

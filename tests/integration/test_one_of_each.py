@@ -20,8 +20,10 @@ from engine import test_ttl as ttl
 from engine.test_changes import test_rescaled_twice_with_the_backend_changed_in_between
 from engine.test_checkpoints import test_any_of_them_can_be_started_from
 from engine.test_closing import test_every_function_that_was_opened_is_closed
+from engine.test_connect import test_two_kinds_of_files_are_connected
 from engine.test_damage import counted_once, test_files_that_are_missing_or_swapped
 from engine.test_evolution import before
+from engine.test_joins import test_clicks_and_views_of_files
 from engine.test_keyed_batches import test_two_key_columns_over_several_epochs
 from engine.test_levels import test_several_sources_and_parallelism_of_single_operators
 from engine.test_local_caches import (
@@ -70,6 +72,7 @@ __all__ = [
     "test_an_upgrade_that_fails_once_is_matched_again",
     "test_any_of_them_can_be_started_from",
     "test_buffered_elements_survive_a_rescale",
+    "test_clicks_and_views_of_files",
     "test_enrichment",
     "test_every_function_that_was_opened_is_closed",
     "test_files_in_epochs_of_any_size",
@@ -81,6 +84,7 @@ __all__ = [
     "test_several_sources_and_parallelism_of_single_operators",
     "test_the_job_goes_on_from_the_last_checkpoint",
     "test_two_key_columns_over_several_epochs",
+    "test_two_kinds_of_files_are_connected",
     "test_types_of_what_comes_out",
 ]
 

@@ -54,9 +54,13 @@ def checked_instance(given: Any, wanted: type | tuple[type, ...], method: str) -
         raise PlanError(f"{method} takes an instance; write {given.__name__}() with parentheses")
     if not isinstance(given, wanted):
         names = wanted if isinstance(wanted, tuple) else (wanted,)
-        expected = " or a ".join(each.__name__ for each in names)
-        raise PlanError(f"{method} takes a {expected}, got {type(given).__name__}")
+        expected = " or ".join(map(_with_article, (each.__name__ for each in names)))
+        raise PlanError(f"{method} takes {expected}, got {type(given).__name__}")
     return given
+
+
+def _with_article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
 def output_type_of(given: Any, annotated: Any, method: str) -> TypeInfo:

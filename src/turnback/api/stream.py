@@ -10,6 +10,7 @@ from turnback.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from turnback.api.collected import CloseableIterator
 from turnback.api.connected import ConnectedStreams
 from turnback.api.functions import as_function, name_of, output_type_of
+from turnback.api.joined import CoGroupedStreams, IntervalJoin, JoinedStreams
 from turnback.api.keys import common_keys, key_spec
 from turnback.api.named import DataStreamSink, Named
 from turnback.api.partitioned import Partitioned
@@ -145,6 +146,16 @@ class DataStream(Named, Partitioned):
             return BroadcastConnectedStream(self, ds)
         self._check_other(ds, "connect")
         return ConnectedStreams(self, ds)
+
+    def join(self, other_stream: DataStream) -> JoinedStreams:
+        """Join with another stream, by key and window: the pairs of elements in both."""
+        self._check_other(other_stream, "join")
+        return JoinedStreams(self, other_stream)
+
+    def co_group(self, other_stream: DataStream) -> CoGroupedStreams:
+        """Group with another stream, by key and window: all elements of both."""
+        self._check_other(other_stream, "co_group")
+        return CoGroupedStreams(self, other_stream)
 
     def get_side_output(self, output_tag: OutputTag) -> DataStream:
         """What the function of this stream sends to a side output: ``yield tag, element``."""
@@ -301,6 +312,13 @@ class KeyedStream(DataStream):
             NodeKind.KEYED_PROCESS, aggregation, aggregation, aggregation.type, aggregation.key
         )
         return AggregatedStream(self._graph, merged._node)
+
+    def interval_join(self, other_stream: KeyedStream) -> IntervalJoin:
+        """Join with another keyed stream: the pairs of elements at most so far apart in time."""
+        self._check_other(other_stream, "interval_join")
+        if not isinstance(other_stream, KeyedStream):
+            raise PlanError("interval_join takes a keyed stream; put key_by(...) on it")
+        return IntervalJoin(self, other_stream)
 
     def window(self, window_assigner: WindowAssigner) -> WindowedStream:
         """Put the elements of each key into windows."""

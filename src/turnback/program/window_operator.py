@@ -37,7 +37,7 @@ _POSITION = RowTypeInfo(("start", "end", "number"), (Types.LONG(),) * 3)
 _ALARM = RowTypeInfo(("time", "domain", "start", "end"), (Types.LONG(),) * 4)
 
 
-class Emissions(list[tuple[int, Iterable[Any]]]):
+class Emissions(list[tuple[int, Iterable[Any] | None]]):
     """Elements to be given out, with the event time that they have."""
 
 
