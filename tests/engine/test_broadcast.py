@@ -20,7 +20,9 @@ from turnback import (
     MapStateDescriptor,
     OutputTag,
     Savepoint,
+    StateTtlConfig,
     StreamExecutionEnvironment,
+    Time,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -89,6 +91,22 @@ def test_all_subtasks_apply_them_in_one_order(tmp_path: Path) -> None:
     engine.levels._shuffle = in_many_orders  # type: ignore[method-assign]
     engine.epoch({"r": [("a", text) for text in "uvwxyz"], "s": [("a", n) for n in range(20)]})
     assert {tuple(row) for row in sink.results} == {("a", "uxvywz")}, "task by task, in their order"
+
+
+def test_event_time_gives_them_the_order_of_their_source(tmp_path: Path) -> None:
+    """Spark gives files to tasks as it likes; here to the first task what came last."""
+    env = environment(2)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    stamped = frame(env, "r", f"{RULE}, at bigint").assign_timestamps_and_watermarks(strategy)
+    rules = stamped.uid("time").map(lambda row: row[:2], RULE).uid("rule").broadcast(RULES)
+    sink = collected(frame(env, "s", ELEMENT).connect(rules).process(Apply(), OUT).uid("a"), "out")
+    engine = LocalEngine(env.plan(), tmp_path, source_tasks=3)
+    begin = engine.time.begin
+    engine.time.begin = lambda files, ended: begin(  # type: ignore[method-assign]
+        {file: -place for file, place in files.items()}, ended=ended
+    )
+    engine.epoch({"r": [("a", text, 1) for text in "uvwxyz"], "s": [("a", n) for n in range(9)]})
+    assert {tuple(row) for row in sink.results} == {("a", "yzwxuv")}
 
 
 class Count(KeyedBroadcastProcessFunction, CheckpointedFunction):
@@ -221,6 +239,9 @@ def test_what_connect_and_broadcast_take() -> None:
         rules.broadcast("rules")  # type: ignore[call-overload]
     with pytest.raises(PlanError, match="broadcast has two states named 'rules'"):
         rules.broadcast(RULES, MapStateDescriptor("rules", str, int))
+    with pytest.raises(PlanError, match="state 'rules' has a time to live, which broadcast"):
+        hour = StateTtlConfig.new_builder(Time.hours(1)).build()
+        rules.broadcast(MapStateDescriptor("rules", str, str).enable_time_to_live(hour))
     with pytest.raises(PlanError, match="so broadcast would undo it"):
         rules.key_by("name").broadcast(RULES)
     connected = elements.connect(rules.broadcast(RULES))

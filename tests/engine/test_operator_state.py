@@ -26,6 +26,7 @@ from turnback import (
     Types,
     ValueStateDescriptor,
 )
+from turnback.inspect import compare
 from turnback.inspect.browse import page
 from turnback.snapshot.find import load_snapshot
 from turnback.testing import DriverCrash, JobHarness, source
@@ -152,6 +153,20 @@ def test_a_savepoint_is_a_table_of_subtasks(tmp_path: Path) -> None:
     snapshot = load_snapshot(str(saved), {})
     rows = page(snapshot, "all", "split", key="2").rows
     assert [(row[0], row[-1]) for row in rows] == [(2, value) for value in had[2]]
+
+
+def test_what_differs_does_not_depend_on_where_a_subtask_has_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "SPAN_ROWS", 1)
+    with JobHarness(everything, tmp_path, parallelism=2) as job:
+        job.push("s", 1)
+        before = load_snapshot(str(job.savepoint()), {})
+        job.restart(parallelism=3)
+        after = load_snapshot(str(job.savepoint()), {})
+    assert compare.page(before, after, "all", "shared").rows == ()
+    (moved, new) = compare.page(before, after, "all", "split").rows
+    assert {moved.change, new.change} == {"removed", "added"}, "in another epoch, so elsewhere"
 
 
 class Pairs(FlatMapFunction, CheckpointedFunction):

@@ -40,6 +40,11 @@ class BroadcastStream:
                 raise PlanError(
                     f"broadcast takes MapStateDescriptors, got {type(descriptor).__name__}"
                 )
+            if descriptor.ttl is not None:
+                raise PlanError(
+                    f"broadcast: the state {descriptor.name!r} has a time to live, which broadcast "
+                    f"state cannot have; store times with its values"
+                )
             try:
                 descriptor.check()
             except UnsupportedTypeError as e:

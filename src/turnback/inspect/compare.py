@@ -11,6 +11,7 @@ from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
 from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
 from turnback.inspect.snapshots import reading
 from turnback.snapshot.snapshot import Snapshot, spans
+from turnback.state.schema import OPERATOR_KINDS
 
 if TYPE_CHECKING:  # needs Arrow
     from turnback.snapshot.diff import EntryChange, StatePair
@@ -98,6 +99,8 @@ def _compare(
     files = pair.old.held_by() + pair.new.held_by()
     rows, size = sum(f.rows for f in files), sum(f.length for f in files)
     parts = max(-(-rows // SPAN_ROWS), -(-size // SPAN_BYTES))
+    if pair.schema.kind in OPERATOR_KINDS:
+        parts = 1  # in which group a subtask has its state depends on how many there are
     ranges = spans(max(pair.old_groups, pair.new_groups), parts)
     if start.block not in (first for first, _ in ranges):
         raise ConfigurationError(

@@ -156,29 +156,29 @@ class KeyedBroadcastProcessFunction(TimerFunction, ABC):
 class ReadOnlyContext:
     """The context of an element of the stream that is not broadcast, or of a timer of it."""
 
-    __slots__ = ("_inner", "_states")
+    __slots__ = ("_states", "inner")
 
     def __init__(self, inner: Any, states: Mapping[str, Any]) -> None:
-        self._inner = inner
+        self.inner = inner
         self._states = states
 
     def timestamp(self) -> int | None:
-        return self._inner.timestamp()  # type: ignore[no-any-return]
+        return self.inner.timestamp()  # type: ignore[no-any-return]
 
     def current_processing_time(self) -> int:
-        return self._inner.timer_service().current_processing_time()  # type: ignore[no-any-return]
+        return self.inner.timer_service().current_processing_time()  # type: ignore[no-any-return]
 
     def current_watermark(self) -> int:
-        return self._inner.timer_service().current_watermark()  # type: ignore[no-any-return]
+        return self.inner.timer_service().current_watermark()  # type: ignore[no-any-return]
 
     def timer_service(self) -> TimerService:
-        return self._inner.timer_service()  # type: ignore[no-any-return]
+        return self.inner.timer_service()  # type: ignore[no-any-return]
 
     def get_current_key(self) -> Any:
-        return self._inner.get_current_key()
+        return self.inner.get_current_key()
 
     def time_domain(self) -> TimeDomain:
-        return self._inner.time_domain()  # type: ignore[no-any-return]
+        return self.inner.time_domain()  # type: ignore[no-any-return]
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor[Any, Any]) -> Any:
         return named_state(self._states, state_descriptor)
@@ -208,6 +208,7 @@ class BroadcastOperator(Function, CheckpointedFunction):
         self.descriptors = descriptors
         self.states: dict[str, Any] = {}
         self._read_only: dict[str, Any] = {}
+        self._context: ReadOnlyContext | None = None
 
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
@@ -231,7 +232,9 @@ class BroadcastOperator(Function, CheckpointedFunction):
         self.wrapped.close()
 
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any] | None:
-        context = ReadOnlyContext(ctx, self._read_only)
+        context = self._context
+        if context is None or context.inner is not ctx:
+            context = self._context = ReadOnlyContext(ctx, self._read_only)
         return self.wrapped.process_element(value, context)  # type: ignore[no-any-return]
 
 

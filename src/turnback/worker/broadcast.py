@@ -54,16 +54,15 @@ def main_operator(operator: Operator) -> Operator:
 class BroadcastRunner(FunctionRunner):
     """A broadcast process function; `main` runs it for the stream that is not broadcast.
 
-    The elements of an epoch are processed at its end: first the broadcast ones, in the order of the
-    tasks they come from and of their numbers, which is the same in all subtasks.
+    The elements of an epoch are processed at its end: first the broadcast ones, in the order of
+    their source if it is known, else in that of the tasks they come from, and of their numbers.
+    That is the same in all subtasks.
     """
 
     def __init__(
         self, operator: Operator, main: Runner, backend: KeyedStateBackend | None, time: TaskTime
     ) -> None:
         super().__init__(operator)
-        if isinstance(main, FunctionRunner):
-            main.has_sides = True  # whether it has is hidden from it
         self._main = main
         self._time = time
         self._context = BroadcastContext(operator, backend, time)
@@ -99,7 +98,8 @@ class BroadcastRunner(FunctionRunner):
         batches, self._broadcast = self._broadcast, []
         rows = [row for batch in batches for row in batch.rows]
         times = [time for batch in batches for time in times_of(batch)]
-        order = sorted(range(len(rows)), key=lambda i: (rows[i].task, rows[i].number))
+        places = self._places(batches)
+        order = sorted(range(len(rows)), key=lambda i: (places[i], rows[i].task, rows[i].number))
         function, context = self.operator.function.wrapped, self._context
         context.states = self.operator.function.states
         out, element = self.collect(), None
@@ -114,6 +114,14 @@ class BroadcastRunner(FunctionRunner):
             name = f"{op.name}, process_broadcast_element"
             raise user_error(e, op.uid, name, element=element) from e
         return self.collected(out, _stamps(batches))
+
+    def _places(self, batches: list[Batch]) -> list[int]:
+        """Where elements are in their source; 0 for all if that is not known."""
+        stamps = _stamps(batches)
+        if stamps is None:
+            return [0] * sum(map(len, batches))
+        places: list[int] = self._time.places(stamps).tolist()
+        return places
 
     def _joined(self, parts: list[Batch]) -> Batch | None:
         """One batch of several; if any of them has stamps, all elements need them."""

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.program.functions import user_function
 from turnback.program.graph import OutputTag
 from turnback.program.plan import Operator
 from turnback.types.columns import Batch, transpose
@@ -17,7 +18,12 @@ from turnback.types.row import build_rows, row_class
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.time import Stamps
 
-_PROCESS_METHODS = ("process_element", "process_element1", "process_element2")
+_PROCESS_METHODS = (
+    "process_element",
+    "process_element1",
+    "process_element2",
+    "process_broadcast_element",
+)
 
 
 class FunctionOutput(Batch):
@@ -75,6 +81,7 @@ class FunctionOutput(Batch):
 
 def may_send_aside(function: Any) -> bool:
     """Whether a process function may give elements to side outputs: it can see a tag somewhere."""
+    function = user_function(function)
     methods = [getattr(function, name, None) for name in _PROCESS_METHODS]
     seen: list[Any] = []
     for method in methods:
