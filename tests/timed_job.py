@@ -1,7 +1,8 @@
 """A job with all that goes by time: state that expires, timers, windows, and their own state.
 
-`python tests/timed_job.py DIRECTORY` takes a savepoint of it, like those in `golden` called
-`timed`. These are never made anew: they show that what older versions wrote can still be read.
+`python tests/timed_job.py timed DIRECTORY` takes a savepoint of it, like those in `golden` called
+`timed`, and with `panes` of windows that are kept in panes. Those in `golden` are never made anew:
+they show that what older versions wrote can still be read.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from turnback import (
     AggregateFunction,
     AggregatingStateDescriptor,
     CountTrigger,
+    DataStream,
     DiscardSink,
     Duration,
     EventTimeSessionWindows,
     KeyedProcessFunction,
-    KeyedStream,
     ListStateDescriptor,
     MapStateDescriptor,
     ProcessWindowFunction,
     ReducingStateDescriptor,
+    SlidingEventTimeWindows,
     StateTtlConfig,
     StreamExecutionEnvironment,
     Time,
@@ -32,6 +34,8 @@ from turnback import (
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    max_of,
+    sum_of,
 )
 from turnback.testing import JobHarness, source
 
@@ -110,7 +114,7 @@ class Labelled(ProcessWindowFunction):
         yield key, f"{context.window().start}-{context.window().end}: {next(iter(elements))}"
 
 
-def build(env: StreamExecutionEnvironment) -> KeyedStream:
+def build(env: StreamExecutionEnvironment) -> None:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(3))
     timed = (
         source(env, "s", SCHEMA)
@@ -130,7 +134,27 @@ def build(env: StreamExecutionEnvironment) -> KeyedStream:
     }
     for uid in OUTPUTS:
         streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
-    return keyed
+
+
+PANES = ("sliding", "tumbling", "declared")
+
+
+def build_panes(env: StreamExecutionEnvironment) -> None:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(3))
+    timed = (
+        source(env, "s", SCHEMA)
+        .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("at"))
+        .uid("time")
+    )
+    tumbling = timed.key_by("k").window(TumblingEventTimeWindows.of(Time(10)))
+    sliding = timed.key_by("k").window(SlidingEventTimeWindows.of(Time(20), Time(10)))
+    streams: dict[str, DataStream] = {
+        "sliding": sliding.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
+        "tumbling": tumbling.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
+        "declared": sliding.aggregate(total=sum_of("n"), most=max_of("n")),
+    }
+    for uid in PANES:
+        streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
 
 
 class Bare(ProcessWindowFunction):
@@ -149,11 +173,15 @@ def push_first(job: JobHarness) -> None:
         job.push("s", *elements(range(start, start + 10)))
 
 
-def main(target: Path) -> None:
-    with tempfile.TemporaryDirectory() as place, JobHarness(build, place) as job:
+PROGRAMS = {"timed": (build, OUTPUTS), "panes": (build_panes, PANES)}
+
+
+def main(name: str, target: Path) -> None:
+    program, _ = PROGRAMS[name]
+    with tempfile.TemporaryDirectory() as place, JobHarness(program, place) as job:
         push_first(job)
         job.savepoint(target)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).absolute())
+    main(sys.argv[1], Path(sys.argv[2]).absolute())

@@ -20,7 +20,7 @@ from verification import verify_savepoint
 ALL = sorted((Path(__file__).parents[1] / "integration" / "golden").iterdir())
 GOLDEN = [path for path in ALL if path.name.startswith("savepoint")]
 SUBTASKS = [path for path in ALL if path.name.startswith("subtasks")]
-TIMED = [path for path in ALL if path.name.startswith("timed")]
+TIMED = [path for path in ALL if path.name.startswith(("panes", "timed"))]
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)
@@ -56,15 +56,16 @@ def test_what_goes_by_time_goes_on_as_if_it_had_never_stopped(path: Path, tmp_pa
     assert verify_savepoint(path) == []
     mine = tmp_path / "savepoint"
     shutil.copytree(path, mine)
+    program, uids = timed_job.PROGRAMS[path.name.partition("-")[0]]
     rest = timed_job.elements(range(40, 80))
-    with JobHarness(timed_job.build, tmp_path / "restored") as job:
+    with JobHarness(program, tmp_path / "restored") as job:
         timed_job.push_first(job)
         job.stop()
-        before = {uid: len(job.output(f"{uid}-out")) for uid in timed_job.OUTPUTS}
+        before = {uid: len(job.output(f"{uid}-out")) for uid in uids}
         job.start(start_from=mine, parallelism=3)
         job.push("s", *rest)
         restored = {uid: job.output(f"{uid}-out")[n:] for uid, n in before.items()}
-    with JobHarness(timed_job.build, tmp_path / "whole") as job:
+    with JobHarness(program, tmp_path / "whole") as job:
         timed_job.push_first(job)
         job.push("s", *rest)
         whole = {uid: job.output(f"{uid}-out")[n:] for uid, n in before.items()}

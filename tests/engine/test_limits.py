@@ -109,7 +109,7 @@ def test_long_keys_are_not_remembered_for_ever():
         context.locate(f"{i}" + "x" * (1 << 20))
     with tempfile.TemporaryDirectory() as directory:
         store = RocksStore(Path(directory))
-        context.use(store, 1)
+        context.use(store, 1, 0)
         store.close()
     assert not context.locations
 

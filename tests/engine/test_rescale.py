@@ -10,43 +10,24 @@ import pyarrow.parquet as pq
 import pytest
 
 import timed_job
-from timed_job import OUTPUT, Labelled, Sum, elements
-from turnback import (
-    DiscardSink,
-    SlidingEventTimeWindows,
-    StreamExecutionEnvironment,
-    Time,
-    TumblingEventTimeWindows,
-    Types,
-)
+from timed_job import elements
 from turnback.inspect.browse import page
 from turnback.snapshot.find import load_savepoint
 from turnback.testing import JobHarness
 
 EVERY_CHANGE = (1, 2, 1, 3, 1, 8, 2, 3, 2, 8, 3, 8, 1)
 STEP = 7
-OUTPUTS = (*timed_job.OUTPUTS, "sliding", "sums")
+PROGRAMS = timed_job.PROGRAMS
 
 
-def program(env: StreamExecutionEnvironment) -> None:
-    keyed = timed_job.build(env)
-    windows = {
-        "sliding": SlidingEventTimeWindows.of(Time(20), Time(10)),
-        "sums": TumblingEventTimeWindows.of(Time(10)),
-    }
-    for uid, assigner in windows.items():
-        sums = keyed.window(assigner).aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT)
-        sums.uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
+def outputs(job: JobHarness, name: str) -> dict[str, list[Any]]:
+    return {uid: sorted(map(tuple, job.output(f"{uid}-out"))) for uid in PROGRAMS[name][1]}
 
 
-def outputs(job: JobHarness) -> dict[str, list[Any]]:
-    return {uid: sorted(map(tuple, job.output(f"{uid}-out"))) for uid in OUTPUTS}
-
-
-def unbroken(directory: Path, numbers: range) -> dict[str, list[Any]]:
-    with JobHarness(program, directory) as job:
+def unbroken(directory: Path, name: str, numbers: range) -> dict[str, list[Any]]:
+    with JobHarness(PROGRAMS[name][0], directory) as job:
         job.push("s", *elements(numbers))
-        return outputs(job)
+        return outputs(job, name)
 
 
 def test_the_way_has_every_change() -> None:
@@ -56,8 +37,11 @@ def test_the_way_has_every_change() -> None:
 
 
 @pytest.mark.parametrize("by_savepoint", [False, True])
-def test_the_output_is_that_of_a_run_that_never_changed(tmp_path: Path, by_savepoint: bool) -> None:
-    job = JobHarness(program, tmp_path / "job", parallelism=EVERY_CHANGE[0])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_output_is_that_of_a_run_that_never_changed(
+    tmp_path: Path, name: str, by_savepoint: bool
+) -> None:
+    job = JobHarness(PROGRAMS[name][0], tmp_path / "job", parallelism=EVERY_CHANGE[0])
     with job:
         for number, parallelism in enumerate(EVERY_CHANGE):
             if number:
@@ -66,15 +50,15 @@ def test_the_output_is_that_of_a_run_that_never_changed(tmp_path: Path, by_savep
                 backend = "rocksdb" if number % 2 else "hashmap"
                 job.start(parallelism=parallelism, state_backend=backend, start_from=savepoint)
             job.push("s", *elements(range(number * STEP, (number + 1) * STEP)))
-        found = outputs(job)
-    expected = unbroken(tmp_path / "unbroken", range(len(EVERY_CHANGE) * STEP))
+        found = outputs(job, name)
+    expected = unbroken(tmp_path / "unbroken", name, range(len(EVERY_CHANGE) * STEP))
     assert all(expected.values())
     assert found == expected
 
 
 def test_every_table_of_a_savepoint_has_plain_columns(tmp_path: Path) -> None:
     target = tmp_path / "sp"
-    timed_job.main(target)
+    timed_job.main("timed", target)
     found = {}
     for parent in sorted((target / "state").iterdir()):
         for state in sorted(parent.iterdir()):
