@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from turnback.program.fields_read import fields_read
+from turnback.program.folded_windows import FoldedWindows
 from turnback.program.functions import KeyedBatchFunction
-from turnback.program.graph import PASSED_THROUGH, KeySpec, Node, NodeKind
+from turnback.program.graph import PASSED_THROUGH, KeySpec, Node, NodeKind, strategies_before
 from turnback.program.timers import has_timers
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
@@ -25,29 +26,48 @@ ReadersOf = Callable[[Node], list[Node]]
 
 
 def types_read(source: Node, readers_of: ReadersOf) -> dict[int, TypeInfo]:
-    """By id, the type of what is read of a source, and of what operators pass on of it as it is."""
+    """By id, the type of what is read of a source, and of what operators pass on of it."""
     type = source.type
     assert type is not None
+    needed = None
     if isinstance(type, RowTypeInfo) and type.python_class is None:
-        passing, readers = [source], list[Node]()
-        for node in passing:  # which grows
-            readers += readers_of(node)
-            passing += [each for each in readers_of(node) if each.kind in _PASSING_ON]
-        needed = _union(_columns_read(reader, type.names) for reader in readers)
-        if needed is not None:
-            fields = [each for each in type.fields() if each[0] in needed] or type.fields()[:1]
-            names, types = zip(*fields, strict=True)
-            return {node.id: RowTypeInfo(names, types) for node in passing}
-    return {source.id: type}
+        needed = _columns_needed(source, readers_of, type.names)
+    if needed is None:
+        return {source.id: type}
+    assert isinstance(type, RowTypeInfo)
+    types: dict[int, TypeInfo] = {source.id: _with_columns(type, needed)}
+    passing = [source]
+    for node in passing:  # which grows
+        for each in readers_of(node):
+            if each.kind is NodeKind.TIMESTAMPS:
+                # Behind it, only what its readers need is left; its own column may be none of that.
+                columns = _columns_needed(each, readers_of, type.names)
+                types[each.id] = _with_columns(type, columns or needed)
+            elif each.kind is NodeKind.FILTER:
+                types[each.id] = types[node.id]
+            else:
+                continue
+            passing.append(each)
+    return types
 
 
-def _union(parts: Iterable[set[str] | None]) -> set[str] | None:
-    union: set[str] = set()
-    for part in parts:
-        if part is None:
-            return None
-        union |= part
-    return union
+def _with_columns(type: RowTypeInfo, needed: Collection[str]) -> RowTypeInfo:
+    fields = [each for each in type.fields() if each[0] in needed] or type.fields()[:1]
+    names, types = zip(*fields, strict=True)
+    return RowTypeInfo(names, types)
+
+
+def _columns_needed(node: Node, readers_of: ReadersOf, names: Collection[str]) -> set[str] | None:
+    """The columns of a source that are read behind an operator; None for all of them."""
+    needed, passing = set[str](), [node]
+    for each in passing:  # which grows
+        for reader in readers_of(each):
+            columns = _columns_read(reader, names)
+            if columns is None:
+                return None
+            needed |= columns
+            passing += [reader] if reader.kind in _PASSING_ON else []
+    return needed
 
 
 def _columns_read(node: Node, names: Collection[str]) -> set[str] | None:
@@ -71,6 +91,8 @@ def _read_by_function(node: Node, names: Collection[str]) -> set[str] | None:
     function: Any = node.function
     if isinstance(function, KeyedBatchFunction):
         return None if function.columns is None else {*function.columns}
+    if isinstance(function, FoldedWindows):
+        return _read_by_windows(node, function, names)
     if has_timers(function):
         return None  # elements that wait for a timer are state, and its type is to stay
     if node.kind is NodeKind.TIMESTAMPS:
@@ -79,3 +101,12 @@ def _read_by_function(node: Node, names: Collection[str]) -> set[str] | None:
         return {assigner} if isinstance(assigner, str) else fields_read(read_by, names)
     method = _METHODS.get(node.kind)
     return None if method is None else fields_read(getattr(function, method, None), names)
+
+
+def _read_by_windows(
+    node: Node, function: FoldedWindows, names: Collection[str]
+) -> set[str] | None:
+    """What an `AggregateFunction` reads, if windows do nothing else with elements."""
+    kept = function.plan.late is not None or len(strategies_before(node.inputs[0])) > 1
+    aggregate = function.folding.aggregate
+    return None if kept or aggregate is None else fields_read(aggregate.add, names)

@@ -36,12 +36,19 @@ class TimestampsRunner(Runner):
             names = [name for name, _ in stream_columns(operator.input_type)]
             self._column = names.index(assigner)
             self._read = self._by_column
+        assert operator.type is not None
+        self._kept = [name for name, _ in stream_columns(operator.type)]
+        self._keeps_all = len(self._kept) == len(stream_columns(operator.input_type))
 
     def process(self, batch: Batch) -> Batch | None:
         if not len(batch):
             return None
         times = self._read(batch)
-        stamped = batch.copy() if batch.stamps is not None else batch
+        if self._keeps_all:
+            stamped = batch.copy() if batch.stamps is not None else batch
+        else:
+            assert self.operator.type is not None
+            stamped = Batch(self.operator.type, batch.arrow.select(self._kept))
         stamped.stamps = self._time.stamp(self.operator.uid, times)
         return stamped
 

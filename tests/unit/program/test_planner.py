@@ -6,7 +6,9 @@ import pickle
 
 from local_engine import collected, environment, source
 from turnback import (
+    AggregateFunction,
     KeyedProcessFunction,
+    OutputTag,
     Time,
     TumblingEventTimeWindows,
     WatermarkStrategy,
@@ -175,23 +177,44 @@ def test_a_source_is_read_as_far_as_windows_need_it():
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     hourly = TumblingEventTimeWindows.of(Time.hours(1))
 
-    def read(build) -> tuple[str, ...]:
+    def read(build) -> tuple[tuple[str, ...], tuple[str, ...]]:
         env = environment()
         stamped = source(env, "s", wide).assign_timestamps_and_watermarks(strategy).uid("time")
         build(stamped)
         plan = env.plan()
         (time,) = (op for op in plan.operators() if op.uid == "time")
-        assert time.type == time.input_type == plan.sources[0].read
-        return tuple(name for name, _ in plan.sources[0].read.fields())
+        assert time.input_type == plan.sources[0].read
+        return tuple(plan.sources[0].read.names), tuple(time.type.names)
 
     def windows(stream):
         return stream.key_by("a").window(hourly)
 
-    assert read(lambda s: collected(windows(s).aggregate(n=count()), "o")) == ("a", "at")
-    assert read(lambda s: collected(windows(s).aggregate(n=sum_of("n")), "o")) == ("a", "n", "at")
-    assert read(
-        lambda s: (collected(windows(s).aggregate(n=count()), "o"), collected(s, "raw"))
-    ) == ("a", "b", "n", "at")
-    assert read(
-        lambda s: collected(windows(s).reduce(lambda a, b: a), "o")
-    ) == ("a", "b", "n", "at")  # fmt: skip
+    class Total(AggregateFunction):
+        def create_accumulator(self):
+            return 0
+
+        def add(self, value, accumulator):
+            return accumulator + value.n
+
+        def get_result(self, accumulator):
+            return accumulator
+
+        def merge(self, acc_a, acc_b):
+            return acc_a + acc_b
+
+    def total(stream):
+        return stream.aggregate(Total(), None, int, int)
+
+    everything = ("a", "b", "n", "at")
+    late = OutputTag("late")
+    assert read(lambda s: collected(windows(s).aggregate(n=count()), "o")) == (("a", "at"), ("a",))
+    counted = read(lambda s: collected(windows(s).aggregate(n=sum_of("n")), "o"))
+    assert counted == (("a", "n", "at"), ("a", "n"))
+    assert read(lambda s: collected(total(windows(s)), "o")) == counted
+    for build in (
+        lambda s: (collected(windows(s).aggregate(n=count()), "o"), collected(s, "raw")),
+        lambda s: collected(windows(s).reduce(lambda a, b: a), "o"),
+        lambda s: collected(total(windows(s).side_output_late_data(late)), "o"),
+        lambda s: collected(total(windows(s.union(s))), "o"),
+    ):
+        assert read(build) == (everything, everything)
