@@ -1,10 +1,11 @@
 """Lets an idle query wait for files, instead of asking for them again and again.
 
 Spark asks every source ten times a second whether it has something new, and each time lists the
-directories of file sources, which costs milliseconds of processor time. To look at the modification
-time of a directory costs microseconds, so it is looked at far more often, and Spark only asks when
-it has changed, or a second has passed: not every file system can be relied on to tell. Queries that
-read something else as well go on asking.
+directories of file sources, which costs milliseconds of processor time. Here the directories are
+looked at, when the kernel tells that something has happened in them or, where it does not, thirty
+times a second, and Spark only asks when their modification times have changed, or a second has
+passed: not every file system can be relied on to tell. Queries that read something else as well go
+on asking.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from urllib.parse import urlsplit
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from turnback.core.bell import Bell
 from turnback.spark.internals import streaming_nodes, unless_jvm_lost
 
 LOOK_S = 0.03
-"""Time between two looks at the directories."""
+"""Time between two looks at directories that the kernel tells nothing of."""
 QUIET_S = 0.5
 """Spark goes on asking until nothing has happened for so long."""
 ASK_S = 1.0
@@ -54,8 +56,9 @@ class Lock(Protocol):
 class Watch:
     """Tells whether files may have come into directories, or into those below them."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], bell: Bell | None = None) -> None:
         self._roots = roots
+        self._bell = bell
         self._modified = self._tree()
 
     def has_changed(self) -> bool:
@@ -84,35 +87,36 @@ class Watch:
                     continue
                 if len(modified) > _MANY:
                     return modified
+        if self._bell is not None:
+            self._bell.listen_to(modified)
         return modified
 
 
 class IdleQuery:
     """Keeps a query from asking its sources while there is nothing to be had.
 
-    `lock` is one that the query takes to ask. It is given back as soon as an epoch begins, and
-    every second, so whatever goes unnoticed here comes a second later.
+    `lock` is one that the query takes to ask, `roots` are the directories it reads. The lock is
+    given back as soon as an epoch begins, and every second, so whatever goes unnoticed here comes a
+    second later.
     """
 
-    def __init__(self, lock: Lock, watch: Watch) -> None:
+    def __init__(self, lock: Lock, roots: Sequence[Path]) -> None:
         self._lock = lock
-        self._watch = watch
-        self._changed = threading.Condition()
+        self._bell = Bell()
+        self._watch = Watch(roots, self._bell)
         self._begun = self._ended = 0
         self._is_over = False
 
     @contextmanager
     def epoch(self) -> Iterator[None]:
         """Let the query go on until this epoch has ended, and a moment longer."""
-        with self._changed:
-            self._begun += 1
-            self._changed.notify()
+        self._begun += 1
+        self._bell.ring()
         try:
             yield
         finally:
-            with self._changed:
-                self._ended += 1
-                self._changed.notify()
+            self._ended += 1
+            self._bell.ring()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -122,10 +126,10 @@ class IdleQuery:
         try:
             yield
         finally:
-            with self._changed:
-                self._is_over = True
-                self._changed.notify()
+            self._is_over = True
+            self._bell.ring()
             thread.join()
+            self._bell.close()
 
     def _run(self) -> None:
         with unless_jvm_lost("watching for files"):
@@ -148,15 +152,23 @@ class IdleQuery:
 
     def _wait_for_anything(self, begun: int) -> bool:
         until = time.monotonic() + ASK_S
-        while time.monotonic() < until:
-            if self._watch.has_changed() or self._wait_for_epoch(begun, LOOK_S):
-                return True
-        return False
+        longest = ASK_S if self._bell.hears_files else LOOK_S
+        while not self._has_begun(begun) and not self._watch.has_changed():
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self._bell.wait(min(left, longest))
+        return True
 
     def _wait_for_epoch(self, begun: int, seconds: float) -> bool:
         """Whether within this time another epoch begins, or the query ends."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._is_over or self._begun > begun, seconds)
+        until = time.monotonic() + seconds
+        while not self._has_begun(begun) and (left := until - time.monotonic()) > 0:
+            self._bell.wait(left)
+        return self._has_begun(begun)
+
+    def _has_begun(self, begun: int) -> bool:
+        return self._is_over or self._begun > begun
 
 
 @contextmanager
@@ -172,7 +184,7 @@ def saving_idle_time(query: StreamingQuery, sources: DataFrame) -> Iterator[Idle
         yield None
         return
     lock = cast(Lock, query._jsq.streamingQuery().awaitProgressLock())
-    idle = IdleQuery(lock, Watch(known))
+    idle = IdleQuery(lock, known)
     with idle.watching():
         yield idle
 

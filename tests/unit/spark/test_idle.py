@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from turnback.core import bell
 from turnback.spark import idle as module
 from turnback.spark.idle import IdleQuery, Watch, _directory
 
@@ -92,6 +93,21 @@ def test_files_in_directories_that_come_later_are_noticed(tmp_path: Path) -> Non
     assert watch.has_changed()
 
 
+@pytest.mark.usefixtures("never_asks", "told")
+def test_a_query_waits_until_a_file_arrives_in_a_directory_that_came_later(tmp_path: Path) -> None:
+    _rest(tmp_path)
+    lock = FakeLock()
+    with IdleQuery(lock, [tmp_path]).watching():
+        _wait_until(lock.is_held)
+        below = tmp_path / "day=1"
+        below.mkdir()
+        _wait_until(lambda: not lock.is_held())
+        _rest(tmp_path, below)
+        _wait_until(lock.is_held)
+        (below / "new").touch()
+        _wait_until(lambda: not lock.is_held())
+
+
 def test_a_directory_that_is_gone_counts_as_changed(tmp_path: Path) -> None:
     files = tmp_path / "files"
     files.mkdir()
@@ -102,11 +118,20 @@ def test_a_directory_that_is_gone_counts_as_changed(tmp_path: Path) -> None:
     assert watch.has_changed()
 
 
-@pytest.mark.usefixtures("never_asks")
+@pytest.fixture(params=["told by the kernel", "looking"])
+def told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel tells what happens in directories, or it does not."""
+    if request.param == "looking":
+        monkeypatch.setattr(bell, "_open_inotify", lambda: None)
+    else:
+        monkeypatch.setattr(module, "LOOK_S", 10 * _DEADLINE_S)
+
+
+@pytest.mark.usefixtures("never_asks", "told")
 def test_a_query_waits_until_a_file_arrives(tmp_path: Path) -> None:
     _rest(tmp_path)
     lock = FakeLock()
-    idle = IdleQuery(lock, Watch([tmp_path]))
+    idle = IdleQuery(lock, [tmp_path])
     with idle.watching():
         _wait_until(lock.is_held)
         (tmp_path / "new").touch()
@@ -120,7 +145,7 @@ def test_a_query_waits_until_a_file_arrives(tmp_path: Path) -> None:
 def test_a_query_that_has_an_epoch_is_not_kept_waiting(tmp_path: Path) -> None:
     _rest(tmp_path)
     lock = FakeLock()
-    idle = IdleQuery(lock, Watch([tmp_path]))
+    idle = IdleQuery(lock, [tmp_path])
     with idle.watching():
         _wait_until(lock.is_held)
         with idle.epoch():
@@ -133,7 +158,7 @@ def test_a_query_that_has_an_epoch_is_not_kept_waiting(tmp_path: Path) -> None:
 def test_a_query_may_ask_now_and_then_even_if_nothing_is_noticed(tmp_path: Path) -> None:
     _rest(tmp_path)
     lock = FakeLock()
-    with IdleQuery(lock, Watch([tmp_path])).watching():
+    with IdleQuery(lock, [tmp_path]).watching():
         _wait_until(lock.is_held)
         _wait_until(lambda: not lock.is_held())
         _wait_until(lock.is_held)
