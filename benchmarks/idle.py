@@ -1,4 +1,4 @@
-"""What does a job cost that has nothing to do? Processor time by kind of process, from /proc."""
+"""What does a job cost that has nothing to do, and how soon does it notice that it has?"""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from benchmarks.table import table
 
 KEYS = 10_000
 WARMUP_FILES = 10
+ARRIVALS = 12
+RECORDS = 1_000
 KINDS = ("supervisor", "driver", "JVM", "workers", "others")
 
 
@@ -67,8 +69,22 @@ def sample(supervisor: int, driver: int, seconds: int) -> dict[str, float]:
     return percent
 
 
-def measure(given: argparse.Namespace) -> list[dict[str, float]]:
-    """Let a job do some epochs, and watch it when it has nothing left to do."""
+def arrival_ms(job: LaunchedJob) -> float:
+    """From a new file in the directory to its epoch in Spark's log of offsets."""
+    logs = [path for path in job.place.rglob("offsets") if path.is_dir()]
+
+    def offsets() -> set[Path]:
+        return {path for log in logs for path in log.iterdir() if path.name.isdigit()}
+
+    before = offsets()
+    job.feed(np.arange(RECORDS))
+    fed_at = time.time()
+    job.wait_for("epoch", lambda: bool(offsets() - before))
+    return (min(path.stat().st_mtime for path in offsets() - before) - fed_at) * 1000
+
+
+def measure(given: argparse.Namespace) -> tuple[list[dict[str, float]], list[float]]:
+    """Let a job do some epochs, and watch it when it has nothing left to do, and when it has."""
     random = np.random.default_rng(0)
     with (
         tempfile.TemporaryDirectory(prefix="turnback-idle-", ignore_cleanup_errors=True) as name,
@@ -81,12 +97,21 @@ def measure(given: argparse.Namespace) -> list[dict[str, float]]:
         time.sleep(given.settle)
         driver, supervisor = job.marks(0)[Point.PROCESS].pid, job.supervisor()
         samples = [sample(supervisor, driver, given.seconds) for _ in range(given.samples)]
+        arrivals = []
+        for _ in range(ARRIVALS):
+            time.sleep(random.uniform(1.5, 3))  # so that it is idle again
+            arrivals.append(arrival_ms(job))
         if job.marks(1):
             raise ProgramFailedError("its driver died and was started again; try once more")
-    return samples
+    return samples, arrivals
 
 
-def report(machine: Machine, given: argparse.Namespace, samples: list[dict[str, float]]) -> str:
+def report(
+    machine: Machine,
+    given: argparse.Namespace,
+    samples: list[dict[str, float]],
+    arrivals: list[float],
+) -> str:
     totals = [sum(each.values()) for each in samples]
     columns = {kind: [each[kind] for each in samples] for kind in KINDS} | {"all": totals}
     rows = [
@@ -99,7 +124,9 @@ def report(machine: Machine, given: argparse.Namespace, samples: list[dict[str, 
         f"A job with a file source, RocksDB state of {KEYS:,} keys and a file "
         f"sink, {given.settle} s after its last epoch. {machine.describe()}\n\n"
         + table(["process", "median", "lowest to highest"], rows)
-        + "\n\nRepeat with `python -m benchmarks.idle`."
+        + f"\n\nFrom a new file to its epoch in Spark's log: {median(arrivals):.0f} ms "
+        f"({min(arrivals):.0f} to {max(arrivals):.0f}, {len(arrivals)} files). "
+        "Repeat with `python -m benchmarks.idle`."
     )
 
 
@@ -108,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A plain SIGTERM would leave the running job behind; an exit takes it along.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine.here()
-    text = report(machine, given, measure(given))
+    text = report(machine, given, *measure(given))
     print(text)
     if given.output is not None:
         section.write(given.output, "idle", text)
