@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import golden_job
 import job_support
 import locking_sink
+import subtasks_job
 from job_support import Jobs
 from turnback import Savepoint
 from turnback.spark.session import spark_session
@@ -37,7 +38,7 @@ def session(java: str) -> SparkSession:
 def jobs(session: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     # Workers cannot import test modules, so what is defined in them travels by value.
     tests = {name for name in sys.modules if name.startswith("engine.test_")}
-    modules = [request.module, job_support, golden_job, locking_sink, shop]
+    modules = [request.module, job_support, golden_job, locking_sink, shop, subtasks_job]
     modules += [sys.modules[name] for name in tests]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

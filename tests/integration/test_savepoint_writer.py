@@ -23,6 +23,7 @@ from shop import (
     totals,
 )
 
+import subtasks_job
 from job_support import Jobs
 from turnback import (
     Savepoint,
@@ -35,6 +36,8 @@ from turnback.core.errors import (
     ConfigurationError,
     StateError,
 )
+from turnback.job.directory import JobDirectory
+from turnback.testing.streams import newest_state
 from turnback.types.keys import KeyCodec
 
 # -- writing
@@ -107,6 +110,25 @@ def test_another_number_of_key_groups(jobs: Jobs, savepoint: Savepoint, groups: 
     assert rewritten.check(env).ok
     env.execute("fork", bounded=True, start_from=rewritten.location, fork=True)
     assert jobs.out("fork") == [("ann", 8, ["tea", "jam", "pie"], [1, 3, 4])]
+
+
+def test_operator_state(jobs: Jobs) -> None:
+    golden = Path(__file__).parent / "golden" / "subtasks-1"
+    (
+        SavepointWriter.from_existing(Savepoint.load(golden, jobs.spark))
+        .transform_state("keep", "split", lambda df: df.where("value.n < 5"))
+        .with_max_parallelism(32)
+        .write(jobs.directory / "changed")
+    )
+    subtasks_job.write(jobs.directory / "events", [100])
+    env = jobs.env(parallelism=2).set_max_parallelism(32)
+    subtasks_job.build(env, jobs.directory / "events")
+    env.execute("subtasks", bounded=True, start_from=jobs.directory / "changed")
+    directory = JobDirectory.locate(str(jobs.root), "subtasks")
+    kept = newest_state(directory, "keep", "split")
+    assert sorted(row[0] for rows in kept.values() for row in rows) == [0, 1, 2, 3, 4, 100]
+    assert [len(kept[subtask]) for subtask in (0, 1)] in ([4, 2], [3, 3])
+    assert newest_state(directory, "keep", "shared") == {0: {"made": 7}}
 
 
 def test_sources_are_forgotten_or_taken_from_elsewhere(jobs: Jobs, savepoint: Savepoint) -> None:
