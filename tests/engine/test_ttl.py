@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from job_support import COUNTED, Jobs, counted
 from local_engine import LocalEngine, collected, environment, source
 from saved_jobs import FIRST, SECOND, build, feed, rows, save, settled
 from turnback import (
+    CheckpointedFunction,
     DiscardSink,
     KeyedBatchFunction,
     KeyedColumns,
@@ -39,6 +41,8 @@ from turnback.snapshot.writer import export_tasks
 from turnback.spark.merger import MergeTask
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StorageRef, plan_merges
+from turnback.state.schema import state_prefix
+from turnback.state.stores import HashMapStore
 from turnback.testing import JobHarness
 from turnback.testing import source as pushed
 
@@ -294,3 +298,41 @@ def test_the_harness_shows_values_without_their_times(tmp_path: Path) -> None:
         assert job.state("kinds", "value") == {"a": 2, "b": 1}
         assert job.state("kinds", "list") == {"a": ["e1", "e2"], "b": ["e1"]}
         assert job.state("kinds", "map") == {"a": {"m0": (2,), "m1": (1,)}, "b": {"m1": (1,)}}
+
+
+class Remembering(Counts, CheckpointedFunction):
+    """Has operator state besides, so that its keyed state is known late."""
+
+    def initialize_state(self, context: Any) -> None:
+        store = context.get_operator_state_store()
+        self.calls = store.get_list_state(ListStateDescriptor("calls", int))
+
+    def snapshot_state(self, context: Any) -> None:
+        self.calls.update([1])
+
+
+def test_local_stores_lose_state_that_is_known_late(tmp_path: Path) -> None:
+    job = Engine(tmp_path, Remembering(ttl(Time.minutes(10))), parallelism=1, backend="hashmap")
+    for minute in range(40):
+        job.at(minute, "".join(chr(256 + 20 * minute + number) for number in range(20)))
+    job.at(39, "a")
+    (store,) = (path for path in job.engine.local.rglob("data.mdb"))
+    with closing(HashMapStore(store.parent)) as opened:
+        entries = sum(1 for where, _ in opened.scan(state_prefix("count", "count")))
+    assert 200 <= entries <= 300
+
+
+def test_another_time_to_live_of_state_that_is_known_late_renews_the_stores(jobs: Jobs) -> None:
+    feed(jobs, FIRST)
+    build(jobs, Remembering(ttl(Time.days(1)))).execute("job", bounded=True)
+    feed(jobs, SECOND)
+    build(jobs, Remembering(ttl(Time.days(1)))).execute("job", bounded=True)
+    assert [path.name for path in taken_in(jobs)] == []
+    feed(jobs, "a")
+    build(jobs, Remembering(ttl(Time.days(2)))).execute("job", bounded=True)
+    assert taken_in(jobs)
+    assert jobs.out("out") == counted(FIRST + SECOND + "a")
+
+
+def taken_in(jobs: Jobs) -> list[Path]:
+    return list((jobs.root / "job" / "state").rglob("taken-*"))

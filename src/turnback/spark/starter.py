@@ -238,7 +238,7 @@ class Starter:
                 tasks.append(ProbeTask(blob, stored))
             else:
                 requested += [
-                    requested_state(op.uid, descriptor, key_schema(op, descriptor), stored)
+                    requested_state(op, descriptor, key_schema(op, descriptor), stored)
                     for op in program.level.stateful
                     for descriptor in known_states(op).values()
                 ]

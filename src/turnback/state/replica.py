@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -205,7 +205,7 @@ def open_replica(
             replica.opening = "caught-up"
         applied = _apply(replica, todo, read, schemas, groups, scope, asked_late)
         if version is not None and replica.opening == "caught-up":
-            _sweep(replica.store, schemas, now_ms, version.swept, applied)
+            _sweep(replica.store, [*schemas, *applied.late], now_ms, version.swept, applied.entries)
         if todo:
             replica.store.settle()
     except BaseException:
@@ -237,6 +237,13 @@ def _same_line(stored: StoreVersion, file: StateFile) -> bool:
     return stored.line is not None and file.line_at(stored.version) == stored.line
 
 
+class _Applied(NamedTuple):
+    """How many entries were written, and the states of operators that ask for them late."""
+
+    entries: int
+    late: tuple[StateSchema, ...]
+
+
 def _apply(
     replica: Replica,
     todo: list[StateFile],
@@ -245,15 +252,17 @@ def _apply(
     groups: tuple[int, int],
     scope: str,
     asked_late: Collection[str],
-) -> int:
-    """Apply files to the store; returns how many of its entries were written."""
+) -> _Applied:
+    """Apply files to the store."""
     store, written = replica.store, 0
+    late_schemas: dict[tuple[str, str], StateSchema] = {}
     for file, after in zip_longest(todo, todo[1:]):
         delta = open_delta(file, read)
         first, last = max(groups[0], file.first_group), min(groups[1], file.last_group)
         mine = [schema for schema in schemas if schema.uid in file.operators]
         late = [uid for uid in file.operators if uid in asked_late]
         applier = Applier(delta.schemas, mine, first, last, late)
+        late_schemas |= {schema.id: schema for schema in delta.schemas if schema.uid in late}
         version = StoreVersion(file.last_epoch, file.line_at(file.last_epoch), file.path, scope)
         finished = msgspec.msgpack.encode(version)
         unfinished = msgspec.msgpack.encode(msgspec.structs.replace(version, version=_UNFINISHED))
@@ -266,7 +275,7 @@ def _apply(
             changes = applier.changes(read_batch())
             written += len(changes.keys)
             store.write(changes, finished if number == len(batches) else unfinished)
-    return written
+    return _Applied(written, tuple(late_schemas.values()))
 
 
 def _sweep(

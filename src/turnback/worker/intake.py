@@ -18,7 +18,13 @@ import pyarrow as pa
 from turnback.core.errors import ElementTypeError, IncompatibleStateError
 from turnback.program.descriptors import StateDescriptor
 from turnback.program.plan import Operator
-from turnback.snapshot.evolution import Incompatible, Migration, evolve_state
+from turnback.snapshot.evolution import (
+    Incompatible,
+    Migration,
+    descriptor_ttl,
+    evolve_state,
+    ttl_change,
+)
 from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import StoredRows
 from turnback.snapshot.table import ROWS
@@ -48,16 +54,24 @@ class RequestedState:
 
 
 def requested_state(
-    uid: str, descriptor: StateDescriptor, key: KeySchema, stored: Mapping[StateId, StateSchema]
+    operator: Operator,
+    descriptor: StateDescriptor,
+    key: KeySchema,
+    stored: Mapping[StateId, StateSchema],
 ) -> RequestedState:
     """What restoring does to a state that an operator uses."""
-    id = (uid, descriptor.name)
+    id = (operator.uid, descriptor.name)
     if id not in stored:
         return RequestedState(id)
     outcome = evolve_state(stored[id], descriptor, key)
     if isinstance(outcome, Incompatible):
         return RequestedState(id, problem=str(_refused(id, outcome.reason)))
-    return RequestedState(id, migration=outcome.why if isinstance(outcome, Migration) else None)
+    why = outcome.why if isinstance(outcome, Migration) else None
+    if why is None and operator.has_operator_state:
+        # Local stores are filled before its states are known, so another time to live does not
+        # make them new: they could bring back what merges have dropped.
+        why = ttl_change(stored[id].ttl, descriptor_ttl(descriptor)) or None
+    return RequestedState(id, migration=why)
 
 
 @dataclass(frozen=True)
@@ -75,7 +89,7 @@ class ProbeTask:
         with closing(LevelInstance(program, 0)) as instance:
             instance.open_without_state()
             return [
-                requested_state(operator.uid, descriptor, backend.key_schema, self.stored)
+                requested_state(operator, descriptor, backend.key_schema, self.stored)
                 for operator, backend in _backends(program, instance)
                 for descriptor in backend.descriptors()
             ]
