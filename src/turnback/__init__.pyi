@@ -116,12 +116,15 @@ from .sinks.files import FileSink
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.two_phase import TwoPhaseCommitSink
 from .spark.job import ClaimMode
+from .state.collections import ListState, MapState
+from .state.values import AggregatingState, ReducingState, ValueState
 from .types.row import Row
 from .types.typeinfo import Types
 
 __all__ = [
     "Aggregate",
     "AggregateFunction",
+    "AggregatingState",
     "AggregatingStateDescriptor",
     "AsyncDataStream",
     "AsyncFunction",
@@ -172,8 +175,10 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStateFunction",
     "KeyedStream",
+    "ListState",
     "ListStateDescriptor",
     "MapFunction",
+    "MapState",
     "MapStateDescriptor",
     "OperatorStateStore",
     "OutputTag",
@@ -186,6 +191,7 @@ __all__ = [
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "ReduceFunction",
+    "ReducingState",
     "ReducingStateDescriptor",
     "RestartStrategies",
     "Row",
@@ -209,6 +215,7 @@ __all__ = [
     "TumblingProcessingTimeWindows",
     "TwoPhaseCommitSink",
     "Types",
+    "ValueState",
     "ValueStateDescriptor",
     "WatermarkStrategy",
     "WindowAssigner",
