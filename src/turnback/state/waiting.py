@@ -40,6 +40,7 @@ class WaitingState(KeyedState):
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
         super().__init__(context, schema, serializer)
+        self._format.all_to_bytes = serializer.encode_all  # values are known as they were given
         self._known: dict[tuple[Any, int], Any] = {}
         self.due: list[tuple[int, bytes]] = []
         self._limit: int | None = None
@@ -97,6 +98,10 @@ class WaitingState(KeyedState):
             entries.append((time, key_of(encoded), self._from_bytes(data)))
         return entries
 
+    def has_any(self, time: int) -> bool:
+        """Whether the store has a value of any key at a time."""
+        return any(True for _ in self._context.scan(self._prefix + time_component(time)))
+
     def read_many(self, places: Sequence[tuple[Any, int]]) -> list[Any]:
         """The values of some keys and times in their order, None where there is none."""
         known = self._known
@@ -135,17 +140,12 @@ class WaitingState(KeyedState):
         """Write every entry that was set or removed in this epoch."""
         keys = [key for key, _ in self._known]
         locations = self._context.locate_all(keys)
-        plain, to_cache = self._plain, self._to_cache
-        values = [
-            value if value is None or type(value) is plain else to_cache(value)
-            for value in self._known.values()
-        ]
         builder.add(
             self.schema,
             [location[0] for location in locations],
             [location[1] for location in locations],
             [encode_time(time) for _, time in self._known],
-            self._all_to_bytes(keys, values),
+            self._all_to_bytes(keys, list(self._known.values())),
         )
 
     def _location(self, key: Any) -> Any:

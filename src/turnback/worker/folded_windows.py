@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from itertools import pairwise
 from typing import Any
 
-from turnback.core.errors import UserFunctionError
+import numpy as np
+
+from turnback.core.errors import PlanError, UserFunctionError
 from turnback.program.folded_windows import FoldedWindows
 from turnback.program.panes import Panes
 from turnback.program.plan import Operator
 from turnback.program.time import MAX_TIME, MIN_TIME
 from turnback.program.window_operator import WINDOWS, WindowContext, missing_timestamps
-from turnback.program.windows import TimeWindow
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.values import CacheFormat
 from turnback.state.waiting import WaitingState
@@ -20,9 +22,9 @@ from turnback.types.columns import Batch
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer
 from turnback.worker.message import user_error
-from turnback.worker.ordering import Element, OrderedRunner, TimedOutput
+from turnback.worker.ordering import Element, Ordered, OrderedRunner, TimedOutput
 from turnback.worker.runners import NoTimers
-from turnback.worker.time import TaskTime
+from turnback.worker.time import TaskTime, Times
 
 
 class _Clock(NoTimers):
@@ -51,6 +53,7 @@ class _Pane:
         values: By key, what elements of this epoch were added to.
         stored: By key, what was read from the store, and nothing was added to.
         removable: Keys that the store has an entry of.
+        has_more: Whether the store may have something that is not known here.
     """
 
     def __init__(self, last: int, panes: Panes, lateness: int) -> None:
@@ -63,6 +66,7 @@ class _Pane:
         self.values: dict[Any, Any] = {}
         self.stored: dict[Any, Any] = {}
         self.removable: set[Any] = set()
+        self.has_more = False
 
 
 class FoldedWindowRunner(OrderedRunner):
@@ -93,7 +97,13 @@ class FoldedWindowRunner(OrderedRunner):
         self._clock.watermark, self._after = self.watermarks()
         out = TimedOutput(self.collect())
         self._load()
-        self._fold(self.in_order(self._after), out)
+        batches = self.whole_batches()
+        if batches is None:
+            self._fold(self.in_order(self._after), out)
+        elif any(self._is_partly_late(batch, marks) for batch, marks in batches):
+            self._fold(self.elements(batches), out)
+        else:
+            self._fold_batches(batches, out)
         self._advance(self._after, out)
         self._store()
         return self.collected(out.collected, out.stamps())
@@ -117,7 +127,7 @@ class FoldedWindowRunner(OrderedRunner):
                 if not start <= time <= last:
                     pane = self._enter(time)
                     if pane is None:
-                        self._late(row, time, out)
+                        self._late(row, time, watermark, out)
                         start, last = 1, 0
                         continue
                     due, start, last = self._next_due(), pane.start, pane.last
@@ -135,6 +145,60 @@ class FoldedWindowRunner(OrderedRunner):
         except Exception as e:
             self.backend.key = key
             raise self.failed(e, row) from e
+
+    def _is_partly_late(self, batch: Batch, marks: Times) -> bool:
+        """Whether some windows of an element have ended before it, and others may take it."""
+        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        times = self._times(batch)
+        pane, marks = panes.of_time(times), np.maximum(marks, self._clock.watermark)
+        ended = panes.first_window(pane) <= marks
+        return bool((ended & (panes.last_window(pane) + lateness > marks)).any())
+
+    def _fold_batches(self, batches: Iterable[Ordered], out: TimedOutput) -> None:
+        """Add elements to their panes, pane by pane.
+
+        Each is in time for all its windows or for none, so windows may as well fire later.
+        """
+        panes, lateness = self._function.panes, self._function.plan.lateness_ms
+        for batch, marks in batches:
+            times, rows, keys = self._times(batch), batch.rows, self.key_readers[0](batch)
+            lasts = panes.of_time(times)
+            late = panes.last_window(lasts) + lateness <= np.maximum(marks, self._clock.watermark)
+            for i in np.flatnonzero(late).tolist():
+                self._late(rows[i], int(times[i]), int(marks[i]), out)
+            order = np.argsort(lasts, kind="stable")
+            order = order[~late[order]]
+            ordered = lasts[order]
+            starts = np.flatnonzero(np.diff(ordered, prepend=MIN_TIME)).tolist()
+            for start, end in pairwise([*starts, len(order)]):
+                last, which = int(ordered[start]), order[start:end].tolist()
+                pane = self._panes.get(last) or self._add_pane(last)
+                if len(which) == len(rows):
+                    self._fold_into(pane, keys, rows)
+                else:
+                    self._fold_into(pane, [keys[i] for i in which], [rows[i] for i in which])
+
+    def _fold_into(self, pane: _Pane, keys: Iterable[Any], rows: Iterable[Any]) -> None:
+        add, first = self._adder(), self._function.folding.first
+        plain, to_cache = self._format.plain, self._format.to_cache
+        values, get, key, row = pane.values, pane.values.get, None, None
+        try:
+            for key, row in zip(keys, rows, strict=True):
+                held = get(key)
+                if held is None:
+                    held = self._read(pane, key)
+                value = first(row) if held is None else add(row, held)
+                values[key] = value if type(value) is plain else to_cache(value)
+        except Exception as e:
+            self.backend.key = key
+            raise self.failed(e, row) from e
+
+    def _times(self, batch: Batch) -> Times:
+        times: Times = batch.stamps.time
+        if (times == MIN_TIME).any():
+            op, missing = self.operator, missing_timestamps(self._function.plan.assigner)
+            raise PlanError(f"operator {op.uid!r} ({op.name}): {missing}")
+        return times
 
     def _adder(self) -> Callable[[Any, Any], Any]:
         """A function that adds an element to what is held."""
@@ -173,6 +237,7 @@ class FoldedWindowRunner(OrderedRunner):
     def _add_pane(self, last: int) -> _Pane:
         panes, lateness = self._function.panes, self._function.plan.lateness_ms
         pane = self._panes[last] = _Pane(last, panes, lateness)
+        pane.has_more = last > self._loaded and self._state.has_any(last)
         self._schedule(pane, self._clock.watermark)
         return pane
 
@@ -188,7 +253,7 @@ class FoldedWindowRunner(OrderedRunner):
     def _read(self, pane: _Pane, key: Any) -> Any:
         """What a pane has of a key, on which no element of this epoch has come so far."""
         held = pane.stored.pop(key, None)
-        if held is not None or pane.last <= self._loaded:
+        if held is not None or not pane.has_more:
             return held
         self.backend.key = key
         row = self._state.get(pane.last)
@@ -232,18 +297,16 @@ class FoldedWindowRunner(OrderedRunner):
                 self._schedule(pane, time)
 
     def _fire(self, end: int, out: TimedOutput) -> None:
+        lasts = self._function.panes.of_window(end)
+        panes = [self._panes[last] for last in lasts if last in self._panes]
         merge, totals = self._function.folding.merge, dict[Any, Any]()
-        for last in self._function.panes.of_window(end):
-            pane = self._panes.get(last)
-            if pane is None:
-                continue
-            for key, held in (*pane.stored.items(), *pane.values.items()):
+        for pane in panes:
+            for key, held in (pane.stored | pane.values).items():
                 value = self._value(held)
                 totals[key] = merge(totals[key], value) if key in totals else value
-        locations = self.backend.locate_all(totals)
-        in_order = sorted(zip(locations, totals.items(), strict=True), key=lambda each: each[0][:2])
-        for _, (key, value) in in_order:
-            self._emit(key, self._function.panes.window(end), value, end - 1, out)
+        encoded = [location[1] for location in self.backend.locate_all(totals)]
+        in_order = [key for _, key in sorted(zip(encoded, totals, strict=True))]
+        self._emit({key: totals[key] for key in in_order}, end, end - 1, out)
 
     def _fire_again(self, pane: _Pane, key: Any, out: TimedOutput) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
@@ -264,20 +327,23 @@ class FoldedWindowRunner(OrderedRunner):
                     value = self._value(held)
                     merge = self._function.folding.merge
                     total = value if total is None else merge(total, value)
-            self._emit(key, panes.window(end), total, watermark, out)
+            self._emit({key: total}, end, watermark, out)
 
-    def _emit(self, key: Any, window: TimeWindow, value: Any, mark: int, out: TimedOutput) -> None:
-        function, op = self._function, self.operator
-        self.backend.key = key
+    def _emit(self, values: dict[Any, Any], end: int, mark: int, out: TimedOutput) -> None:
+        """Give out a window of some keys."""
+        function, op, backend = self._function, self.operator, self.backend
+        window, result = function.panes.window(end), function.folding.result
+        context = WindowContext(window, self._clock, function.states)
+        origin = out.origin(end, mark)
         try:
-            contents = [function.folding.result(value)]
-            context = WindowContext(window, self._clock, function.states)
-            given = function.plan.apply(self.backend.declared_key(), context, contents)
+            for backend.key, value in values.items():
+                contents = [result(value)]
+                given = function.plan.apply(backend.declared_key(), context, contents)
+                out.collected.add(given, origin)
         except Exception as e:
-            raise user_error(e, op.uid, op.name, key=key, window=tuple(window)) from e
-        out.add(given, window.max_timestamp(), mark)
+            raise user_error(e, op.uid, op.name, key=backend.key, window=tuple(window)) from e
 
-    def _late(self, row: Any, time: int, out: TimedOutput) -> None:
+    def _late(self, row: Any, time: int, mark: int, out: TimedOutput) -> None:
         late = self._function.plan.late
         if late is not None:
-            out.add([(late, row)], time, self._clock.watermark)
+            out.add([(late, row)], time, mark)

@@ -31,6 +31,10 @@ Plain tuples, because there is one for every element.
 """
 
 
+Ordered = tuple[Batch, Times]
+"""Elements, and the watermark at each of them."""
+
+
 class OrderedRunner(KeyedRunner):
     """Base of operators of one keyed input or two that go by event time.
 
@@ -84,6 +88,18 @@ class OrderedRunner(KeyedRunner):
             return MIN_TIME, MIN_TIME
         return time.watermark_before(strategies), time.watermark(strategies)
 
+    def whole_batches(self) -> list[Ordered] | None:
+        """All elements in the order of the watermarks at them; None if some may have to wait.
+
+        Then `in_order` has them.
+        """
+        (batches,) = self._gathered
+        stamped = all(batch.stamps is not None for batch in batches)
+        if self._waits or not self._has_event_time or not stamped:
+            return None
+        self._gathered = [[]]
+        return self._ordered([batch for batch in batches if len(batch)])
+
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
         gathered, self._gathered = self._gathered, [[] for _ in self.operator.inputs]
@@ -92,21 +108,29 @@ class OrderedRunner(KeyedRunner):
         if not self._has_event_time or not stamped:
             return self._as_they_come(inputs)
         if not self._waits:
-            return self._ordered(inputs[0], 0)
+            return self.elements(self._ordered(inputs[0]))
         ready: list[Element] = []
         for number, batches in enumerate(inputs):
             limit = self._limit(number, after)
             ready += self._waited(number, limit)
-            ready += self._ready(self._ordered(batches, number), number, limit)
+            ordered = self.elements(self._ordered(batches), number)
+            ready += self._ready(ordered, number, limit)
         ready.sort(key=itemgetter(0))  # keeps the order of inputs
         return ready
+
+    def elements(self, ordered: Iterable[Ordered], input: int = 0) -> Iterator[Element]:
+        """The elements of batches, one after the other."""
+        read_keys, function = self.key_readers[input], self._functions[input]
+        for batch, marks in ordered:
+            columns = marks.tolist(), times_of(batch), read_keys(batch), batch.rows
+            yield from zip(*columns, [function] * len(batch), strict=True)
 
     def _as_they_come(self, inputs: list[list[Batch]]) -> Iterator[Element]:
         for number, batches in enumerate(inputs):
             marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
-            yield from self._elements(batches, marks, number)
+            yield from self.elements(zip(batches, marks, strict=True), number)
 
-    def _ordered(self, batches: list[Batch], input: int) -> Iterator[Element]:
+    def _ordered(self, batches: list[Batch]) -> list[Ordered]:
         """New elements of an input in the order of the watermarks at them."""
         marks = [self.time.marks(batch.stamps) for batch in batches]
         if batches:
@@ -114,13 +138,7 @@ class OrderedRunner(KeyedRunner):
             order = np.lexsort((places, np.concatenate(marks)))
             if (np.diff(order) < 0).any():
                 batches, marks = _reordered(batches, marks, order)
-        return self._elements(batches, marks, input)
-
-    def _elements(self, batches: list[Batch], marks: list[Times], input: int) -> Iterator[Element]:
-        read_keys, function = self.key_readers[input], self._functions[input]
-        for batch, each in zip(batches, marks, strict=True):
-            columns = each.tolist(), times_of(batch), read_keys(batch), batch.rows
-            yield from zip(*columns, [function] * len(batch), strict=True)
+        return list(zip(batches, marks, strict=True))
 
     def _limit(self, input: int, after: int) -> int:
         """Up to which watermark elements of an input are processed."""
@@ -166,9 +184,13 @@ class TimedOutput:
             for own_time, some in elements:
                 self.add(some, own_time, mark)
             return
-        self.collected.add(elements, len(self._times))
+        self.collected.add(elements, self.origin(time, mark))
+
+    def origin(self, time: int | None, mark: int) -> int:
+        """A number for elements of this time, which come at this watermark."""
         self._times.append(MIN_TIME if time is None else time)
         self._marks.append(mark)
+        return len(self._times) - 1
 
     def stamps(self) -> Stamps:
         return Stamps.of(np.array(self._times, np.int64), np.array(self._marks, np.int64))

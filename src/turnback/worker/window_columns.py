@@ -186,13 +186,16 @@ class WindowAggregationRunner(GatheringRunner):
 
     def _read_of(self, rows: _Rows, before: int, keys: _Keys) -> _Rows:
         """What the store has of the keys and panes of some rows."""
+        times = np.unique(rows.pane)
+        stored = [time for time in times.tolist() if self._state.has_any(time)]
+        rows = rows.take(np.flatnonzero(np.isin(rows.pane, stored)))
         if not len(rows.key):
             return self._from_state(rows.key, rows.pane, [], before)
         (owners, panes), _ = distinct_rows(rows.key, rows.pane)
         values = self._state.read_many(self._places(keys, owners, panes))
         found = np.array([value is not None for value in values], np.bool_)
-        stored = [value for value in values if value is not None]
-        return self._from_state(owners[found], panes[found], stored, before)
+        present = [value for value in values if value is not None]
+        return self._from_state(owners[found], panes[found], present, before)
 
     def _from_state(self, keys: Index, panes: Times, values: list[Any], before: int) -> _Rows:
         column = to_column(values, self._function.pane_type())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from turnback.core.errors import StateError
 from turnback.program.descriptors import WaitingStateDescriptor
 
 WAITING = WaitingStateDescriptor("waiting", int)
@@ -37,3 +40,15 @@ def test_many_are_read_with_the_changes_of_the_epoch(job):
         (2, LONG_KEY, 30),
         (7, "c", 40),
     ]
+
+
+def test_whether_anything_is_stored_at_a_time(job):
+    j = job(WAITING)
+    j.one("a", write(("a", 1, 10), ("b", 3, 20)))
+    seen = lambda h: [h["waiting"].has_any(time) for time in (0, 1, 2, 3)]  # noqa: E731
+    assert j.one("a", seen) == [False, True, False, True]
+
+
+def test_a_value_that_does_not_fit_is_named_with_its_key(job):
+    with pytest.raises(StateError, match=r"state 'waiting'.*key 'b'.*'text'"):
+        job(WAITING).one("a", write(("a", 1, 10), ("b", 1, "text")))
