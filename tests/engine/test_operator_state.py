@@ -210,6 +210,25 @@ def test_a_killed_driver_loses_and_doubles_nothing(tmp_path: Path, point: str) -
         assert job.output("out") == [1002, 3004, 5006, 7008]
 
 
+@pytest.mark.parametrize("point", ["after-fence", "before-first-epoch", "before-manifest"])
+def test_a_driver_killed_while_it_rescales(tmp_path: Path, point: str) -> None:
+    """The next one begins from the same checkpoint, or from what was redistributed, as a whole."""
+    with JobHarness(everything, tmp_path, parallelism=2) as job:
+        job.push("s", *range(7))
+        had = {name: lists(job, name, 2) for name in ("split", "union")}
+        job.stop()
+        job.crash_at(point)
+        with pytest.raises(DriverCrash):
+            job.start(parallelism=3)
+            job.push("s", 7)
+        job.start(parallelism=4)
+        job.push("s", 8)
+        assert sorted(joined(lists(job, "split", 4)))[:7] == list(range(7))
+        counts = [joined(lists(job, "union", 4)).count(n) for n in range(7)]
+        assert counts == [4] * 7, "that of the killed driver was not counted in"
+        assert sorted(joined(had["union"])) == list(range(7))
+
+
 def test_an_epoch_that_fails_after_the_function_has_seen_it(tmp_path: Path) -> None:
     with JobHarness(pairs, tmp_path, parallelism=1) as job:
         job.push("s", 1)
