@@ -33,6 +33,7 @@ from turnback import (
 )
 from turnback.inspect.browse import page
 from turnback.inspect.compare import page as differences
+from turnback.inspect.compare import states
 from turnback.snapshot.diff import state_pair
 from turnback.snapshot.find import load_savepoint
 from turnback.snapshot.preflight import Verdict, check
@@ -294,6 +295,9 @@ def test_times_are_shown_and_do_not_count_as_differences(jobs: Jobs) -> None:
         "values live for 1 d, and lived for ever"
     )
     assert state_pair(timed, timed, "count", "count").ttl_change == ""
+    (compared,) = states(plain, timed)
+    assert compared.note == "values live for 1 d, and lived for ever"
+    assert [each.note for each in states(timed, timed)] == [None]
 
 
 def test_the_harness_shows_values_without_their_times(tmp_path: Path) -> None:

@@ -23,11 +23,19 @@ SPAN_BYTES = 32 << 20
 
 def states(before: Snapshot, after: Snapshot) -> list[StateDiffRow]:
     """Return which states there are to compare; `presence` is both, before or after."""
-    old, new = set(before.state_ids), set(after.state_ids)
-    presence = {id: "before" if id in old else "after" for id in old ^ new}
+    from turnback.snapshot.evolution import ttl_change
+
+    old, new = ({state.id: state.schema for state in side.states} for side in (before, after))
+    presence = {id: "before" if id in old else "after" for id in old.keys() ^ new.keys()}
+    notes = {id: ttl_change(old[id].ttl, new[id].ttl) for id in old.keys() & new.keys()}
     return [
-        StateDiffRow(uid=uid, name=name, presence=presence.get((uid, name), "both"))
-        for uid, name in sorted(old | new)
+        StateDiffRow(
+            uid=uid,
+            name=name,
+            presence=presence.get((uid, name), "both"),
+            note=notes.get((uid, name)) or None,
+        )
+        for uid, name in sorted(old.keys() | new.keys())
     ]
 
 

@@ -297,11 +297,15 @@ class DiffRow(View, frozen=True, kw_only=True):
 
 
 class StateDiffRow(View, frozen=True, kw_only=True):
-    """How one state differs between two snapshots: in both, or only in one of them."""
+    """How one state differs between two snapshots: in both, or only in one of them.
+
+    `note` says what became of its time to live, None if that is the same.
+    """
 
     uid: str
     name: str
     presence: str
+    note: str | None = None
 
 
 class DiffPage(View, frozen=True, kw_only=True):

@@ -76,7 +76,7 @@ export function diffTab(name, query) {
     loadStates: async (opened, signal) => {
       replace(counts);
       const states = await get(["jobs", name, "diff"], opened, signal);
-      return states.map((row) => [row.uid, row.name, `${row.uid} · ${row.name}${PRESENCE[row.presence] ?? ` (${row.presence})`}`]);
+      return states.map((row) => [row.uid, row.name, `${row.uid} · ${row.name}${PRESENCE[row.presence] ?? ` (${row.presence})`}${row.note ? ` (${row.note})` : ""}`]);
     },
     noStates: ["Neither snapshot holds state."],
     path: ["diff", "state"],
