@@ -17,6 +17,7 @@ from turnback.core.errors import ConfigurationError, IncompatibleStateError, Sta
 from turnback.state.delta import ReadFile, open_delta
 from turnback.state.expiry import expired_keys
 from turnback.state.files import StateFile, in_order
+from turnback.state.rocks_store import RocksStore, remove_store
 from turnback.state.schema import (
     GROUPS,
     LENGTHS,
@@ -30,7 +31,7 @@ from turnback.state.schema import (
     time_component,
     wrap,
 )
-from turnback.state.stores import Changes, HashMapStore, LocalStore, RocksStore, remove_store
+from turnback.state.stores import Changes, HashMapStore, LocalStore
 from turnback.storage.directory import DirectoryLock, sweep_private, take_private
 
 
@@ -255,6 +256,7 @@ def _apply(
 ) -> _Applied:
     """Apply files to the store."""
     store, written = replica.store, 0
+    is_empty = replica.opening == "rebuilt"  # and nothing worth until the first file is in it
     late_schemas: dict[tuple[str, str], StateSchema] = {}
     for file, after in zip_longest(todo, todo[1:]):
         delta = open_delta(file, read)
@@ -271,10 +273,13 @@ def _apply(
         batches = delta.batches(first, last)
         if not batches:
             store.write(Changes([], [], []), finished)
+            is_empty = is_empty and finished is unfinished
         for number, read_batch in enumerate(batches, 1):
             changes = applier.changes(read_batch())
             written += len(changes.keys)
-            store.write(changes, finished if number == len(batches) else unfinished)
+            marker = finished if number == len(batches) else unfinished
+            (store.load if is_empty else store.write)(changes, marker)
+            is_empty = is_empty and marker is unfinished
     return _Applied(written, tuple(late_schemas.values()))
 
 

@@ -10,8 +10,9 @@ import textwrap
 import pytest
 
 from turnback.core.errors import StateError
-from turnback.state import stores
-from turnback.state.stores import Changes, HashMapStore, RocksStore, prefix_end
+from turnback.state import rocks_store
+from turnback.state.rocks_store import RocksStore
+from turnback.state.stores import Changes, HashMapStore, prefix_end
 
 
 @pytest.fixture(params=[HashMapStore, RocksStore])
@@ -99,7 +100,7 @@ def test_a_store_of_rubbish_refuses_to_open(make, tmp_path):
     store = make(tmp_path / "s")
     put(store, {b"k" * 9: b"v"})
     store.close()
-    files = [*(tmp_path / "s").iterdir(), *stores.metadata_directory(tmp_path / "s").glob("*")]
+    files = [*(tmp_path / "s").iterdir(), *rocks_store.metadata_directory(tmp_path / "s").glob("*")]
     for file in files:
         if file.is_file() and file.name != "NUMBER":
             file.write_bytes(b"rubbish" * 1000)
@@ -112,6 +113,55 @@ def test_after_is_the_first_key_behind_a_prefix(prefix, end):
     assert prefix_end(prefix) == end
 
 
+def test_entries_that_are_loaded(make, tmp_path):
+    """Sorted or not, many or few, over others and under others, in the order of the calls."""
+    keys = [b"key-%06d" % i for i in range(5_000)]
+    store = make(tmp_path / "s")
+    store.load(Changes([], keys[::-1], [b"1"] * 5_000), b"unfinished")
+    assert store.marker() == b"unfinished"
+    store.load(Changes([], keys[:3_000], [b"2"] * 3_000), b"unfinished")
+    store.load(Changes([], keys[:10], [b"3"] * 10), b"unfinished")
+    store.load(Changes([b"key-004"], keys[:5], [None] * 5), b"finished")
+    store.write(Changes([], keys[20:21], [b"4"]), b"later")
+    expected = {key: b"2" if key < b"key-003" else b"1" for key in keys if key < b"key-004"}
+    expected |= dict.fromkeys(keys[5:10], b"3") | {keys[20]: b"4"}
+    for key in keys[:5]:
+        del expected[key]
+    for _ in range(2):
+        assert dict(store.scan(b"key")) == expected
+        assert store.marker() == b"later"
+        store.close()
+        assert not [*(tmp_path / "s").glob("*.load")]
+        store = make(tmp_path / "s")
+    store.close()
+
+
+def test_a_process_that_dies_while_it_loads_leaves_no_marker(tmp_path):
+    script = """
+        import os, sys
+        from pathlib import Path
+        from turnback.state.rocks_store import RocksStore
+        from turnback.state.stores import Changes
+        store = RocksStore(Path(sys.argv[1]))
+        write, store.write = store.write, lambda changes, marker: os._exit(9)
+        store.load(Changes([], [b"key-%06d" % i for i in range(5_000)], [b"1"] * 5_000), b"done")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "s")]
+    assert subprocess.run(command, check=False).returncode == 9
+    store = RocksStore(tmp_path / "s")
+    assert len([*store.scan(b"key")]) == 5_000, "what was loaded is there at once"
+    assert store.marker() is None
+    store.close()
+
+
+def test_a_table_that_cannot_be_loaded(tmp_path):
+    store = RocksStore(tmp_path / "s")
+    shutil.rmtree(tmp_path / "s")
+    with pytest.raises(StateError, match="cannot load the RocksDB store"):
+        store.load(Changes([], [b"key-%06d" % i for i in range(5_000)], [b"1"] * 5_000), b"m")
+    assert store.broken
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["HashMapStore", "RocksStore"])
 def test_a_killed_process_leaves_a_whole_batch(name, tmp_path):
@@ -119,7 +169,8 @@ def test_a_killed_process_leaves_a_whole_batch(name, tmp_path):
     script = f"""
         import sys
         from pathlib import Path
-        from turnback.state.stores import Changes, {name}
+        from turnback.state.rocks_store import RocksStore
+        from turnback.state.stores import Changes, HashMapStore
         store = {name}(Path(sys.argv[1]))
         for n in range(10**9):
             value = b"%d" % n
@@ -176,12 +227,12 @@ def test_a_full_memory_is_told_and_leaves_the_store_as_it_was(tmp_path):
 
 
 def test_options_hold_for_a_store_that_is_there_already(tmp_path, monkeypatch):
-    monkeypatch.setattr("turnback.state.stores._BLOCK_CACHE", 3 << 20)
+    monkeypatch.setattr("turnback.state.rocks_store._BLOCK_CACHE", 3 << 20)
     for _ in range(2):
         store = RocksStore(tmp_path / "s")
         assert store._db.property_value("rocksdb.block-cache-capacity") == str(3 << 20)
         store.close()
-    log = (stores.metadata_directory(tmp_path / "s") / "LOG").read_text()
+    log = (rocks_store.metadata_directory(tmp_path / "s") / "LOG").read_text()
     assert "filter_policy: bloomfilter" in log
 
 
@@ -211,7 +262,7 @@ class TestMetadataInSharedMemory:
 
     def test_shared_memory_is_lost_as_after_a_reboot(self, tmp_path):
         filled(tmp_path / "s")
-        shutil.rmtree(stores.metadata_directory(tmp_path / "s"))
+        shutil.rmtree(rocks_store.metadata_directory(tmp_path / "s"))
         assert entries(tmp_path / "s") == 0
         assert not list((tmp_path / "s").glob("*.sst"))
 
@@ -224,7 +275,7 @@ class TestMetadataInSharedMemory:
         filled(tmp_path / "s")
         (tmp_path / "other").mkdir()
         with monkeypatch.context() as other:
-            other.setattr(stores, "SHARED_MEMORY", tmp_path / "other")
+            other.setattr(rocks_store, "SHARED_MEMORY", tmp_path / "other")
             assert entries(tmp_path / "s") == 0
             filled(tmp_path / "s")
         assert entries(tmp_path / "s") == 0
@@ -239,11 +290,11 @@ class TestMetadataInSharedMemory:
     def test_it_cannot_be_used(self, why, tmp_path, monkeypatch):
         filled(tmp_path / "before")
         if why == "none":
-            monkeypatch.setattr(stores, "SHARED_MEMORY", tmp_path / "nowhere")
+            monkeypatch.setattr(rocks_store, "SHARED_MEMORY", tmp_path / "nowhere")
         elif why == "full":
-            monkeypatch.setattr(stores, "_LEAST_ROOM", 1 << 62)
+            monkeypatch.setattr(rocks_store, "_LEAST_ROOM", 1 << 62)
         else:
-            monkeypatch.setattr(stores.os, "getuid", lambda: 12345)
+            monkeypatch.setattr(rocks_store.os, "getuid", lambda: 12345)
         filled(tmp_path / "s")
         assert (tmp_path / "s" / "CURRENT").exists()
         assert entries(tmp_path / "s") == 2000
@@ -251,23 +302,23 @@ class TestMetadataInSharedMemory:
 
     def test_a_store_of_an_earlier_version_is_rebuilt(self, tmp_path, monkeypatch):
         with monkeypatch.context() as before:
-            before.setattr(stores, "SHARED_MEMORY", tmp_path / "nowhere")
+            before.setattr(rocks_store, "SHARED_MEMORY", tmp_path / "nowhere")
             filled(tmp_path / "s")
         assert entries(tmp_path / "s") == 0
 
     def test_nothing_is_left_of_stores_that_are_gone(self, tmp_path):
         filled(tmp_path / "s")
         filled(tmp_path / "t")
-        stores.remove_store(tmp_path / "t")
-        assert not stores.metadata_directory(tmp_path / "t").exists()
+        rocks_store.remove_store(tmp_path / "t")
+        assert not rocks_store.metadata_directory(tmp_path / "t").exists()
         shutil.rmtree(tmp_path / "s")
         filled(tmp_path / "u")
-        assert not stores.metadata_directory(tmp_path / "s").exists()
-        assert stores.metadata_directory(tmp_path / "u").exists()
+        assert not rocks_store.metadata_directory(tmp_path / "s").exists()
+        assert rocks_store.metadata_directory(tmp_path / "u").exists()
 
 
 def test_unsorted_files_do_not_pile_up(tmp_path, monkeypatch):
-    monkeypatch.setattr("turnback.state.stores._MAX_UNSORTED", 4)
+    monkeypatch.setattr("turnback.state.rocks_store._MAX_UNSORTED", 4)
     for n in range(30):
         store = RocksStore(tmp_path / "s")
         put(store, {b"key-%06d" % i: b"%d" % n for i in range(200)})
