@@ -13,6 +13,7 @@ from turnback import (
     CollectSink,
     DataStream,
     KeyedCoProcessFunction,
+    KeyedProcessFunction,
     OutputTag,
     ValueStateDescriptor,
 )
@@ -129,3 +130,65 @@ def test_however_one_stream_is_cut_that_both_inputs_come_from(
     ]
     wanted, _ = expected(sorted(elements, key=lambda element: element[:2]))
     assert by_key(results) == by_key(wanted)
+
+
+class Seen(KeyedProcessFunction):
+    """Notes which elements came, of a stream that two were united in; each sets an alarm."""
+
+    seen = ValueStateDescriptor("seen", str)
+
+    def _note(self, what: str) -> str:
+        seen = (self.seen.value() or "") + what
+        self.seen.update(seen)
+        return seen
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        timers = ctx.timer_service()
+        timers.register_event_time_timer(value.at + 5)
+        note = self._note(value.of)
+        yield value.k, value.of, note, ctx.timestamp(), timers.current_watermark()
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), "t", self._note("t"), timestamp, ctx.timestamp()
+
+
+def united(one: DataStream, two: DataStream) -> list[CollectSink]:
+    both = one.union(two).key_by("k").process(Seen(), OUTPUT).uid("op")
+    return [collected(both, "out")]
+
+
+def expected_united(elements: list[tuple[int, int, Any]]) -> list[Any]:
+    results: list[Any] = []
+    seen: dict[str, str] = {}
+    timers: set[tuple[int, str]] = set()
+
+    def note(key: str, what: str, at: int, mark: int) -> None:
+        seen[key] = seen.get(key, "") + what
+        results.append((key, what, seen[key], at, mark))
+
+    def fire(upto: int) -> None:
+        while timers and min(timers)[0] <= upto:
+            at, key = min(timers)
+            timers.remove((at, key))
+            note(key, "t", at, at)
+
+    for mark, _, (key, at, of) in elements:
+        fire(mark)
+        timers.add((at + 5, key))
+        note(key, of, at, mark)
+    fire(MAX_TIME)
+    return results
+
+
+@settings(max_examples=80, deadline=None)
+@given(streams=st.tuples(second_, second_), bounds=bounds_, data=st.data())
+def test_however_streams_are_cut_that_are_united(
+    streams: Any, bounds: Any, data: st.DataObject
+) -> None:
+    """Also elements with one key and one watermark come in an order of their own."""
+    named = tuple(
+        [(*element, of) for element in stream] for stream, of in zip(streams, "xy", strict=True)
+    )
+    schema = f"{SECOND}, of string".replace("id", "k")
+    (results,) = run_cut(data, united, (schema, schema), named, bounds)  # type: ignore[arg-type]
+    assert by_key(results) == by_key(expected_united(in_order(named, bounds)))

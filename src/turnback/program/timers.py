@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnback.program.descriptors import WaitingStateDescriptor
 from turnback.program.folded_windows import PaneFunction
@@ -13,8 +13,30 @@ from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
 
 EVENT_TIMERS = "timers.event"
 PROCESSING_TIMERS = "timers.processing"
-AHEAD = ("timers.ahead", "timers.ahead2")
-"""Elements of each input that wait for a slower stream."""
+AHEAD = "timers.ahead"
+"""Elements that wait for a slower stream; see `ahead_name`."""
+
+
+class Rank(NamedTuple):
+    """The elements of one input that go by one watermark strategy."""
+
+    input: int
+    strategy: str
+
+
+def ranks(operator: Operator) -> tuple[Rank, ...]:
+    """In which order elements come that have the same watermark: by input, then by strategy.
+
+    It has to be some order that does not depend on when they arrive.
+    """
+    # The second input of a broadcast waits for nothing.
+    inputs = operator.inputs[: 1 if operator.kind is NodeKind.BROADCAST_PROCESS else None]
+    return tuple(Rank(number, uid) for number, each in enumerate(inputs) for uid in each.strategies)
+
+
+def ahead_name(rank: int) -> str:
+    """The name of the state in which elements of a rank wait: ``timers.ahead2`` and so on."""
+    return AHEAD if rank == 0 else f"{AHEAD}{rank + 1}"
 
 
 def has_timers(function: Any) -> bool:
@@ -40,10 +62,11 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
         ]
     else:
         return {}
-    broadcast = operator.kind is NodeKind.BROADCAST_PROCESS  # its second input waits for nothing
-    for number, input in enumerate(operator.inputs[: 1 if broadcast else None]):
-        # At equal watermarks the second input comes last, so it can have to wait in any case.
+    for number, rank in enumerate(ranks(operator)):
+        # Of elements with one watermark those of later ranks come last, so they can have to wait
+        # even for a stream of the same strategy.
         if "" not in operator.strategies and (number > 0 or len(operator.strategies) > 1):
-            waiting = RowTypeInfo(("time", "element"), (Types.LONG(), input.type))
-            states.append(WaitingStateDescriptor(AHEAD[number], ListTypeInfo(waiting)))
+            element = operator.inputs[rank.input].type
+            waiting = RowTypeInfo(("time", "element"), (Types.LONG(), element))
+            states.append(WaitingStateDescriptor(ahead_name(number), ListTypeInfo(waiting)))
     return {state.name: state for state in states}

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from turnback.program.plan import Operator
 from turnback.program.time import MIN_TIME
-from turnback.program.timers import AHEAD, timed_states
+from turnback.program.timers import Rank, ahead_name, ranks, timed_states
 from turnback.program.window_operator import Emissions
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
@@ -41,8 +41,8 @@ class OrderedRunner(KeyedRunner):
     They process the elements of an epoch at its end, when the watermark at each of them is known,
     and in the order of these watermarks. So what comes out does not depend on where epochs end.
     With several watermark strategies upstream, elements that are ahead of the slowest wait in the
-    state. At one watermark the elements of the first input come before those of the second, which
-    wait until no more of the first can come.
+    state. At one watermark elements come in the order of their ranks: by input, then by strategy.
+    Those of a later rank wait until no more of an earlier one can come.
 
     Args:
         functions: What is called for the elements of each input, if something is.
@@ -62,7 +62,10 @@ class OrderedRunner(KeyedRunner):
         self.time = time
         self._functions = functions
         self.states = {name: backend.register(d) for name, d in timed_states(operator).items()}
-        self._ahead: list[WaitingState | None] = [self.states.get(name) for name in AHEAD]
+        self._ranks = ranks(operator)
+        self._ahead: list[WaitingState | None] = [
+            self.states.get(ahead_name(number)) for number in range(len(self._ranks))
+        ]
         self._waits = any(state is not None for state in self._ahead)
         # Where a stream without watermarks takes part, nothing would ever be done with waiting.
         moves = not self._waits or time.has_watermarks(operator.strategies)
@@ -110,12 +113,12 @@ class OrderedRunner(KeyedRunner):
         if not self._waits:
             return self.elements(self._ordered(inputs[0]))
         ready: list[Element] = []
-        for number, batches in enumerate(inputs):
+        for number, rank in enumerate(self._ranks):
             limit = self._limit(number, after)
             ready += self._waited(number, limit)
-            ordered = self.elements(self._ordered(batches), number)
-            ready += self._ready(ordered, number, limit)
-        ready.sort(key=itemgetter(0))  # keeps the order of inputs
+            new = self._ordered(self._of_rank(inputs[rank.input], rank))
+            ready += self._ready(self.elements(new, rank.input), number, limit)
+        ready.sort(key=itemgetter(0))  # keeps the order of ranks
         return ready
 
     def elements(self, ordered: Iterable[Ordered], input: int = 0) -> Iterator[Element]:
@@ -130,6 +133,23 @@ class OrderedRunner(KeyedRunner):
             marks = [np.full(len(batch), MIN_TIME, np.int64) for batch in batches]
             yield from self.elements(zip(batches, marks, strict=True), number)
 
+    def _of_rank(self, batches: list[Batch], rank: Rank) -> list[Batch]:
+        """The elements of a rank; if nobody knows their strategy, they are of the last one."""
+        strategies = self.operator.inputs[rank.input].strategies
+        if len(strategies) == 1:
+            return batches
+        parts = []
+        for batch in batches:
+            mine = self.time.of_strategy(batch.stamps, rank.strategy)
+            if rank.strategy == strategies[-1]:
+                others = [self.time.of_strategy(batch.stamps, uid) for uid in strategies[:-1]]
+                mine = ~np.any(others, axis=0)
+            if mine.any():
+                part = Batch(batch.type, batch.arrow.filter(pa.array(mine)))
+                part.stamps = batch.stamps.take(mine)
+                parts.append(part)
+        return parts
+
     def _ordered(self, batches: list[Batch]) -> list[Ordered]:
         """New elements of an input in the order of the watermarks at them."""
         marks = [self.time.marks(batch.stamps) for batch in batches]
@@ -140,27 +160,28 @@ class OrderedRunner(KeyedRunner):
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
 
-    def _limit(self, input: int, after: int) -> int:
-        """Up to which watermark elements of an input are processed."""
-        time, op = self.time, self.operator
-        first = op.inputs[0].strategies
-        is_idle = time.is_idle(first) and not time.is_idle(op.strategies)
-        if input == 0 or time.epoch.ended or is_idle:
+    def _limit(self, rank: int, after: int) -> int:
+        """Up to which watermark elements of a rank are processed."""
+        time = self.time
+        earlier = [each.strategy for each in self._ranks[:rank]]
+        if not time.is_idle(self.operator.strategies):
+            earlier = [uid for uid in earlier if not time.is_idle((uid,))]
+        if time.epoch.ended or not earlier:
             return after
-        return min(after, time.watermark(first) - 1)
+        return min(after, time.watermark(earlier) - 1)
 
-    def _waited(self, input: int, limit: int) -> Iterator[Element]:
-        """Elements of an input that have waited until now."""
-        ahead, function = self._ahead[input], self._functions[input]
+    def _waited(self, rank: int, limit: int) -> Iterator[Element]:
+        """Elements of a rank that have waited until now."""
+        ahead, function = self._ahead[rank], self._functions[self._ranks[rank].input]
         if ahead is not None:
             ahead.open(limit)
             while (due := ahead.take(limit)) is not None:
                 mark, key, waiting = due
                 yield from ((mark, time, key, row, function) for time, row in waiting)
 
-    def _ready(self, elements: Iterable[Element], input: int, limit: int) -> Iterator[Element]:
+    def _ready(self, elements: Iterable[Element], rank: int, limit: int) -> Iterator[Element]:
         """Those of some elements whose time has come; keeps the others."""
-        ahead = self._ahead[input]
+        ahead = self._ahead[rank]
         for element in elements:
             mark, time, self.backend.key, row, _ = element
             if ahead is None or mark <= limit:

@@ -176,6 +176,11 @@ class TaskTime:
         """Whether event time moves where these are combined."""
         return all(self._bounds.get(uid) is not None for uid in strategies)
 
+    def of_strategy(self, stamps: Stamps, strategy: str) -> Any:
+        """For each element, whether it is known to go by this strategy."""
+        known = [id for id, each in self._segments.items() if each.strategy == strategy]
+        return np.isin(stamps.segment, known)
+
     def marks(self, stamps: Stamps) -> Times:
         """The watermark at each element, from its own strategy alone."""
         marks = stamps.mark.copy()
