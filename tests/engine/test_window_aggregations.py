@@ -180,8 +180,14 @@ def test_open_windows_are_a_table_in_savepoints(tmp_path: Path) -> None:
     assert folded == {"a": (2, 9), "b": (1, 1)}
 
 
-def test_nothing_is_left_of_windows_that_have_ended(tmp_path: Path) -> None:
-    with JobHarness(counted(SlidingEventTimeWindows.of(Time(10), Time(5))), tmp_path) as job:
+@pytest.mark.parametrize("lateness", [0, 3], ids=["combined", "one by one"])
+def test_nothing_is_left_of_windows_that_have_ended(tmp_path: Path, lateness: int) -> None:
+    sliding = SlidingEventTimeWindows.of(Time(10), Time(5))
+
+    def windows(keyed: Any) -> Any:
+        return keyed.window(sliding).allowed_lateness(lateness).aggregate(n=count())
+
+    with JobHarness(program(windows), tmp_path) as job:
         job.push("s", ("a", 1, 1), ("b", 8, 1))
         assert set(job.state("windows", "windows")) == {"a", "b"}
         job.push("s", ("c", 100, 1))
