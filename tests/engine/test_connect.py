@@ -161,6 +161,30 @@ def test_maps_flat_maps_and_functions_without_a_key(tmp_path: Path) -> None:
         assert job.output("aside") == ["ab 9", "c 10"]
 
 
+@pytest.mark.parametrize("keys", [(), ("user", "id")])
+def test_what_nobody_reads_of_the_second_stream_is_dropped(
+    tmp_path: Path, keys: tuple[str, ...]
+) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        both = source(env, "orders", ORDERS).connect(source(env, "names", NAMES))
+        both = both.key_by(*keys) if keys else both
+        told = both.process(Aside(), Types.STRING()).uid("told")
+        told.sink_to(DiscardSink()).uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        job.push("orders", ("a", 1))
+        job.push("names", ("a", "Ann", 0))
+        assert job.output("out") == ["a"]
+
+
+class Aside(CoProcessFunction):
+    def process_element1(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value.user
+
+    def process_element2(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield UNKNOWN, value.id
+
+
 def test_a_stream_connected_with_itself_and_with_a_union(tmp_path: Path) -> None:
     class Which(KeyedCoProcessFunction):
         seen = ValueStateDescriptor("seen", str)
