@@ -34,7 +34,7 @@ def test_a_job_with_a_name_goes_on(jobs: Jobs) -> None:
 
 
 def test_the_name_in_a_shell(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     elements = counts(jobs, "ab").execute_and_collect()
     assert elements.job.report.job_name == "collect"
     elements.close()
