@@ -36,6 +36,7 @@ from .program.broadcast import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
     KeyedStateFunction,
+    ReadOnlyBroadcastState,
 )
 from .program.descriptors import (
     AggregatingStateDescriptor,
@@ -117,6 +118,7 @@ from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.two_phase import TwoPhaseCommitSink
 from .spark.job import ClaimMode
 from .state.collections import ListState, MapState
+from .state.operator import BroadcastState
 from .state.values import AggregatingState, ReducingState, ValueState
 from .types.row import Row
 from .types.typeinfo import Types
@@ -132,6 +134,7 @@ __all__ = [
     "AsyncRetryStrategy",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
+    "BroadcastState",
     "BroadcastStream",
     "CheckpointConfig",
     "CheckpointStorage",
@@ -190,6 +193,7 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "ReadOnlyBroadcastState",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
