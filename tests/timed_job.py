@@ -1,8 +1,8 @@
 """A job with all that goes by time: state that expires, timers, windows, and their own state.
 
 `python tests/timed_job.py timed DIRECTORY` takes a savepoint of it, like those in `golden` called
-`timed`, and with `panes` of windows that are kept in panes. Those in `golden` are never made anew:
-they show that what older versions wrote can still be read.
+`timed`, with `panes` of windows that are kept in panes, with `joins` of two streams. Those in
+`golden` are never made anew: they show that what older versions wrote can still be read.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from turnback import (
     DiscardSink,
     Duration,
     EventTimeSessionWindows,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ProcessJoinFunction,
     ProcessWindowFunction,
     ReducingStateDescriptor,
     SlidingEventTimeWindows,
@@ -157,6 +159,53 @@ def build_panes(env: StreamExecutionEnvironment) -> None:
         streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
 
 
+JOINS = ("pairs", "together", "windowed")
+
+
+class Pairs(ProcessJoinFunction):
+    def process_element(self, left: Any, right: Any, ctx: Any) -> Iterator[Any]:
+        yield left.k, f"{left.n} {right.n}"
+
+
+class Together(KeyedCoProcessFunction):
+    """Tells what has come on either side until ten milliseconds later."""
+
+    seen = ListStateDescriptor("seen", str)
+
+    def process_element1(self, value: Any, ctx: Any) -> None:
+        self.seen.add(f"+{value.n}")
+        ctx.timer_service().register_event_time_timer(value.at + 10)
+
+    def process_element2(self, value: Any, ctx: Any) -> None:
+        self.seen.add(f"-{value.n}")
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield ctx.get_current_key(), f"{timestamp}: {' '.join(self.seen.get())}"
+
+
+def build_joins(env: StreamExecutionEnvironment) -> None:
+    """Two streams, of which one is behind, so that elements of the other have to wait for it."""
+    events = source(env, "s", SCHEMA)
+
+    def part(uid: str, which: int, bound: int) -> DataStream:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(bound))
+        mine = events.filter(lambda row: row.n // 5 % 2 == which).uid(uid)
+        strategy = strategy.with_timestamp_assigner("at")
+        return mine.assign_timestamps_and_watermarks(strategy).uid(f"{uid}-time")
+
+    left, right = part("left", 0, 3), part("right", 1, 9)
+    pairs = left.key_by("k").interval_join(right.key_by("k")).between(Time(-15), Time(25))
+    windowed = left.join(right).where("k").equal_to("k")
+    in_windows = windowed.window(TumblingEventTimeWindows.of(Time(40)))
+    streams: dict[str, DataStream] = {
+        "pairs": pairs.process(Pairs(), OUTPUT),
+        "together": left.connect(right).key_by("k", "k").process(Together(), OUTPUT),
+        "windowed": in_windows.apply(lambda one, other: (one.k, f"{one.n} {other.n}"), OUTPUT),
+    }
+    for uid in JOINS:
+        streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
+
+
 class Bare(ProcessWindowFunction):
     def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterator[Any]:
         yield key, f"{context.window().start}: {[each.n for each in elements]}"
@@ -173,7 +222,11 @@ def push_first(job: JobHarness) -> None:
         job.push("s", *elements(range(start, start + 10)))
 
 
-PROGRAMS = {"timed": (build, OUTPUTS), "panes": (build_panes, PANES)}
+PROGRAMS = {
+    "timed": (build, OUTPUTS),
+    "panes": (build_panes, PANES),
+    "joins": (build_joins, JOINS),
+}
 
 
 def main(name: str, target: Path) -> None:
