@@ -48,6 +48,29 @@ def test_any_streaming_dataframe(jobs: Jobs) -> None:
     assert jobs.out("tens") == [10, 20, 30]
 
 
+def test_malformed_lines_are_dropped_whatever_is_read(jobs: Jobs) -> None:
+    """What is malformed is nothing that a function would read, and yet Spark must look at it."""
+    lines = jobs.input("lines")
+    (lines / "1.csv").write_text("x,1\ny,many\nz,3\n")
+
+    def names(**options: str) -> list[str]:
+        env, sink = jobs.env(), CollectSink()
+        read = env.from_files(lines, "csv", "name string, n bigint", "lines", **options)
+        read.map(lambda row: row.name, "string").uid("names").sink_to(sink).uid("out")
+        width = len(env.plan().sources[0].read.names)  # type: ignore[attr-defined]
+        assert width == (2 if options else 1)
+        env.execute("-".join(["job", *options]), bounded=True)
+        return sorted(sink.results)
+
+    assert names() == ["x", "y", "z"]
+    assert names(MODE="dropMalformed") == ["x", "z"]
+    frame = jobs.spark.readStream.schema("name string, _corrupt_record string").json(str(lines))
+    stream = jobs.env().from_dataframe(frame, "lines")
+    stream.map(lambda row: row.name, "string").uid("names").print().uid("out")
+    (source,) = stream._graph.environment.plan().sources
+    assert source.read == source.type
+
+
 def test_a_source_that_makes_its_own_data(jobs: Jobs) -> None:
     frame = jobs.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     for _ in range(2):

@@ -268,6 +268,8 @@ class StreamExecutionEnvironment:
     def _source(
         self, frame: Any, uid: str | None, type: TypeInfo | None = None, *, bounded: bool = False
     ) -> DataStream:
+        from turnback.spark.sources import needs_all_columns
+
         names = [name.lower() for name in frame.columns]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -275,7 +277,7 @@ class StreamExecutionEnvironment:
         type = type or as_type(frame.schema)
         uid = None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
-        node.bounded = bounded
+        node.bounded, node.whole = bounded, needs_all_columns(frame)
         return DataStream(self._graph, node)
 
     # -- running

@@ -114,6 +114,7 @@ class Node:
         uid: Identity across versions of the program; None until given or generated.
         parallelism: Number of instances; None for the job's default.
         bounded: Whether it is a source that ends by nature.
+        whole: Whether it is a source of which all columns are read, whoever needs them.
     """
 
     id: int
@@ -126,6 +127,7 @@ class Node:
     uid: str | None = None
     parallelism: int | None = None
     bounded: bool = False
+    whole: bool = False
 
     @property
     def key(self) -> KeySpec | None:

@@ -30,7 +30,7 @@ def types_read(source: Node, readers_of: ReadersOf) -> dict[int, TypeInfo]:
     type = source.type
     assert type is not None
     needed = None
-    if isinstance(type, RowTypeInfo) and type.python_class is None:
+    if isinstance(type, RowTypeInfo) and type.python_class is None and not source.whole:
         needed = _columns_needed(source, readers_of, type.names)
     if needed is None:
         return {source.id: type}

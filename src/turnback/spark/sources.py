@@ -62,6 +62,33 @@ def literal_pattern(text: str) -> str:
     return re.sub(r"([\\*?\[\]{}^])", r"\\\1", text)
 
 
+def needs_all_columns(frame: Any) -> bool:
+    """Whether what becomes of a malformed record depends on the columns that Spark reads.
+
+    It does if such records are dropped, fail the job, or are kept as text in a column of their own.
+    """
+    if not isinstance(frame, DataFrame):
+        return False
+    files = [leaf for leaf in streaming_nodes(frame)[0] if leaf.nodeName() == "StreamingRelation"]
+    for leaf in files:
+        chosen = _options(leaf)
+        of_corrupt = chosen.get("columnnameofcorruptrecord", "_corrupt_record")
+        if chosen.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
+            return True
+        if of_corrupt in list(leaf.schema().fieldNames()):
+            return True
+    return False
+
+
+def _options(leaf: Any) -> dict[str, str]:
+    """The options of a file source, by their names in lower case."""
+    found, pairs = {}, leaf.dataSource().options().iterator()
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1()).lower()] = str(pair._2())
+    return found
+
+
 def encode_collection(elements: Sequence[Any], type_info: Any) -> tuple[str, TypeInfo]:
     """The elements of a list as `CollectionReader` takes them, and their type.
 
