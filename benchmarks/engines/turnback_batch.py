@@ -16,6 +16,7 @@ from turnback import (
 
 
 class Count(KeyedBatchFunction):
+    columns = ("post",)
     count = ValueStateDescriptor("count", Types.LONG())
 
     def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.Table:
