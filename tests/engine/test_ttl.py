@@ -125,8 +125,7 @@ def test_merging_shrinks_what_nobody_asks_for_any_more(tmp_path: Path) -> None:
     sizes = []
     for minute in range(60):
         job.at(minute, "abcdefghijklmnop"[minute % 16] * 2)
-        for number in range(20):
-            job.at(minute, f"{chr(256 + 20 * minute + number)}")
+        job.at(minute, "".join(chr(256 + 20 * minute + number) for number in range(20)))
         assert engine.acks is not None
         (id, files) = next(iter(engine.chains.items()))
         schemas = [schema for ack in engine.acks.acks for schema in ack.schemas]
