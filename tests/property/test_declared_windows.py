@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local_engine import LocalEngine, collected, environment, source
+from any_cut import results_however_cut
+from local_engine import collected, source
 from turnback import (
+    CollectSink,
     DataStream,
     Duration,
     OutputTag,
     ProcessWindowFunction,
+    StreamExecutionEnvironment,
     WatermarkStrategy,
     WindowedStream,
     count,
@@ -61,8 +62,9 @@ def plain(row: Any) -> tuple[Any, ...]:
     return key, start, end, n, total, most, sorted(every)
 
 
-def program(kind: str, bound: int, lateness: int, late: bool, parallelism: int) -> tuple[Any, ...]:
-    env = environment(parallelism).set_max_parallelism(8)
+def program(
+    env: StreamExecutionEnvironment, kind: str, bound: int, lateness: int, late: bool
+) -> list[CollectSink]:
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(bound))
     stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(
         strategy.with_timestamp_assigner("at")
@@ -74,7 +76,7 @@ def program(kind: str, bound: int, lateness: int, late: bool, parallelism: int) 
     sinks = [collected(results, "out"), collected(windows.process(Listed(), OUTPUT), "all")]
     if late:
         sinks.append(collected(results.get_side_output(LATE), "late"))
-    return env, sinks
+    return sinks
 
 
 @settings(max_examples=100, deadline=None)
@@ -89,35 +91,13 @@ def program(kind: str, bound: int, lateness: int, late: bool, parallelism: int) 
 def test_however_the_input_is_cut(
     kind: str, events: list[Event], bound: int, lateness: int, late: bool, data: st.DataObject
 ) -> None:
-    files: Any = ()
-    number = at = 0
-    watermarks: dict[str, int] = {}
-    got: list[list[Any]] = [[], [], []]
-    attempts = data.draw(st.integers(1, 3))
-    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_runners, "MOST_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
-        for attempt in range(1, attempts + 1):
-            parallelism = data.draw(st.sampled_from([1, 2, 3, 8]))
-            env, sinks = program(kind, bound, lateness, late, parallelism)
-            engine = LocalEngine(
-                env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
-                source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
-            )  # fmt: skip
-            for _ in range(data.draw(st.integers(1, 3))):
-                upto = data.draw(st.integers(at, len(events)))
-                engine.epoch({"s": events[at:upto]})
-                at = upto
-            if attempt == attempts:
-                engine.epoch({"s": events[at:]})
-                engine.epoch({}, ended=True)
-            for results, sink in zip(got, sinks, strict=False):
-                results += sink.results
-            files, number = engine.chains.live(), engine.number
-            watermarks = engine.time.watermarks()
-    fired, by_element, too_late = got
+        fired, by_element, *too_late = results_however_cut(
+            data, events, lambda env: program(env, kind, bound, lateness, late)
+        )
     want, want_late = expected(kind, events, bound, lateness)
     assert sorted(map(plain, fired)) == sorted(map(plain, by_element))
     assert sorted((*row[:3], row[4]) for row in map(plain, fired)) == sorted(want)
     if late:
-        assert sorted(map(tuple, too_late)) == sorted(want_late)
+        assert sorted(too_late[0]) == sorted(want_late)

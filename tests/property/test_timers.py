@@ -14,11 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from any_cut import results_however_cut
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
+    CollectSink,
     DataStream,
     Duration,
     KeyedProcessFunction,
+    StreamExecutionEnvironment,
     TimestampAssigner,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -112,36 +115,16 @@ events_ = st.lists(
 def test_however_the_input_is_cut(
     events: list[Event], bound: int, by_column: bool, data: st.DataObject
 ) -> None:
-    files: Any = ()
-    number, at = 0, 0
-    watermarks: dict[str, int] = {}
-    results: list[Any] = []
-    attempts = data.draw(st.integers(1, 3))
-    with tempfile.TemporaryDirectory() as root:
-        for attempt in range(1, attempts + 1):
-            env = environment(data.draw(st.integers(1, 3))).set_max_parallelism(8)
-            stream = source(env, "s", SCHEMA)
-            if data.draw(st.booleans()):
-                stream = stream.filter(lambda row: True)
-            stream = stamped(stream, bound, by_column).uid("time")
-            if data.draw(st.booleans()):
-                stream = stream.flat_map(lambda row: [row], SCHEMA)
-            sink = collected(stream.key_by("k").process(Alarms(), OUTPUT).uid("op"), "out")
-            engine = LocalEngine(
-                env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
-                source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
-            )  # fmt: skip
-            for _ in range(data.draw(st.integers(1, 3))):
-                upto = data.draw(st.integers(at, len(events)))
-                engine.epoch({"s": events[at:upto]})
-                at = upto
-            if attempt == attempts:
-                engine.epoch({"s": events[at:]})
-                engine.epoch({}, ended=True)
-            results += sink.results
-            files, number = engine.chains.live(), engine.number
-            watermarks = engine.time.watermarks()
+    def build(env: StreamExecutionEnvironment) -> list[CollectSink]:
+        stream = source(env, "s", SCHEMA)
+        if data.draw(st.booleans()):
+            stream = stream.filter(lambda row: True)
+        stream = stamped(stream, bound, by_column).uid("time")
+        if data.draw(st.booleans()):
+            stream = stream.flat_map(lambda row: [row], SCHEMA)
+        return [collected(stream.key_by("k").process(Alarms(), OUTPUT).uid("op"), "out")]
+
+    (results,) = results_however_cut(data, events, build)
     assert by_key(results) == by_key(expected(events, bound))
 
 

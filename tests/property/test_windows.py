@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local_engine import LocalEngine, collected, environment, source
+from any_cut import results_however_cut
+from local_engine import collected, source
 from turnback import (
     AggregateFunction,
+    CollectSink,
     Duration,
     OutputTag,
     ProcessWindowFunction,
+    StreamExecutionEnvironment,
     WatermarkStrategy,
 )
 from window_model import WINDOWS, Event, events_, expected
@@ -65,48 +66,26 @@ def test_however_the_input_is_cut(
     folded: bool,
     data: st.DataObject,
 ) -> None:
-    files: Any = ()
-    number = at = 0
-    watermarks: dict[str, int] = {}
-    fired: list[Any] = []
-    late: list[Any] = []
-    attempts = data.draw(st.integers(1, 3))
-    with tempfile.TemporaryDirectory() as root:
-        for attempt in range(1, attempts + 1):
-            env = environment(data.draw(st.integers(1, 3))).set_max_parallelism(8)
-            strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(bound))
-            stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(
-                strategy.with_timestamp_assigner("at")
-            )
-            windows = (
-                stamped.uid("time")
-                .key_by("k")
-                .window(WINDOWS[kind])
-                .allowed_lateness(lateness)
-                .side_output_late_data(LATE)
-            )
-            if folded:
-                results = windows.aggregate(Total(), Labelled(), int, OUTPUT)
-            else:
-                results = windows.process(Labelled(), OUTPUT)
-            sink = collected(results.uid("op"), "out")
-            too_late = collected(results.get_side_output(LATE), "late")
-            engine = LocalEngine(
-                env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
-                source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
-            )  # fmt: skip
-            for _ in range(data.draw(st.integers(1, 3))):
-                upto = data.draw(st.integers(at, len(events)))
-                engine.epoch({"s": events[at:upto]})
-                at = upto
-            if attempt == attempts:
-                engine.epoch({"s": events[at:]})
-                engine.epoch({}, ended=True)
-            fired += map(tuple, sink.results)
-            late += map(tuple, too_late.results)
-            files, number = engine.chains.live(), engine.number
-            watermarks = engine.time.watermarks()
+    def build(env: StreamExecutionEnvironment) -> list[CollectSink]:
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(bound))
+        stamped = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner("at")
+        )
+        windows = (
+            stamped.uid("time")
+            .key_by("k")
+            .window(WINDOWS[kind])
+            .allowed_lateness(lateness)
+            .side_output_late_data(LATE)
+        )
+        if folded:
+            results = windows.aggregate(Total(), Labelled(), int, OUTPUT)
+        else:
+            results = windows.process(Labelled(), OUTPUT)
+        too_late = results.uid("op").get_side_output(LATE)
+        return [collected(results, "out"), collected(too_late, "late")]
+
+    fired, late = results_however_cut(data, events, build)
     want, want_late = expected(kind, events, bound, lateness)
     assert sorted(fired) == sorted(want)
     assert sorted(late) == sorted(want_late)

@@ -1,0 +1,49 @@
+"""Runs a program over its input, cut into attempts, epochs and tasks that Hypothesis chooses."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from local_engine import LocalEngine, environment
+from turnback import CollectSink, StreamExecutionEnvironment
+
+Build = Callable[[StreamExecutionEnvironment], Sequence[CollectSink]]
+"""Writes the program, whose only source is "s", and returns its sinks."""
+
+
+def results_however_cut(
+    data: st.DataObject, events: Sequence[Any], build: Build
+) -> list[list[Any]]:
+    """What each sink gets, with restores of another parallelism and backend in between."""
+    files: Any = ()
+    number = at = 0
+    watermarks: dict[str, int] = {}
+    results: Results = []
+    attempts = data.draw(st.integers(1, 3))
+    with tempfile.TemporaryDirectory() as root:
+        for attempt in range(1, attempts + 1):
+            env = environment(data.draw(st.sampled_from([1, 2, 3, 8]))).set_max_parallelism(8)
+            sinks = build(env)
+            engine = LocalEngine(
+                env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
+                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
+                source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
+            )  # fmt: skip
+            for _ in range(data.draw(st.integers(1, 3))):
+                upto = data.draw(st.integers(at, len(events)))
+                engine.epoch({"s": events[at:upto]})
+                at = upto
+            if attempt == attempts:
+                engine.epoch({"s": events[at:]})
+                engine.epoch({}, ended=True)
+            results = results or [[] for _ in sinks]
+            for got, sink in zip(results, sinks, strict=True):
+                got += map(tuple, sink.results)
+            files, number = engine.chains.live(), engine.number
+            watermarks = engine.time.watermarks()
+    return results
