@@ -7,25 +7,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 
 from local_engine import LocalEngine, environment
 from turnback import CollectSink, StreamExecutionEnvironment
+from turnback.testing.levels import Levels
 
 Build = Callable[[StreamExecutionEnvironment], Sequence[CollectSink]]
 """Writes the program, whose only source is "s", and returns its sinks."""
+Results = list[list[Any]]
+"""Of each sink."""
 
 
-def results_however_cut(
-    data: st.DataObject, events: Sequence[Any], build: Build
-) -> list[list[Any]]:
+def results_however_cut(data: st.DataObject, events: Sequence[Any], build: Build) -> Results:
     """What each sink gets, with restores of another parallelism and backend in between."""
     files: Any = ()
     number = at = 0
     watermarks: dict[str, int] = {}
     results: Results = []
     attempts = data.draw(st.integers(1, 3))
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
+        if data.draw(st.booleans()):
+            patch.setattr(Levels, "_shuffle", _backwards)
         for attempt in range(1, attempts + 1):
             env = environment(data.draw(st.sampled_from([1, 2, 3, 8]))).set_max_parallelism(8)
             sinks = build(env)
@@ -47,3 +51,11 @@ def results_however_cut(
             files, number = engine.chains.live(), engine.number
             watermarks = engine.time.watermarks()
     return results
+
+
+_shuffle = Levels._shuffle
+
+
+def _backwards(levels: Levels, program: Any, parts: Any) -> Any:
+    """As Spark may: what the last task has sent comes first."""
+    return _shuffle(levels, program, dict(reversed(parts.items())))
