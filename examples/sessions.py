@@ -46,7 +46,7 @@ class Session(ProcessWindowFunction):
     def process(self, key: str, context: Any, elements: Iterable[int]) -> Iterator[Row]:
         (clicks,) = elements
         window = context.window()
-        yield Row(key, window.start, window.end - Time.minutes(30).milliseconds, clicks)
+        yield Row(key, window.start, window.end - Time.minutes(30).to_milliseconds(), clicks)
 
 
 def build(env: StreamExecutionEnvironment, clicks: str, sessions: str, late: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,20 @@ from turnback import CollectSink, StreamExecutionEnvironment
 from turnback.testing.levels import Levels
 
 Build = Callable[[StreamExecutionEnvironment], Sequence[CollectSink]]
-"""Writes the program, whose only source is "s", and returns its sinks."""
+"""Writes the program and returns its sinks."""
 Results = list[list[Any]]
 """Of each sink."""
 
 
-def results_however_cut(data: st.DataObject, events: Sequence[Any], build: Build) -> Results:
-    """What each sink gets, with restores of another parallelism and backend in between."""
+def results_however_cut(
+    data: st.DataObject, inputs: Mapping[str, Sequence[Any]], build: Build
+) -> Results:
+    """What each sink gets of the elements of every source.
+
+    With restores of another parallelism and backend in between, and shuffles delivered backwards.
+    """
     files: Any = ()
-    number = at = 0
+    number, at = 0, dict.fromkeys(inputs, 0)
     watermarks: dict[str, int] = {}
     results: Results = []
     attempts = data.draw(st.integers(1, 3))
@@ -39,11 +44,11 @@ def results_however_cut(data: st.DataObject, events: Sequence[Any], build: Build
                 source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
             )  # fmt: skip
             for _ in range(data.draw(st.integers(1, 3))):
-                upto = data.draw(st.integers(at, len(events)))
-                engine.epoch({"s": events[at:upto]})
+                upto = {s: data.draw(st.integers(at[s], len(inputs[s]))) for s in inputs}
+                engine.epoch({s: inputs[s][at[s] : upto[s]] for s in inputs})
                 at = upto
             if attempt == attempts:
-                engine.epoch({"s": events[at:]})
+                engine.epoch({s: inputs[s][at[s] :] for s in inputs})
                 engine.epoch({}, ended=True)
             results = results or [[] for _ in sinks]
             for got, sink in zip(results, sinks, strict=True):

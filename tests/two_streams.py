@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
-from local_engine import LocalEngine, environment, source
-from turnback import CollectSink, DataStream, Duration, WatermarkStrategy
+from any_cut import results_however_cut
+from local_engine import source
+from turnback import (
+    CollectSink,
+    DataStream,
+    Duration,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
 from turnback.program.time import MIN_TIME
 
 Build = Callable[[DataStream, DataStream], Sequence[CollectSink]]
@@ -42,44 +47,16 @@ def run_cut(
     streams: tuple[Sequence[Any], Sequence[Any]],
     bounds: tuple[int, int],
 ) -> list[list[Any]]:
-    """Run a program in up to three attempts, each with a parallelism and a backend of its own."""
-    files: Any = ()
-    watermarks: dict[str, int] = {}
-    number, at = 0, [0, 0]
-    results: list[list[Any]] = []
-    attempts = data.draw(st.integers(1, 3))
-    with tempfile.TemporaryDirectory() as root:
-        for attempt in range(1, attempts + 1):
-            env = environment(data.draw(st.sampled_from([1, 2, 3, 8]))).set_max_parallelism(8)
-            one, two = (
-                stamped(source(env, uid, schema), bound).uid(f"time-{uid}")
-                for uid, schema, bound in zip("xy", schemas, bounds, strict=True)
-            )
-            sinks = build(one, two)
-            engine = LocalEngine(
-                env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
-                source_tasks=data.draw(st.integers(1, 3)), watermarks=watermarks,
-            )  # fmt: skip
-            for _ in range(data.draw(st.integers(1, 3))):
-                upto = [data.draw(st.integers(a, len(s))) for a, s in zip(at, streams, strict=True)]
-                engine.epoch(_parts(streams, at, upto))
-                at = upto
-            if attempt == attempts:
-                engine.epoch(_parts(streams, at, [len(stream) for stream in streams]))
-                engine.epoch({}, ended=True)
-            results = results or [[] for _ in sinks]
-            for known, sink in zip(results, sinks, strict=True):
-                known += sink.results
-            files, number = engine.chains.live(), engine.number
-            watermarks = engine.time.watermarks()
-    return results
+    """Run a program over two streams, see `results_however_cut`."""
 
+    def program(env: StreamExecutionEnvironment) -> Sequence[CollectSink]:
+        one, two = (
+            stamped(source(env, uid, schema), bound).uid(f"time-{uid}")
+            for uid, schema, bound in zip("xy", schemas, bounds, strict=True)
+        )
+        return build(one, two)
 
-def _parts(
-    streams: Sequence[Sequence[Any]], start: Sequence[int], end: Sequence[int]
-) -> dict[str, Sequence[Any]]:
-    return {uid: s[a:b] for uid, s, a, b in zip("xy", streams, start, end, strict=True)}
+    return results_however_cut(data, dict(zip("xy", streams, strict=True)), program)
 
 
 def by_key(results: Sequence[Any]) -> dict[Any, list[Any]]:

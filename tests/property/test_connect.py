@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hypothesis import given, settings
@@ -58,37 +58,43 @@ class Alarms(KeyedCoProcessFunction):
             timers.register_event_time_timer(timestamp + 1)
 
 
+class Model:
+    """Notes what each key has seen, and fires timers in a plain loop."""
+
+    def __init__(self, repeats: Callable[[int], bool] = lambda at: False) -> None:
+        self.results: list[Any] = []
+        self.timers: set[tuple[int, str]] = set()
+        self._seen: dict[str, str] = {}
+        self._repeats = repeats
+
+    def note(self, key: str, what: str, at: int, mark: int) -> None:
+        self._seen[key] = self._seen.get(key, "") + what
+        self.results.append((key, what, self._seen[key], at, mark))
+
+    def fire(self, upto: int) -> None:
+        while self.timers and min(self.timers)[0] <= upto:
+            at, key = min(self.timers)
+            self.timers.remove((at, key))
+            self.note(key, "t", at, at)
+            if self._repeats(at):
+                self.timers.add((at + 1, key))
+
+
 def expected(elements: list[tuple[int, int, Any]]) -> tuple[list[Any], list[Any]]:
-    results: list[Any] = []
-    late: list[Any] = []
-    seen: dict[str, str] = {}
+    model, late = Model(repeats=lambda at: at % 3 == 0), list[Any]()
     alarms: dict[str, int] = {}
-    timers: set[tuple[int, str]] = set()
-
-    def note(key: str, what: str, at: int, mark: int) -> None:
-        seen[key] = seen.get(key, "") + what
-        results.append((key, what, seen[key], at, mark))
-
-    def fire(upto: int) -> None:
-        while timers and min(timers)[0] <= upto:
-            at, key = min(timers)
-            timers.remove((at, key))
-            note(key, "t", at, at)
-            if at % 3 == 0:
-                timers.add((at + 1, key))
-
     for mark, number, (key, at, *delay) in elements:
-        fire(mark)
+        model.fire(mark)
         if number == 0:
             alarms[key] = at + delay[0]
-            timers.add((alarms[key], key))
+            model.timers.add((alarms[key], key))
         else:
             if at <= mark:
                 late.append((key, at))
-            timers.discard((alarms.get(key, -1), key))
-        note(key, str(number + 1), at, mark)
-    fire(MAX_TIME)
-    return results, late
+            model.timers.discard((alarms.get(key, -1), key))
+        model.note(key, str(number + 1), at, mark)
+    model.fire(MAX_TIME)
+    return model.results, late
 
 
 keys = st.sampled_from(["a", "b"])
@@ -158,26 +164,13 @@ def united(one: DataStream, two: DataStream) -> list[CollectSink]:
 
 
 def expected_united(elements: list[tuple[int, int, Any]]) -> list[Any]:
-    results: list[Any] = []
-    seen: dict[str, str] = {}
-    timers: set[tuple[int, str]] = set()
-
-    def note(key: str, what: str, at: int, mark: int) -> None:
-        seen[key] = seen.get(key, "") + what
-        results.append((key, what, seen[key], at, mark))
-
-    def fire(upto: int) -> None:
-        while timers and min(timers)[0] <= upto:
-            at, key = min(timers)
-            timers.remove((at, key))
-            note(key, "t", at, at)
-
+    model = Model()
     for mark, _, (key, at, of) in elements:
-        fire(mark)
-        timers.add((at + 5, key))
-        note(key, of, at, mark)
-    fire(MAX_TIME)
-    return results
+        model.fire(mark)
+        model.timers.add((at + 5, key))
+        model.note(key, of, at, mark)
+    model.fire(MAX_TIME)
+    return model.results
 
 
 @settings(max_examples=80, deadline=None)

@@ -94,7 +94,7 @@ def test_however_the_input_is_cut(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batch_runners, "MOST_BYTES", data.draw(st.sampled_from([1, 200, 1 << 20])))
         fired, by_element, *too_late = results_however_cut(
-            data, events, lambda env: program(env, kind, bound, lateness, late)
+            data, {"s": events}, lambda env: program(env, kind, bound, lateness, late)
         )
     want, want_late = expected(kind, events, bound, lateness)
     assert sorted(map(plain, fired)) == sorted(map(plain, by_element))

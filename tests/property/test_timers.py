@@ -124,7 +124,7 @@ def test_however_the_input_is_cut(
             stream = stream.flat_map(lambda row: [row], SCHEMA)
         return [collected(stream.key_by("k").process(Alarms(), OUTPUT).uid("op"), "out")]
 
-    (results,) = results_however_cut(data, events, build)
+    (results,) = results_however_cut(data, {"s": events}, build)
     assert by_key(results) == by_key(expected(events, bound))
 
 

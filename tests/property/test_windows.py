@@ -85,7 +85,7 @@ def test_however_the_input_is_cut(
         too_late = results.uid("op").get_side_output(LATE)
         return [collected(results, "out"), collected(too_late, "late")]
 
-    fired, late = results_however_cut(data, events, build)
+    fired, late = results_however_cut(data, {"s": events}, build)
     want, want_late = expected(kind, events, bound, lateness)
     assert sorted(fired) == sorted(want)
     assert sorted(late) == sorted(want_late)

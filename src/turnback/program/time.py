@@ -31,7 +31,7 @@ class TimeDomain(Enum):
 class Duration:
     """A length of time in whole milliseconds; PyFlink's name."""
 
-    milliseconds: int
+    millis: int
 
     @classmethod
     def of_days(cls, days: int) -> Duration:
@@ -54,7 +54,7 @@ class Duration:
         return cls(millis)
 
     def to_milliseconds(self) -> int:
-        return self.milliseconds
+        return self.millis
 
 
 class Time(Duration):
@@ -76,19 +76,23 @@ class Time(Duration):
     def seconds(cls, seconds: int) -> Time:
         return cls(seconds * 1_000)
 
+    @classmethod
+    def milliseconds(cls, milliseconds: int) -> Time:
+        return cls(milliseconds)
+
 
 def as_milliseconds(given: Any, what: str, *, least: int = 0) -> int:
     """The milliseconds of a `Duration`, a `Time` or a `timedelta`."""
     if isinstance(given, timedelta):
         given = Duration(given // timedelta(milliseconds=1))
-    if not isinstance(given, Duration) or isinstance(given.milliseconds, bool):
+    if not isinstance(given, Duration) or isinstance(given.millis, bool):
         raise PlanError(
             f"{what} must be a Duration, a Time or a timedelta, such as Duration.of_seconds(5), "
             f"got {given!r}"
         )
-    if not isinstance(given.milliseconds, int) or given.milliseconds < least:
-        raise PlanError(f"{what} must be {least} ms or more, got {given.milliseconds!r} ms")
-    return given.milliseconds
+    if not isinstance(given.millis, int) or given.millis < least:
+        raise PlanError(f"{what} must be {least} ms or more, got {given.millis!r} ms")
+    return given.millis
 
 
 class TimestampAssigner(ABC):

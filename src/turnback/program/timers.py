@@ -67,6 +67,7 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
         # even for a stream of the same strategy.
         if "" not in operator.strategies and (number > 0 or len(operator.strategies) > 1):
             element = operator.inputs[rank.input].type
-            waiting = RowTypeInfo(("time", "element"), (Types.LONG(), element))
+            parts = Types.LONG(), element, Types.LIST(Types.LONG())
+            waiting = RowTypeInfo(("time", "element", "place"), parts)
             states.append(WaitingStateDescriptor(ahead_name(number), ListTypeInfo(waiting)))
     return {state.name: state for state in states}

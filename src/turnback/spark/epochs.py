@@ -175,8 +175,9 @@ class Epochs:
         """Run one epoch and hand it to the coordinator; event time may end with it."""
         started = time.perf_counter()
         epoch = self._epoch + 1
-        files = input.file_order() if self._plan.strategies else {}
-        now = self.time.begin(files, ended=ended)
+        timed = bool(self._plan.strategies)
+        files = input.file_order() if timed else {}
+        now = self.time.begin(files, input.partitions() if timed else None, ended=ended)
         acks = self._acknowledged(input, epoch, now)
         self.prepared = acks.transactions()
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}

@@ -71,7 +71,7 @@ class Levels:
                 elements = Batch(source.read, batch.select(columns))
                 # Batches are in the order of their source.
                 number = np.full(len(elements), len(tasks), np.int64)
-                elements.stamps = Stamps(number, 0 * number, number)
+                elements.stamps = Stamps(number, 0 * number, number, 0 * number)
                 tasks[len(tasks)] = [layout.pack(channels[source.id], elements, None)]
         return tasks
 

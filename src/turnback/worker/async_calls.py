@@ -107,7 +107,7 @@ class AsyncWaitRunner(FunctionRunner):
             error, value = self._failed
             raise self.failed(error, value) from error
         rows: list[Any] = []
-        stamps: list[tuple[int, int, int]] = []
+        stamps: list[tuple[int, ...]] = []
         waiting: list[_Call] = []
         for call in self._calls:
             if not call.future.done() or (waiting and self._wait.ordered):

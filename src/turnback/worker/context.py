@@ -160,4 +160,5 @@ class SinkWriters:
             partition=name.partition,
             task_attempt_id=name.attempt,
             type=operator.input_type,
+            storage=order.storage,
         )

@@ -22,7 +22,7 @@ from turnback.types.columns import Batch
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer
 from turnback.worker.message import user_error
-from turnback.worker.ordering import Element, Ordered, OrderedRunner, TimedOutput
+from turnback.worker.ordering import Cause, Element, Ordered, OrderedRunner, TimedOutput
 from turnback.worker.runners import NoTimers
 from turnback.worker.time import TaskTime, Times
 
@@ -95,7 +95,7 @@ class FoldedWindowRunner(OrderedRunner):
 
     def process_rest(self) -> Batch | None:
         self._clock.watermark, self._after = self.watermarks()
-        out = TimedOutput(self.collect())
+        out = self.timed_output()
         self._load()
         batches = self.whole_batches()
         if batches is None:
@@ -116,7 +116,7 @@ class FoldedWindowRunner(OrderedRunner):
         watermark, due = clock.watermark, self._next_due()
         start, last = 1, 0  # of the pane at hand
         try:
-            for mark, time, key, row, _ in elements:
+            for mark, time, key, row, _, cause in elements:
                 if mark >= due:
                     self._advance(mark, out)
                     due, start, last = self._next_due(), 1, 0
@@ -127,7 +127,7 @@ class FoldedWindowRunner(OrderedRunner):
                 if not start <= time <= last:
                     pane = self._enter(time)
                     if pane is None:
-                        self._late(row, time, watermark, out)
+                        self._late(row, time, watermark, cause, out)
                         start, last = 1, 0
                         continue
                     due, start, last = self._next_due(), pane.start, pane.last
@@ -138,7 +138,7 @@ class FoldedWindowRunner(OrderedRunner):
                 value = first(row) if held is None else add(row, held)
                 pane.values[key] = value if type(value) is plain else to_cache(value)
                 if pane.late_from <= watermark:
-                    self._fire_again(pane, key, out)
+                    self._fire_again(pane, key, cause, out)
                     due = self._next_due()
         except UserFunctionError:
             raise
@@ -164,8 +164,10 @@ class FoldedWindowRunner(OrderedRunner):
             times, rows, keys = self._times(batch), batch.rows, self.key_readers[0](batch)
             lasts = panes.of_time(times)
             late = panes.last_window(lasts) + lateness <= np.maximum(marks, self._clock.watermark)
-            for i in np.flatnonzero(late).tolist():
-                self._late(rows[i], int(times[i]), int(marks[i]), out)
+            if late.any():
+                causes = list(self.causes(batch))
+                for i in np.flatnonzero(late).tolist():
+                    self._late(rows[i], int(times[i]), int(marks[i]), causes[i], out)
             order = np.argsort(lasts, kind="stable")
             order = order[~late[order]]
             ordered = lasts[order]
@@ -306,9 +308,9 @@ class FoldedWindowRunner(OrderedRunner):
                 totals[key] = merge(totals[key], value) if key in totals else value
         encoded = [location[1] for location in self.backend.locate_all(totals)]
         in_order = [key for _, key in sorted(zip(encoded, totals, strict=True))]
-        self._emit({key: totals[key] for key in in_order}, end, end - 1, out)
+        self._emit({key: totals[key] for key in in_order}, end, end - 1, None, out)
 
-    def _fire_again(self, pane: _Pane, key: Any, out: TimedOutput) -> None:
+    def _fire_again(self, pane: _Pane, key: Any, cause: Cause, out: TimedOutput) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
         panes, plan, watermark = self._function.panes, self._function.plan, self._clock.watermark
         final = min(pane.last_window, watermark)
@@ -327,23 +329,25 @@ class FoldedWindowRunner(OrderedRunner):
                     value = self._value(held)
                     merge = self._function.folding.merge
                     total = value if total is None else merge(total, value)
-            self._emit({key: total}, end, watermark, out)
+            self._emit({key: total}, end, watermark, cause, out)
 
-    def _emit(self, values: dict[Any, Any], end: int, mark: int, out: TimedOutput) -> None:
-        """Give out a window of some keys."""
+    def _emit(
+        self, values: dict[Any, Any], end: int, mark: int, cause: Cause | None, out: TimedOutput
+    ) -> None:
+        """Give out a window of some keys, because of an element or of its end."""
         function, op, backend = self._function, self.operator, self.backend
         window, result = function.panes.window(end), function.folding.result
         context = WindowContext(window, self._clock, function.states)
-        origin = out.origin(end, mark)
         try:
             for backend.key, value in values.items():
+                origin = out.origin(end, mark, cause or out.end_of_watermark(backend.key))
                 contents = [result(value)]
                 given = function.plan.apply(backend.declared_key(), context, contents)
                 out.collected.add(given, origin)
         except Exception as e:
             raise user_error(e, op.uid, op.name, key=backend.key, window=tuple(window)) from e
 
-    def _late(self, row: Any, time: int, mark: int, out: TimedOutput) -> None:
+    def _late(self, row: Any, time: int, mark: int, cause: Cause, out: TimedOutput) -> None:
         late = self._function.plan.late
         if late is not None:
-            out.add([(late, row)], time, mark)
+            out.add([(late, row)], time, mark, cause)

@@ -90,7 +90,9 @@ class _Epoch:
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
         self.time = instance.time
-        self.time.begin(order.time, name.partition, ordered=instance.program.reads_sources)
+        program, task = instance.program, name.partition
+        ordered = program.reads_sources
+        self.time.begin(order.time, order.epoch, program.level.index, task, ordered=ordered)
         self.sinks = SinkWriters(instance.program.level, order, name)
         self.order = order
         self.state = LocalState(instance.program, order, name, instance.backends_of(name.partition))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from xxhash import xxh3_64_intdigest
 
 from turnback.program.plan import Operator
 from turnback.program.time import MIN_TIME
@@ -19,13 +21,18 @@ from turnback.types.columns import Batch
 from turnback.worker.elements import ElementFunction
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedRunner, times_of
-from turnback.worker.time import Stamps, TaskTime, Times
+from turnback.worker.time import NOWHERE, Place, Stamps, TaskTime, Times
 
 _CHUNK = 8192
 
 
-Element = tuple[int, int | None, Any, Any, Any]
-"""The watermark at an element, its time, its key, itself, and the function it is for.
+Cause = tuple[int, int]
+"""The segment and the row of what is made from an element."""
+_UNKNOWN: Cause = (NOWHERE, 0)
+
+Element = tuple[int, int | None, Any, Any, Any, Cause]
+"""The watermark at an element, its time, its key, itself, the function it is for, and where
+what is made from it belongs.
 
 Plain tuples, because there is one for every element.
 """
@@ -126,7 +133,24 @@ class OrderedRunner(KeyedRunner):
         read_keys, function = self.key_readers[input], self._functions[input]
         for batch, marks in ordered:
             columns = marks.tolist(), times_of(batch), read_keys(batch), batch.rows
-            yield from zip(*columns, [function] * len(batch), strict=True)
+            causes = self.causes(batch, input)
+            yield from zip(*columns, repeat(function, len(batch)), causes, strict=True)
+
+    def causes(self, batch: Batch, input: int = 0) -> Iterable[Cause]:
+        """Where what is made from the elements of a batch belongs."""
+        stamps = batch.stamps
+        if stamps is None:
+            return repeat(_UNKNOWN, len(batch))
+        given = {id: self._given(id, input) for id in np.unique(stamps.segment).tolist()}
+        segments = map(given.__getitem__, stamps.segment.tolist())
+        return zip(segments, stamps.row.tolist(), strict=True)
+
+    def _given(self, segment: int, input: int) -> int:
+        """The segment of what is made from elements of a segment."""
+        known = self.time.segment(segment)
+        if known is None:
+            return NOWHERE
+        return self.time.given((*self._prefix(input), *known.place), self.operator.id)
 
     def _as_they_come(self, inputs: list[list[Batch]]) -> Iterator[Element]:
         for number, batches in enumerate(inputs):
@@ -154,8 +178,8 @@ class OrderedRunner(KeyedRunner):
         """New elements of an input in the order of the watermarks at them."""
         marks = [self.time.marks(batch.stamps) for batch in batches]
         if batches:
-            places = np.concatenate([self.time.places(batch.stamps) for batch in batches])
-            order = np.lexsort((places, np.concatenate(marks)))
+            stamps = Stamps.join([batch.stamps for batch in batches])
+            order = self.time.order(stamps, np.concatenate(marks))
             if (np.diff(order) < 0).any():
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
@@ -177,44 +201,87 @@ class OrderedRunner(KeyedRunner):
             ahead.open(limit)
             while (due := ahead.take(limit)) is not None:
                 mark, key, waiting = due
-                yield from ((mark, time, key, row, function) for time, row in waiting)
+                for time, row, place in waiting:
+                    yield mark, time, key, row, function, self._waited_at(place)
 
     def _ready(self, elements: Iterable[Element], rank: int, limit: int) -> Iterator[Element]:
         """Those of some elements whose time has come; keeps the others."""
         ahead = self._ahead[rank]
         for element in elements:
-            mark, time, self.backend.key, row, _ = element
+            mark, time, self.backend.key, row, _, cause = element
             if ahead is None or mark <= limit:
                 yield element
             else:
-                ahead.put(mark, [*(ahead.get(mark) or []), (time, row)])
+                waiting = ahead.get(mark) or []
+                ahead.put(mark, [*waiting, (time, row, self._place(cause))])
+
+    def _place(self, cause: Cause) -> list[int] | None:
+        segment = self.time.segment(cause[0])
+        return None if segment is None else [*segment.place, cause[1]]
+
+    def _waited_at(self, place: list[int] | None) -> Cause:
+        """Where an element is that has waited."""
+        if not place:
+            return _UNKNOWN
+        return self.time.given(tuple(place[:-1]), self.operator.id), place[-1]
+
+    def _prefix(self, input: int) -> Place:
+        """Elements of the first input come before those of the second."""
+        return (input,) if len(self.operator.inputs) > 1 else ()
+
+    def timed_output(self) -> TimedOutput:
+        """For what the operator gives in this epoch."""
+        operator = self.operator
+        place = self.time.last_place(operator.strategies)
+        place = (*self._prefix(len(operator.inputs) - 1), *place)
+        last = self.time.given(place, operator.id)
+        return TimedOutput(self.collect(), self.backend, last)
 
 
 class TimedOutput:
-    """What a function gives, with the time and the watermark of what it was made from."""
+    """What a function gives, with the time, watermark and place of what it was made from.
 
-    def __init__(self, collected: Collected) -> None:
+    Args:
+        last: The segment of what is made from no element, but comes at the end of a watermark.
+    """
+
+    def __init__(self, collected: Collected, backend: KeyedStateBackend, last: int) -> None:
         self.collected = collected
+        self._backend = backend
+        self._last = last
         self._times: list[int] = []
         self._marks: list[int] = []
+        self._causes: list[Cause] = []
 
-    def add(self, elements: Iterable[Any] | None, time: int | None, mark: int) -> None:
+    def add(self, elements: Iterable[Any] | None, time: int | None, mark: int, at: Cause) -> None:
         if elements is None:
             return
         if type(elements) is Emissions:
             for own_time, some in elements:
-                self.add(some, own_time, mark)
+                self.add(some, own_time, mark, at)
             return
-        self.collected.add(elements, self.origin(time, mark))
+        self.collected.add(elements, self.origin(time, mark, at))
 
-    def origin(self, time: int | None, mark: int) -> int:
-        """A number for elements of this time, which come at this watermark."""
+    def origin(self, time: int | None, mark: int, at: Cause) -> int:
+        """A number for elements of this time and place, which come at this watermark."""
         self._times.append(MIN_TIME if time is None else time)
         self._marks.append(mark)
+        self._causes.append(at)
         return len(self._times) - 1
 
+    def end_of_watermark(self, key: Any) -> Cause:
+        """Where what a key gives at the end of a watermark belongs: after elements, by key."""
+        return self._last, key_orders(self._backend, [key])[0]
+
     def stamps(self) -> Stamps:
-        return Stamps.of(np.array(self._times, np.int64), np.array(self._marks, np.int64))
+        segments, rows = np.array(self._causes, np.int64).reshape(-1, 2).T
+        times, marks = np.array(self._times, np.int64), np.array(self._marks, np.int64)
+        return Stamps(times, marks, segments, rows)
+
+
+def key_orders(backend: KeyedStateBackend, keys: Iterable[Any]) -> list[int]:
+    """Some order of keys, the same in all tasks, as a number for each."""
+    return [xxh3_64_intdigest(location[1]) >> 1 for location in backend.locate_all(keys)]
 
 
 def _reordered(

@@ -21,7 +21,7 @@ from turnback.types.typeinfo import TypeInfo
 from turnback.worker.time import Stamps
 
 TO, CHANNEL, CONTROL = "_to", "_channel", "_ctl"
-STAMPS = ("_time", "_mark", "_segment")
+STAMPS = ("_time", "_mark", "_segment", "_row")
 Parts = list[tuple[Channel, Batch]]
 
 
@@ -30,7 +30,7 @@ class RowLayout:
     """The columns of the rows that go from one level to the next.
 
     `_to` is the partition a row is sent to (null where Spark computes it from the key columns),
-    `_channel` the channel it belongs to, `_ctl` a barrier; if the job has event time, the three
+    `_channel` the channel it belongs to, `_ctl` a barrier; if the job has event time, the
     columns of `Stamps`; then the typed columns of every channel, null in the rows of the others.
 
     In what comes from the sources, `_segment` is the file and `_mark` the block of it, if known.
@@ -93,7 +93,9 @@ class RowLayout:
         ]
         if self.timed:
             known = elements.stamps
-            arrays += [pa.nulls(n, pa.int64())] * 3 if known is None else map(pa.array, known)
+            arrays += (
+                [pa.nulls(n, pa.int64())] * len(STAMPS) if known is None else map(pa.array, known)
+            )
         span = self.spans[channel_id]
         for i, (_, type) in enumerate(self.fields):
             mine = span.start <= i < span.stop
@@ -144,7 +146,7 @@ class RowLayout:
         names = [name for name, _ in columns]
         elements = Batch(channel.type, pa.RecordBatch.from_arrays(arrays, names=names))
         if self.timed and batch.column(3).null_count < batch.num_rows:
-            elements.stamps = Stamps(*(batch.column(3 + i).to_numpy() for i in range(3)))
+            elements.stamps = Stamps(*(batch.column(3 + i).to_numpy() for i in range(len(STAMPS))))
         return elements
 
 

@@ -3,14 +3,23 @@
 Elements of a source have an order: files in the order in which they are read, rows in the order of
 their file. A watermark strategy looks at them in this order, so what it says at an element depends
 on the elements before it, and not on where epochs end. A task that reads a part of the source, a
-segment, knows the order inside of it only. It notes with every element the greatest timestamp
-before it in its segment, and in its barriers the greatest timestamp of the segment. Who has got
-all barriers of an epoch knows the watermark at each of its elements.
+segment, knows the order inside of it only. It notes with every element its row and the greatest
+timestamp before it in its segment, and in its barriers the greatest timestamp of the segment and
+its place. Who has got all barriers of an epoch knows the watermark at each of its elements, and
+their order.
+
+What operators give out has segments too: the place is that of the elements it was made from, so
+that it has their order, wherever it was made.
+
+A source may also have partitions without an order among them, as Kafka has. Each has a greatest
+timestamp of its own, and the slowest counts: at an element, what came before it in its partition,
+and what had come in all others before the epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -19,10 +28,22 @@ import numpy as np
 from turnback.program.time import MAX_TIME, MIN_TIME
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
-SegmentOrder = tuple[int, int]
+Part = tuple[int, int]
+"""A file by its place in the source, and a block of it; or a partition, and `PARTITION`."""
+Place = tuple[int, ...]
+"""Where a segment is among others, to be compared.
 
-ABSOLUTE = -1
-"""In place of a segment: the mark is the watermark itself."""
+For a part of a source: the number of its strategy, the epoch, the file and the block.
+"""
+
+NOWHERE = -1
+"""In place of a segment: nobody knows where the element belongs; it comes before all others."""
+LAST = 2**62
+"""In a place: after whatever has come."""
+PARTITION = -1
+"""In place of a block: what is called a file is a partition."""
+Partitions = dict[str, dict[int, int]]
+"""The greatest timestamp of every partition, by uid of the strategy."""
 
 
 class Stamps(NamedTuple):
@@ -30,14 +51,16 @@ class Stamps(NamedTuple):
 
     Attributes:
         time: Event time in milliseconds; `MIN_TIME` for none.
-        mark: The greatest timestamp that came before the element in its segment; without a segment
-            the watermark at the element.
-        segment: The part of the source it comes from, or `ABSOLUTE`.
+        mark: The greatest timestamp that came before the element in its segment, if that is a part
+            of a source; else the watermark at the element.
+        segment: The part of the source it comes from; below zero for what operators give out.
+        row: Where it is in its segment. What was made from one element has one row.
     """
 
     time: Times
     mark: Times
     segment: Times
+    row: Times
 
     def take(self, which: Any) -> Stamps:
         """Those of some elements, given by their positions or by a truth value for each."""
@@ -53,24 +76,31 @@ class Stamps(NamedTuple):
 
     @staticmethod
     def of(times: Times, marks: Times) -> Stamps:
-        """Stamps that hold the watermarks themselves."""
-        return Stamps(times, marks, np.full(len(times), ABSOLUTE, np.int64))
+        """Stamps of elements whose place is not known, with the watermarks themselves."""
+        nowhere = np.full(len(times), NOWHERE, np.int64)
+        return Stamps(times, marks, nowhere, np.zeros_like(nowhere))
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a source in one epoch, as a strategy has seen it.
+    """A part of a source in one epoch, as a strategy has seen it; or of what an operator gives out.
 
     Attributes:
-        id: Its number among all of the epoch.
-        strategy: Uid of the operator that gives timestamps and watermarks.
-        order: Where it is in the source. Parts of which no one knows are all in one place.
-        greatest: The greatest timestamp in it.
+        id: Its number among all of the epoch; below zero for what operators give out.
+        strategy: Uid of the operator that gives timestamps and watermarks; of what operators
+            give out, nothing.
+        place: Where it is. Parts of a source of which no one knows are all in one place.
+        greatest: The greatest timestamp in it, if it is a part of a source.
+        partition: The partition of the source it belongs to, if there are any.
+        giver: The operator that gives it out. Of what was made from one element by several, it
+            tells what comes first.
     """
 
     id: int
     strategy: str
-    order: SegmentOrder
-    greatest: int
+    place: Place
+    greatest: int = MIN_TIME
+    partition: int | None = None
+    giver: int = -1
 
 
 class EpochTime(msgspec.Struct, frozen=True):
@@ -82,6 +112,8 @@ class EpochTime(msgspec.Struct, frozen=True):
         idle: Strategies that watermarks do not wait for.
         ended: Whether nothing comes any more, so that watermarks go to the end of time.
         files: The place of every file in its source, by what tasks know files by.
+        partitions: The greatest timestamp of every partition so far, by uid of the strategy.
+        partitioned: Of each source that has partitions, those that watermarks wait for.
     """
 
     now_ms: int = 0
@@ -89,6 +121,8 @@ class EpochTime(msgspec.Struct, frozen=True):
     idle: tuple[str, ...] = ()
     ended: bool = False
     files: dict[int, int] = {}
+    partitions: Partitions = {}
+    partitioned: tuple[tuple[int, ...], ...] = ()
 
 
 def watermark_of(greatest: int, bound_ms: int | None) -> int:
@@ -98,12 +132,50 @@ def watermark_of(greatest: int, bound_ms: int | None) -> int:
     return max(greatest - bound_ms - 1, MIN_TIME)
 
 
-def advance(greatest: Mapping[str, int], segments: Iterable[Segment]) -> dict[str, int]:
-    """The greatest timestamps after an epoch."""
-    after = dict(greatest)
+def advance(time: EpochTime, segments: Iterable[Segment]) -> tuple[dict[str, int], Partitions]:
+    """The greatest timestamps after an epoch: by strategy, and of their partitions."""
+    after = dict(time.greatest)
+    partitions = {uid: dict(known) for uid, known in time.partitions.items()}
     for segment in segments:
-        after[segment.strategy] = max(after.get(segment.strategy, MIN_TIME), segment.greatest)
-    return after
+        uid, number = segment.strategy, segment.partition
+        if not uid:
+            continue
+        if number is None:
+            after[uid] = max(after.get(uid, MIN_TIME), segment.greatest)
+            continue
+        known = partitions.setdefault(uid, {})
+        if number not in known:
+            # With one partition of a source come all others: nothing has been heard of them yet.
+            source = next((each for each in time.partitioned if number in each), (number,))
+            floor = time.greatest.get(uid, MIN_TIME)
+            known |= {each: floor for each in source if each not in known}
+        known[number] = max(known[number], segment.greatest)
+    for uid, known in partitions.items():
+        after[uid] = max(after.get(uid, MIN_TIME), min(known.values()))
+    return after, partitions
+
+
+class _Base(NamedTuple):
+    """What the watermark at the elements of a segment depends on, outside of it.
+
+    Attributes:
+        base: The greatest timestamp before the segment.
+        ceiling: What came in the segment counts up to this: other partitions are not further.
+        bound: How late elements may be.
+    """
+
+    base: int
+    ceiling: int
+    bound: int | None
+
+
+@dataclass
+class _OwnPart:
+    """A part of a source that this task reads: its number, and what it has been so far."""
+
+    number: int
+    greatest: int = MIN_TIME
+    rows: int = 0
 
 
 class TaskTime:
@@ -115,45 +187,71 @@ class TaskTime:
 
     def __init__(self, bounds: Mapping[str, int | None]) -> None:
         self._bounds = bounds
-        self.begin(EpochTime(), 0, ordered=False)
+        self._numbers = {uid: number for number, uid in enumerate(sorted(bounds))}
+        self.begin(EpochTime(), 0, 0, 0, ordered=False)
 
-    def begin(self, time: EpochTime, task: int, *, ordered: bool) -> None:
-        """Start an epoch; `ordered` tells whether elements come as the source has them."""
+    def begin(self, time: EpochTime, number: int, level: int, task: int, *, ordered: bool) -> None:
+        """Start an epoch in a task of a level; `ordered`: elements come as the source has them."""
         self.epoch = time
         self.task = task
+        self._number = number
+        self._first_id = (level << 24 | task) << 24
         self._ordered = ordered
-        self._at: SegmentOrder = (0, 0)
-        self._own: dict[tuple[str, SegmentOrder], list[int]] = {}
+        self._at: Part = (0, 0)
+        self._own: dict[tuple[str, Part], _OwnPart] = {}
+        self._given: dict[tuple[Place, int], int] = {}
+        self._given_segments: dict[int, Segment] = {}
         self._segments: dict[int, Segment] = {}
         self._after: dict[str, int] = dict(time.greatest)
-        self._bases: dict[int, tuple[int, int | None]] = {}
+        self._partitions: Partitions = {}
+        self._bases: dict[int, _Base] = {}
 
     def enter(self, file: int, block: int) -> None:
         """Go to the part of the source from which the next elements come."""
-        place = self.epoch.files.get(file)
+        place = file if block == PARTITION else self.epoch.files.get(file)
         self._at = (0, 0) if place is None else (place, block)
 
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
-        own = self._own.setdefault((strategy, self._at), [len(self._own), MIN_TIME])
-        before = np.maximum.accumulate(np.concatenate([[own[1]], times]))
-        own[1] = int(before[-1])
+        own = self._own.setdefault((strategy, self._at), _OwnPart(len(self._own)))
+        before = np.maximum.accumulate(np.concatenate([[own.greatest], times]))
+        own.greatest = int(before[-1])
+        first, own.rows = own.rows, own.rows + len(times)
         if not self._ordered:
             watermark = self.watermark_before((strategy,))
             return Stamps.of(times, np.full(len(times), watermark, np.int64))
-        return Stamps(times, before[:-1], np.full(len(times), self._id(own[0]), np.int64))
+        segments = np.full(len(times), self._id(own.number), np.int64)
+        return Stamps(times, before[:-1], segments, np.arange(first, own.rows))
+
+    def given(self, place: Place, giver: int) -> int:
+        """The segment of what an operator gives out here that belongs to a place."""
+        id = self._given.setdefault((place, giver), -2 - self._id(len(self._given)))
+        if id not in self._given_segments:
+            self._given_segments[id] = Segment(id, "", place, giver=giver)
+        return id
+
+    def segment(self, id: int) -> Segment | None:
+        """A segment of what has come here or is given out; None if it is not known."""
+        return self._segments.get(id) or self._given_segments.get(id)
 
     def own_segments(self) -> tuple[Segment, ...]:
-        """The parts of the sources that this task has read."""
-        return tuple(
-            Segment(self._id(number), strategy, order, greatest)
-            for (strategy, order), (number, greatest) in self._own.items()
-        )
+        """The parts of the sources that this task has read, and those of what it gives out."""
+        read = [
+            Segment(
+                self._id(own.number),
+                strategy,
+                (self._numbers[strategy], self._number, *part),
+                own.greatest,
+                part[0] if part[1] == PARTITION else None,
+            )
+            for (strategy, part), own in self._own.items()
+        ]
+        return (*read, *self._given_segments.values())
 
     def learn(self, segments: Iterable[Segment]) -> None:
         """Learn of all parts of the sources in this epoch."""
         self._segments.update({segment.id: segment for segment in segments})
-        self._after = advance(self.epoch.greatest, self._segments.values())
+        self._after, self._partitions = advance(self.epoch, self._segments.values())
         self._bases.clear()
 
     def segments(self) -> tuple[Segment, ...]:
@@ -185,10 +283,10 @@ class TaskTime:
         """The watermark at each element, from its own strategy alone."""
         marks = stamps.mark.copy()
         for id in np.unique(stamps.segment).tolist():
-            if id != ABSOLUTE:
-                base, bound = self._bases.get(id) or self._base(id)
+            if id >= 0:
+                base, ceiling, bound = self._bases.get(id) or self._base(id)
                 mine = stamps.segment == id
-                greatest = np.maximum(stamps.mark[mine], base)
+                greatest = np.maximum(np.minimum(stamps.mark[mine], ceiling), base)
                 if bound is None:
                     marks[mine] = MIN_TIME
                     continue
@@ -201,38 +299,63 @@ class TaskTime:
         bound = self._bounds.get(strategy)
         known = stamps.mark != MIN_TIME
         if bound is None:
-            known &= stamps.segment == ABSOLUTE
-        less = np.where(stamps.segment == ABSOLUTE, 0, (bound or 0) + 1)
+            known &= stamps.segment < 0
+        less = np.where(stamps.segment < 0, 0, (bound or 0) + 1)
         marks: Times = np.where(known, stamps.mark - np.where(known, less, 0), MIN_TIME)
         return marks
 
     def own_marks(self, watermarks: Times, segments: Times, strategy: str) -> Times:
         """The marks of elements that have these watermarks, the other way round."""
         bound = self._bounds.get(strategy) or 0
-        known = (watermarks != MIN_TIME) & (segments != ABSOLUTE)
+        known = (watermarks != MIN_TIME) & (segments >= 0)
         marks: Times = watermarks + np.where(known, bound + 1, 0)
         return marks
 
     def places(self, stamps: Stamps) -> Times:
-        """Where the segment of each element is in its source, to be compared with others."""
-        orders = sorted({segment.order for segment in self._segments.values()})
-        place = {id: orders.index(segment.order) for id, segment in self._segments.items()}
-        ids, which = np.unique(stamps.segment, return_inverse=True)
-        places: Times = np.array([place.get(id, -1) for id in ids.tolist()], np.int64)[which]
-        return places
+        """Where the segment of each element is among all, to be compared with others."""
+        return self._compared(stamps, [segment.place for segment in self._segments_of(stamps)])
 
-    def _base(self, id: int) -> tuple[int, int | None]:
-        """The greatest timestamp before a segment, and the bound of its strategy."""
+    def order(self, stamps: Stamps, marks: Times) -> Any:
+        """The positions of elements in the order in which they are to be processed."""
+        segments = self._segments_of(stamps)
+        givers = self._compared(stamps, [segment.giver for segment in segments])
+        return np.lexsort((givers, stamps.row, self.places(stamps), marks))
+
+    def _segments_of(self, stamps: Stamps) -> list[Segment]:
+        ids = np.unique(stamps.segment).tolist()
+        return [self.segment(id) or Segment(id, "", ()) for id in ids]
+
+    def _compared(self, stamps: Stamps, of_segments: list[Any]) -> Times:
+        """A number for each element, which compares as what its segment has does."""
+        in_order = sorted(set(of_segments))
+        numbers = np.array([in_order.index(each) for each in of_segments], np.int64)
+        _, which = np.unique(stamps.segment, return_inverse=True)
+        return numbers[which]
+
+    def last_place(self, strategies: Iterable[str]) -> Place:
+        """After all elements of some strategies, at whatever watermark it is."""
+        return max((self._numbers.get(uid, 0) for uid in strategies), default=0), LAST
+
+    def _base(self, id: int) -> _Base:
+        """What is known of the time at a segment without looking into it."""
         segment = self._segments[id]
-        earlier = (
+        earlier = [
             other.greatest
             for other in self._segments.values()
-            if other.strategy == segment.strategy and other.order < segment.order
-        )
+            if other.strategy == segment.strategy and other.place < segment.place
+        ]
         known = self.epoch.greatest.get(segment.strategy, MIN_TIME)
-        base = (max(earlier, default=MIN_TIME), known)
-        self._bases[id] = max(base), self._bounds[segment.strategy]
+        base = max(known, *earlier) if segment.partition is None and earlier else known
+        ceiling = MAX_TIME if segment.partition is None else self._slowest_other(segment)
+        self._bases[id] = _Base(base, ceiling, self._bounds[segment.strategy])
         return self._bases[id]
+
+    def _slowest_other(self, segment: Segment) -> int:
+        """The least of the greatest timestamps of all other partitions, before the epoch."""
+        before = self.epoch.partitions.get(segment.strategy, {})
+        floor = self.epoch.greatest.get(segment.strategy, MIN_TIME)
+        others = self._partitions[segment.strategy].keys() - {segment.partition}
+        return min((before.get(other, floor) for other in others), default=MAX_TIME)
 
     def _combined(self, strategies: Sequence[str], greatest: Mapping[str, int]) -> int:
         idle = self.epoch.idle
@@ -243,4 +366,4 @@ class TaskTime:
         )
 
     def _id(self, number: int) -> int:
-        return self.task << 24 | number
+        return self._first_id | number

@@ -17,9 +17,9 @@ from turnback.state.waiting import WaitingState
 from turnback.types.columns import Batch, stream_columns
 from turnback.worker.elements import element_functions
 from turnback.worker.message import user_error
-from turnback.worker.ordering import OrderedRunner, TimedOutput
+from turnback.worker.ordering import Cause, OrderedRunner, TimedOutput
 from turnback.worker.runners import KeyedContext, Runner
-from turnback.worker.time import TaskTime, Times
+from turnback.worker.time import NOWHERE, TaskTime, Times
 
 
 class TimestampsRunner(Runner):
@@ -148,11 +148,15 @@ class TimerRunner(OrderedRunner):
         self._event: WaitingState = self.states[EVENT_TIMERS]
         self._processing: WaitingState = self.states[PROCESSING_TIMERS]
         self.context = TimerContext(backend, time, self._event, self._processing)
+        self._element_watermark = self._mark = MIN_TIME
+        """The watermark at the last element, and at what was given last."""
+        self._cause: Cause = (NOWHERE, 0)
 
     def process_rest(self) -> Batch | None:
         context = self.context
         context.watermark, after = self.watermarks()
-        out = TimedOutput(self.collect())
+        self._element_watermark = self._mark = context.watermark
+        out, self._cause = self.timed_output(), (NOWHERE, 0)
         now = self.time.epoch.now_ms
         self._processing.open(now)
         self._event.open(after)
@@ -160,13 +164,14 @@ class TimerRunner(OrderedRunner):
         elements = self.in_order(after)
         row, due = None, self._event.due
         try:
-            for mark, moment, key, row, function in elements:
+            for mark, moment, key, row, function, cause in elements:
                 if due and due[0][0] <= mark:
                     self._fire_event(mark, out)
                 if mark > context.watermark:
                     context.watermark = mark
-                self.backend.key, context.time = key, moment
-                out.add(function(row, context), moment, context.watermark)
+                self._element_watermark = self._mark = context.watermark
+                self.backend.key, context.time, self._cause = key, moment, cause
+                out.add(function(row, context), moment, context.watermark, cause)
         except Exception as e:
             raise self.failed(e, row) from e
         self._fire_event(after, out)
@@ -179,20 +184,33 @@ class TimerRunner(OrderedRunner):
 
     def _fire_event(self, upto: int, out: TimedOutput) -> None:
         while (due := self._event.take(upto)) is not None:
-            self.context.watermark = max(self.context.watermark, due[0])
-            self._fire(TimeDomain.EVENT_TIME, due[0], out, due[0], due[0] - 1)
+            time, key, _ = due
+            self.context.watermark = max(self.context.watermark, time)
+            # What it gives comes right before the watermark at which it is due. If it was due
+            # when it was set, it comes after what set it: the last element, or another timer.
+            if time > self._element_watermark or self._mark > self._element_watermark:
+                self._mark = max(self._mark, time - 1)
+                self._cause = out.end_of_watermark(key)
+            self._fire(TimeDomain.EVENT_TIME, time, out, time, self._mark, self._cause)
 
     def _fire_processing(self, now: int, out: TimedOutput) -> None:
         while (due := self._processing.take(now)) is not None:
-            self._fire(TimeDomain.PROCESSING_TIME, due[0], out, None, self.context.watermark)
+            mark = self.context.watermark
+            self._fire(TimeDomain.PROCESSING_TIME, due[0], out, None, mark, (NOWHERE, 0))
 
     def _fire(
-        self, domain: TimeDomain, time: int, out: TimedOutput, stamp: int | None, mark: int
+        self,
+        domain: TimeDomain,
+        time: int,
+        out: TimedOutput,
+        stamp: int | None,
+        mark: int,
+        cause: Cause,
     ) -> None:
         op, context = self.operator, self.context
         context.during(domain, time)
         try:
-            out.add(op.function.on_timer(time, context), stamp, mark)
+            out.add(op.function.on_timer(time, context), stamp, mark, cause)
         except Exception as e:
             name, key = f"{op.name}, on_timer", self.backend.key
             raise user_error(e, op.uid, name, key=key, timer=time) from e

@@ -20,7 +20,8 @@ from turnback.types.columns import Batch, from_column, to_column
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.batch_runners import GatheringRunner, PortionRunner
 from turnback.worker.keys import DistinctKeys, Index, distinct_columns
-from turnback.worker.time import Stamps, TaskTime
+from turnback.worker.ordering import key_orders
+from turnback.worker.time import LAST, Stamps, TaskTime
 
 
 class WindowCombineRunner(PortionRunner):
@@ -42,12 +43,12 @@ class WindowCombineRunner(PortionRunner):
             )
         panes = function.panes.of_time(stamps.time)
         over = function.over(panes, self._time.own_watermarks(stamps, self._strategy))
-        data, index, segments = batch.arrow, keys.index, stamps.segment
+        data, index, segments, rows = batch.arrow, keys.index, stamps.segment, stamps.row
         in_time = over < function.panes.last_window(panes)
         if not in_time.all():
             data = data.filter(pa.array(in_time))
-            index, panes, over, segments = (
-                each[in_time] for each in (index, panes, over, segments)
+            index, panes, over, segments, rows = (
+                each[in_time] for each in (index, panes, over, segments, rows)
             )
             if not len(index):
                 return None
@@ -56,7 +57,9 @@ class WindowCombineRunner(PortionRunner):
         out = self.call(len(batch), function.combine_panes, data, owners, panes, groups)
         if out is not None:
             marks = self._time.own_marks(over, segments, self._strategy)
-            out.stamps = Stamps(panes, marks, segments)
+            first = np.full(len(panes), LAST, np.int64)
+            np.minimum.at(first, groups, rows)
+            out.stamps = Stamps(panes, marks, segments, first)
         return out
 
 
@@ -142,6 +145,7 @@ class WindowAggregationRunner(GatheringRunner):
         super().__init__(operator, operator.key)
         self._function: WindowAggregation = operator.function
         self._state: WaitingState = backend.register(self._function.state())
+        self._backend = backend
         self._time = time
         types, columns = operator.key.types, operator.key.columns
         self._key_type = types[0] if len(types) == 1 else RowTypeInfo(columns, types)
@@ -175,7 +179,11 @@ class WindowAggregationRunner(GatheringRunner):
         over = np.maximum(self._time.marks(batch.stamps), before)
         rows = _Rows(keys.index, pane, over, data.columns[data.num_columns - count :])
         in_time = over < panes.last_window(pane)
-        return rows if in_time.all() else rows.take(np.flatnonzero(in_time))
+        # Lists, and what comes first or last, have the order of the source.
+        order = self._time.order(batch.stamps, np.zeros_like(over))
+        if in_time.all() and (order[:-1] < order[1:]).all():
+            return rows
+        return rows.take(order[in_time[order]])
 
     def _read_until(self, after: int, before: int, keys: _Keys) -> _Rows:
         """All panes in the store up to a watermark."""
@@ -232,7 +240,11 @@ class WindowAggregationRunner(GatheringRunner):
 
         out = self.call(len(which), results, rows.take(which).accumulators)
         if out is not None:
-            out.stamps = Stamps.of(ends, ends - 1)
+            place = self._time.last_place(self.operator.strategies)
+            last = self._time.given(place, self.operator.id)
+            orders = np.array(key_orders(self._backend, keys.keys), np.int64)
+            segments = np.full(len(ends), last, np.int64)
+            out.stamps = Stamps(ends, ends - 1, segments, orders[owners])
         return out
 
     def _store(self, keys: _Keys, rows: _Rows, known: int, after: int) -> None:
