@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: none of them should compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test check compat soak bench docs env clean
+.PHONY: demo demo-kafka services test check compat soak bench docs env clean
 
 env: $(STAMP)
 
@@ -22,6 +22,17 @@ $(STAMP): requirements.lock pyproject.toml
 demo: env
 	@$(BIN)/python examples/demo.py
 
+# Kafka to Kafka and a Delta table, with kills in between
+demo-kafka: env
+	@PYTHONPATH=tests $(BIN)/python examples/demo_kafka.py
+
+# Servers to develop against, until Ctrl-C: make services ONLY="kafka postgres"
+ONLY ?=
+
+services: env
+	@sh tests/services/install.sh
+	@PYTHONPATH=tests $(BIN)/python -m services $(ONLY)
+
 check: env
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,7 +44,7 @@ test: check
 	@sh tests/services/install.sh
 	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis' tests/unit
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=30 \
-		tests/engine tests/property tests/integration tests/crash tests/docs tests/browser tests/stories tests/soak
+		tests/engine tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
 
 # Jobs with savepoints and restores on the oldest and the newest Spark; docs/compatibility.md
 compat:
@@ -52,6 +63,8 @@ bench: env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.windows
+	$(BIN)/python -m benchmarks.tables
+	$(BIN)/python -m benchmarks.databases
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.savepoints
 	$(BIN)/python -m benchmarks.recovery

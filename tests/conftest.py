@@ -1,4 +1,4 @@
-"""What holds for all tests: where their files are, Ctrl-C, Java's options, and one browser."""
+"""What holds for all tests: files, Ctrl-C, Java's options, one browser and one Kafka broker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+    from services.kafka import KafkaBroker
 
 # Tests write thousands of files, each synced to disk. No test switches the machine off, so memory
 # will do where there is enough of it.
@@ -82,3 +84,12 @@ def chromium() -> Iterator[Browser]:
 
     with chromium_browser() as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that all tests share; each has topics of its own."""
+    from services.kafka import kafka_broker
+
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker

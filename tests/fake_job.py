@@ -115,6 +115,7 @@ class FakeJob:
         process: ProcessId | None = None,
     ) -> None:
         self.root, self.name, self.groups = str(root), name, groups
+        self.options: dict[str, str] = {}
         self.clock = clock or ManualClock(START)
         self.directory = JobDirectory.locate(self.root, name, clock=self.clock)
         self.storage = self.directory.storage

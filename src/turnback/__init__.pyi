@@ -5,6 +5,7 @@ from .api.client import JobClient
 from .api.collected import CloseableIterator
 from .api.connected import ConnectedStreams
 from .api.environment import StreamExecutionEnvironment
+from .api.kafka_source import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
 from .api.named import DataStreamSink
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
@@ -113,9 +114,26 @@ from .program.windows import (
     TumblingProcessingTimeWindows,
     WindowAssigner,
 )
+from .sinks.delta import DeltaSink
 from .sinks.files import FileSink
+from .sinks.iceberg import IcebergSink
+from .sinks.idempotent import IdempotentSink
+from .sinks.kafka import DeliveryGuarantee, KafkaSink
+from .sinks.kafka_records import KafkaRecordSerializationSchema
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
+from .sinks.mysql import MySqlSink
+from .sinks.postgres import PostgresSink
+from .sinks.redis import RedisSink
+from .sinks.schemas import (
+    DeserializationSchema,
+    JsonRowDeserializationSchema,
+    JsonRowSerializationSchema,
+    SerializationSchema,
+    SimpleStringSchema,
+)
 from .sinks.two_phase import TwoPhaseCommitSink
+from .sinks.write_ahead import StagedOutput, WriteAheadSink
+from .spark.batch_sink import BatchEpoch, SparkBatchSink
 from .spark.job import ClaimMode
 from .state.collections import ListState, MapState
 from .state.operator import BroadcastState
@@ -132,6 +150,7 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "BatchEpoch",
     "BroadcastConnectedStream",
     "BroadcastProcessFunction",
     "BroadcastState",
@@ -154,6 +173,9 @@ __all__ = [
     "CountTrigger",
     "DataStream",
     "DataStreamSink",
+    "DeliveryGuarantee",
+    "DeltaSink",
+    "DeserializationSchema",
     "DiscardSink",
     "Duration",
     "EventTimeSessionWindows",
@@ -168,8 +190,17 @@ __all__ = [
     "FunctionSnapshotContext",
     "GlobalWindows",
     "Groups",
+    "IcebergSink",
+    "IdempotentSink",
     "JobClient",
     "JoinFunction",
+    "JsonRowDeserializationSchema",
+    "JsonRowSerializationSchema",
+    "KafkaOffsetsInitializer",
+    "KafkaRecordSerializationSchema",
+    "KafkaSink",
+    "KafkaSource",
+    "KafkaTopicPartition",
     "KeySelector",
     "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",
@@ -183,9 +214,11 @@ __all__ = [
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
+    "MySqlSink",
     "OperatorStateStore",
     "OutputTag",
     "Partitioner",
+    "PostgresSink",
     "PrintSink",
     "ProcessFunction",
     "ProcessJoinFunction",
@@ -194,6 +227,7 @@ __all__ = [
     "ProcessingTimeTrigger",
     "PurgingTrigger",
     "ReadOnlyBroadcastState",
+    "RedisSink",
     "ReduceFunction",
     "ReducingState",
     "ReducingStateDescriptor",
@@ -203,8 +237,12 @@ __all__ = [
     "Savepoint",
     "SavepointFormat",
     "SavepointWriter",
+    "SerializationSchema",
+    "SimpleStringSchema",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "SparkBatchSink",
+    "StagedOutput",
     "StateTtlConfig",
     "StreamExecutionEnvironment",
     "Time",
@@ -225,6 +263,7 @@ __all__ = [
     "WindowAssigner",
     "WindowFunction",
     "WindowedStream",
+    "WriteAheadSink",
     "approx_distinct_of",
     "count",
     "count_of",

@@ -29,6 +29,7 @@ class Driver:
         directory: For its output and temporary files; must be new.
         gate: The file the job waits for.
         environment: Added to this process's environment.
+        job: Another program than `job.py`.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Driver:
         directory: Path,
         gate: Path,
         environment: Mapping[str, str] | None = None,
+        job: Path = _JOB,
     ) -> None:
         directory.mkdir(parents=True)
         self._gate = gate
@@ -51,7 +53,7 @@ class Driver:
         }
         with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
             self.process = subprocess.Popen(
-                [sys.executable, str(_JOB), *arguments],
+                [sys.executable, str(job), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,

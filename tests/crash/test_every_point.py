@@ -11,6 +11,7 @@ from faults import POINTS
 from turnback.job.request import RequestKind, RequestSpec
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
+from turnback.testing.points import DATABASE_POINTS
 from verification import verify_savepoint
 
 FILES = 13
@@ -32,7 +33,7 @@ def run(job: Place, *arguments: str) -> Driver:
     return driver
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [name for name in POINTS if name not in DATABASE_POINTS])
 def test_killed_once(place: MakePlace, point: str) -> None:
     job = place(FILES)
     target = job.base / "sp"

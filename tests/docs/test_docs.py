@@ -32,6 +32,19 @@ def test_the_page_on_time_shows_the_sensors_as_they_are():
     assert shown in (ROOT / "examples" / "quiet_sensors.py").read_text()
 
 
+def test_the_page_on_tables_shows_the_example_as_it_is():
+    shown = blocks(ROOT / "docs" / "tables.md", "python")
+    assert shown[0] in (ROOT / "examples" / "tables.py").read_text()
+
+
+def test_the_page_on_sinks_shows_the_examples_as_they_are():
+    examples = [ROOT / "examples" / name for name in ("sinks.py", "spark_writers.py")]
+    text = "".join(example.read_text() for example in examples)
+    shown = blocks(ROOT / "docs" / "sinks.md", "python")
+    assert len(shown) == 4
+    assert [block for block in shown if block not in text] == []
+
+
 @pytest.mark.timeout(300)
 def test_the_tutorial_runs(tmp_path):
     script = tmp_path / "tutorial.py"

@@ -6,6 +6,10 @@ packages=""
 need() { command -v "$1" >/dev/null 2>&1 || packages="$packages $2"; }
 need chromium chromium
 need strace strace
+need mariadbd mariadb-server
+need redis-server redis-server
+# Debian keeps PostgreSQL's programs off the path
+ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
 [ -n "$packages" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "installing$packages"

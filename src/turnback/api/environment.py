@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.job_spec import job_spec
+from turnback.api.job_spec import check_guarantees, job_spec
+from turnback.api.kafka_source import KafkaSource, check_source
 from turnback.api.launched import (
     ProgramPlanned,
     collecting_name,
@@ -37,6 +38,7 @@ from turnback.job.run import LaunchMode
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.plan import Plan
 from turnback.program.planner import plan
+from turnback.program.time import WatermarkStrategy
 from turnback.snapshot.matching import Allowed, Renames
 from turnback.spark.job import ClaimMode, JobReport
 from turnback.types.hints import as_type
@@ -253,6 +255,23 @@ class StreamExecutionEnvironment:
         frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
         return self._source(frame, uid, row, bounded=single_file(directory))
 
+    def from_source(
+        self,
+        source: KafkaSource,
+        watermark_strategy: WatermarkStrategy,
+        source_name: str,
+        type_info: Any = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """A stream of records of Kafka; `WatermarkStrategy.no_watermarks()` for no event time."""
+        from turnback.spark.kafka import kafka_frame
+
+        type = check_source(source, watermark_strategy, source_name, type_info)
+        frame = kafka_frame(self.spark, source.options, source.schema, source.metadata)
+        stream = self._source(frame, uid, type, bounded=source.bounded).name(source_name)
+        timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
+        return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
+
     def from_collection(
         self, collection: Any, type_info: Any = None, uid: str | None = None
     ) -> DataStream:
@@ -370,6 +389,7 @@ class StreamExecutionEnvironment:
             spec = self._launched.override(spec)
             if self._launched.launch.mode is LaunchMode.PLAN:
                 raise ProgramPlanned(program, spec)
+        check_guarantees(program, spec)
         for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
             _LOG.warning("job %r: %s", spec.name, warning)
         client = JobClient(JobRunner(self.engine, program, spec)).start()

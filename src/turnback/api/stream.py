@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from turnback.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from turnback.api.collected import CloseableIterator
@@ -46,6 +46,9 @@ from turnback.sinks.base import Sink
 from turnback.sinks.memory import CollectSink, PrintSink
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import TypeInfo
+
+if TYPE_CHECKING:
+    from turnback.spark.batch_sink import BatchFunction
 
 
 def timestamps() -> None:
@@ -180,6 +183,16 @@ class DataStream(Named, Partitioned):
             )
         node = self._graph.add(NodeKind.SINK, name_of(sink), None, (self._node,), function=sink)
         return DataStreamSink(self._graph, node)
+
+    def for_each_batch(self, function: BatchFunction) -> DataStreamSink:
+        """Hand each epoch to a function as a DataFrame, for any Spark writer.
+
+        Called on the driver when the checkpoint is complete, as `function(frame, epoch)`. It has
+        to be idempotent, with the help of `epoch.version`; see `SparkBatchSink`.
+        """
+        from turnback.spark.batch_sink import SparkBatchSink
+
+        return self.sink_to(SparkBatchSink(function)).name("for_each_batch")
 
     def print(self, prefix: str = "") -> DataStreamSink:
         """Print every element on the driver, once its checkpoint is complete."""

@@ -39,6 +39,13 @@ class DiscardsOthers(Protocol):
     def discard_others(self, known: Sequence[bytes]) -> None: ...
 
 
+@runtime_checkable
+class TellsTargetVersion(Protocol):
+    """A committer whose target has versions, such as a table."""
+
+    def target_version(self) -> str | None: ...
+
+
 class OpenTransactions:
     """Sink transactions that are prepared and not yet known to be committed.
 
@@ -112,6 +119,15 @@ class Committers:
                 "checkpoint or after a restart"
             ) from cause
 
+    def target_versions(self) -> dict[str, str]:
+        """Return the version of each target that has what was committed, by sink uid."""
+        told = {
+            uid: committer.target_version()
+            for uid, committer in self._by_uid.items()
+            if isinstance(committer, TellsTargetVersion)
+        }
+        return {uid: version for uid, version in told.items() if version is not None}
+
     def roll_back(self, transactions: Mapping[str, tuple[bytes, ...]]) -> None:
         """Roll back what no manifest holds. What fails is left to the next start."""
         for uid, handles in transactions.items():
@@ -135,6 +151,8 @@ class Committers:
 
 
 _KIND, _FORMAT = "committed", 1
+_CHECKPOINTS = 50
+"""Of how many checkpoints the versions of targets are kept; savepoints have their own record."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -143,10 +161,13 @@ class Committed(msgspec.Struct, frozen=True):
     Attributes:
         number: Every sink has committed everything up to this checkpoint.
         sinks: By uid, the sinks that are known to be further.
+        targets: By checkpoint and sink uid, the version of a target that has what the checkpoint
+            has, and nothing newer of the job.
     """
 
     number: int = 0
     sinks: dict[str, int] = {}
+    targets: dict[int, dict[str, str]] = {}
 
     def by(self, uid: str) -> int:
         """Return the highest checkpoint whose work this sink has done, or 0."""
@@ -155,7 +176,12 @@ class Committed(msgspec.Struct, frozen=True):
     def joined(self, other: Committed) -> Committed:
         number = max(self.number, other.number)
         further = {uid: max(self.by(uid), other.by(uid)) for uid in {**self.sinks, **other.sinks}}
-        return Committed(number, {uid: n for uid, n in sorted(further.items()) if n > number})
+        newest = sorted({*self.targets, *other.targets})[-_CHECKPOINTS:]
+        return Committed(
+            number,
+            {uid: n for uid, n in sorted(further.items()) if n > number},
+            {n: {**self.targets.get(n, {}), **other.targets.get(n, {})} for n in newest},
+        )
 
 
 class CommitRecords:
@@ -179,12 +205,22 @@ class CommitRecords:
             except NotFoundError:
                 continue  # it was joined into a newer one meanwhile
 
-    def write(self, attempt: int, number: int, sinks: Collection[str] | None = None) -> None:
+    def write(
+        self,
+        attempt: int,
+        number: int,
+        sinks: Collection[str] | None = None,
+        targets: Mapping[str, str] | None = None,
+    ) -> None:
         """Record that sinks, by default all, have committed everything up to a checkpoint.
 
-        One object records for one attempt, always the same.
+        One object records for one attempt, always the same. `targets` are the versions of targets
+        after that; those of other sinks are left out.
         """
         new = Committed(number) if sinks is None else Committed(0, dict.fromkeys(sinks, number))
+        told = {u: v for u, v in (targets or {}).items() if sinks is None or u in sinks}
+        if told:
+            new = msgspec.structs.replace(new, targets={number: told})
         first = self._own is None
         before = self._own or self.read()
         known = before.joined(new)

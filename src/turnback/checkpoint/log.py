@@ -12,7 +12,7 @@ if it is still the newest slot after it was written.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -218,12 +218,22 @@ class CheckpointLog:
 
     # -- which sink work is done
 
-    def record_commit(self, number: int, sinks: Collection[str] | None = None) -> None:
+    def record_commit(
+        self,
+        number: int,
+        sinks: Collection[str] | None = None,
+        targets: Mapping[str, str] | None = None,
+    ) -> None:
         """Record that sinks (all, or those with these uids) have done the work of a checkpoint.
 
-        With it everything up to that checkpoint is committed. A record only ever goes up.
+        With it everything up to that checkpoint is committed. A record only ever goes up. `targets`
+        are the versions that the targets of sinks have now.
         """
-        self._commits.write(self.own_fence.attempt, number, sinks)
+        self._commits.write(self.own_fence.attempt, number, sinks, targets)
+
+    def targets(self, number: int) -> dict[str, str]:
+        """Return which version of each target matches a checkpoint, if known, by sink uid."""
+        return self._commits.read().targets.get(number, {})
 
     def committed(self) -> int:
         """Return the highest checkpoint whose sink work is known to be committed, or 0."""

@@ -6,6 +6,7 @@ of an attempt).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,19 @@ class SourcePosition(msgspec.Struct, frozen=True):
 
     offset: str | None
     log: tuple[LogFile, ...] = ()
+
+
+def kafka_positions(offset: str | None) -> list[tuple[str, int, int]]:
+    """Topic, partition and next offset of an offset of Spark's Kafka connector; none of others."""
+    try:
+        topics = json.loads(offset or "")
+        return sorted(
+            (topic, int(partition), int(position))
+            for topic, partitions in topics.items()
+            for partition, position in partitions.items()
+        )
+    except (ValueError, TypeError, AttributeError):
+        return []
 
 
 class OperatorInfo(msgspec.Struct, frozen=True):

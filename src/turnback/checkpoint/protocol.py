@@ -205,7 +205,8 @@ class CommitProtocol:
             with self._lock:
                 left = self._ledger.open.upto(epoch)
             try:
-                self._log.record_commit(number, self._committers.uids - set(left) if left else None)
+                done = self._committers.uids - set(left) if left else None
+                self._log.record_commit(number, done, self._committers.target_versions())
             except StorageError as error:
                 # Without the record the same commits are repeated at the next start.
                 _LOG.warning("the commit of chk-%d could not be recorded: %s", number, error)

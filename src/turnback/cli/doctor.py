@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from turnback.cli.command import command
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Column
+from turnback.config.configuration import spark_options
 from turnback.core.errors import ConfigurationError, SparkUnavailableError, StorageError
 from turnback.core.units import format_size
 
@@ -76,6 +77,7 @@ def _results(cli: Cli) -> Iterator[CheckResult]:
     origins = sorted({entry.origin for entry in configuration.entries() if entry.is_set})
     text = f"set in {', '.join(origins)}" if origins else "nothing is set, all defaults"
     yield CheckResult("configuration", "ok", text)
+    yield from _check_kafka(spark_options(configuration))
     yield _check_directory("jobs", root, options)
     savepoints = configuration.value("state.savepoints.dir")
     if savepoints is not None:
@@ -121,6 +123,21 @@ def _check_packages() -> Iterator[CheckResult]:
     if missing:
         installed += f" (not installed: {', '.join(sorted(missing))})"
     yield CheckResult("extras", "ok", installed)
+
+
+def _check_kafka(options: Mapping[str, str]) -> Iterator[CheckResult]:
+    """Say whether Kafka can be read: its connector is no part of Spark, and a jar, no package."""
+    version = installed_version("pyspark")
+    if version is None:
+        return
+    from turnback.spark.kafka import configured_connector, connector_package
+
+    where = configured_connector(options)
+    if where is not None:
+        yield CheckResult("kafka source", "ok", f"Spark's connector is set in {where}")
+    else:
+        advice = f"to read from Kafka: -D spark.jars.packages={connector_package(version)}"
+        yield CheckResult("kafka source", "ok", "Spark has no connector for Kafka", advice)
 
 
 def _requirements() -> tuple[list[Requirement], dict[str, list[Requirement]]]:

@@ -69,15 +69,22 @@ def inspect(cli: Cli, snapshot_name: str, state: str | None, key: str | None, ro
 
 
 def _print_snapshot(out: Output, view: SnapshotView) -> None:
+    from turnback.inspect.text import position_lines
+
     out.fields(_facts(out, view))
     out.section("States", _STATES, view.states)
     out.section("Operators", _OPERATORS, view.operators)
     if view.sources:
         out.head("Sources")
-        out.table(("uid", "offset"), view.sources.items())
+        sources = view.sources.items()
+        rows = [(uid, line) for uid, offset in sources for line in position_lines(offset)]
+        out.table(("uid", "offset"), rows)
     if view.transactions:
         out.head("Transactions of sinks")
         out.table(("uid", Column[None]("prepared", right=True)), view.transactions.items())
+    if view.targets:
+        out.head("Versions of tables that match it")
+        out.table(("uid", "version"), view.targets.items())
 
 
 def _facts(out: Output, view: SnapshotView) -> list[tuple[str, Value]]:

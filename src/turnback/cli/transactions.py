@@ -33,6 +33,7 @@ _COLUMNS: tuple[Column[TransactionRow], ...] = (
     Column("size", lambda row, out: out.size(row.bytes), right=True),
     Column("what", lambda row, out: row.what),
     Column("path", lambda row, out: row.path),
+    Column("held up", lambda row, out: row.waiting),
     Column("problem", lambda row, out: row.problem),
 )
 

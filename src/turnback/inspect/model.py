@@ -242,6 +242,7 @@ class SnapshotView(View, frozen=True, kw_only=True):
         drained: Whether event time has come to its end in it.
         sources: Spark's offset of each source, as JSON.
         transactions: Prepared sink transactions in it, by sink uid.
+        targets: The version of each table that matches it, as far as known, by sink uid.
         started_from: Where the job itself came from.
     """
 
@@ -266,6 +267,7 @@ class SnapshotView(View, frozen=True, kw_only=True):
     operators: tuple[OperatorNode, ...]
     states: tuple[StateRow, ...]
     transactions: dict[str, int]
+    targets: dict[str, str]
     started_from: str | None
 
 

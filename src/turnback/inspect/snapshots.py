@@ -77,8 +77,15 @@ def describe(snapshot: Snapshot) -> SnapshotView:
         operators=_operators(snapshot),
         states=tuple(state_rows(snapshot)),
         transactions={u: len(t) for u, t in manifest.transactions.items()} if manifest else {},
+        targets=_targets(snapshot),
         started_from=_started_from(snapshot),
     )
+
+
+def _targets(snapshot: Snapshot) -> dict[str, str]:
+    if snapshot.metadata is not None:
+        return snapshot.metadata.targets
+    return CheckpointLog(storage_of(snapshot.storage)).targets(snapshot.origin.checkpoint or 0)
 
 
 def _operators(snapshot: Snapshot) -> tuple[OperatorNode, ...]:

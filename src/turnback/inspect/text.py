@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
+from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.errors import ConfigurationError
 from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
@@ -29,6 +30,12 @@ def formatter(type_: TypeInfo, *, longest: int | None = LONGEST) -> Formatter:
     """
     format = _nullable(type_)
     return lambda value: format(value, _Budget(math.inf if longest is None else longest))
+
+
+def position_lines(offset: str | None) -> list[str | None]:
+    """Where a source goes on, by topic and partition if it reads Kafka; else Spark's own JSON."""
+    positions = kafka_positions(offset)
+    return [f"{topic} {number}: {at}" for topic, number, at in positions] or [offset]
 
 
 class _Budget:

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from enum import StrEnum
-from pathlib import Path
 
 import msgspec
 
@@ -27,15 +26,25 @@ from turnback.inspect.job import Job
 from turnback.inspect.model import View
 from turnback.inspect.summary import liveness_of
 from turnback.job.directory import JobDirectory, JobInfo
-from turnback.sinks.base import Committer, CommitterContext, Sink, handle_kind
-from turnback.sinks.files import sink_from_description
-from turnback.sinks.memory import inline_output
-from turnback.sinks.staging import KIND, PublishRecord, StagedFile, left_files
+from turnback.sinks.base import (
+    ClosingCommitter,
+    Committer,
+    CommitterContext,
+    Sink,
+    TransactionInfo,
+    handle_kind,
+    target_version,
+)
+from turnback.sinks.registry import (
+    IN_MEMORY,
+    explain_handle,
+    sink_from_description,
+    staged_behind,
+)
 from turnback.snapshot.find import resume_point
 from turnback.spark.sinks import SinkRecord, recorded_sinks
+from turnback.state.files import StorageRef
 
-_IN_MEMORY = ("collect", "discard")
-"""Sinks whose output ends in the memory of the driver: there is nothing to settle elsewhere."""
 _AGAIN = "Nothing is lost: do it again, or start the job"
 _DROPPED = "It is dropped for good; do it again, or start the job, to remove what is left of it"
 
@@ -50,7 +59,10 @@ class TransactionState(StrEnum):
 
 
 class TransactionRow(View, frozen=True, kw_only=True):
-    """A transaction of a sink; `kind` is what sort of sink it is, `what` is for people."""
+    """A transaction of a sink; `kind` is what sort of sink it is, `what` is for people.
+
+    `waiting` tells who is held up until it is settled.
+    """
 
     sink: str
     kind: str
@@ -60,6 +72,7 @@ class TransactionRow(View, frozen=True, kw_only=True):
     rows: int | None = None
     bytes: int | None = None
     path: str | None = None
+    waiting: str | None = None
     problem: str | None = None
 
 
@@ -81,15 +94,13 @@ class Settled(View, frozen=True, kw_only=True):
 def list_transactions(job: Job) -> list[TransactionRow]:
     """Return what is not settled yet, promised transactions first.
 
-    Of a running job these are the ones it works on. What a sink has left behind can only be seen
-    of file sinks; others know by themselves what to roll back.
+    Of a running job these are the ones it works on. What a sink of the program's own has left
+    behind cannot be seen without the program; it knows by itself what to roll back.
     """
-    info, records = _info(job), recorded_sinks(job.directory)
+    listing = _Listing(job)
     manifest = _manifest_to_commit(CheckpointLog(job.directory.storage), job.directory)
-    rows = list(_promised_rows(manifest, records)) if manifest else []
-    known = {row.path for row in rows}
-    left = _left_behind_rows(info, records)
-    return rows + [row for row in left if row.path not in known]
+    promised = list(listing.promised(manifest)) if manifest else []
+    return promised + list(listing.left_behind())
 
 
 def settle(
@@ -135,30 +146,27 @@ def settle(
         raise ConfigurationError(
             f"job {job.name!r} has taken another checkpoint just now. Nothing was done; try again"
         )
-    uri = job.directory.storage.uri
-    committers = {
-        uid: sink.committer(
-            CommitterContext(info.job, info.job_id, uid, fence.attempt, job_directory=uri)
-        )
-        for uid, sink in usable.items()
-    }
     log.check_fence()
+
+    def settle_each(action: Callable[[str, Committer], None], advice: str) -> None:
+        _settle_each(job, info, fence.attempt, usable, action, advice)
 
     def commit(uid: str, committer: Committer) -> None:
         committer.recover(pending.get(uid, ()))
         if manifest is not None and pending.get(uid):
-            log.record_commit(manifest.number, [uid])
+            version = target_version(committer)
+            log.record_commit(manifest.number, [uid], {uid: version} if version else {})
 
     def drop(uid: str, committer: Committer) -> None:
         committer.abort(pending.get(uid, ()))
         committer.recover(())
 
     if action is Action.COMMIT:
-        _settle_each(job, committers, commit, _AGAIN)
+        settle_each(commit, _AGAIN)
     if manifest is not None:
         log.record_commit(manifest.number)
     if action is Action.ABORT:
-        _settle_each(job, committers, drop, _DROPPED)
+        settle_each(drop, _DROPPED)
     return Settled(
         action=action,
         checkpoint=manifest.number if manifest else None,
@@ -213,16 +221,18 @@ def _usable_sinks(
     for uid, record in records.items():
         if uid in usable:
             continue
-        path = record.description.get("path")
-        if path is not None and not Path(path).is_dir() and uid not in pending:
-            continue  # it is somewhere else, or nothing was ever written
         sink = sink_from_description(record.description)
-        if sink is not None:
+        if sink is None:
+            continue
+        reason = sink.unusable_here()
+        if reason is None:
             usable[uid] = sink
+        elif uid in pending:
+            raise ConfigurationError(f"sink {uid!r} of job {job.name!r} {reason}; nothing was done")
     missing = [
         uid
         for uid, transactions in pending.items()
-        if uid not in usable and not all(handle_kind(t) in _IN_MEMORY for t in transactions)
+        if uid not in usable and not all(handle_kind(t) in IN_MEMORY for t in transactions)
     ]
     if missing:
         raise ConfigurationError(
@@ -230,28 +240,28 @@ def _usable_sinks(
             f"{', '.join(map(repr, missing))}, which only its program can settle. Give the program "
             "as well; nothing was done"
         )
-    for uid in pending:
-        path = records[uid].description.get("path") if uid in records else None
-        if uid not in given and path is not None and not Path(path).is_dir():
-            raise ConfigurationError(
-                f"sink {uid!r} of job {job.name!r} writes to {path}, which is not on this machine. "
-                "Go where it is mounted; nothing was done"
-            )
     return usable
 
 
 def _settle_each(
     job: Job,
-    committers: Mapping[str, Committer],
+    info: JobInfo,
+    attempt: int,
+    sinks: Mapping[str, Sink],
     action: Callable[[str, Committer], None],
     advice: str,
 ) -> None:
     """Settle what every sink has, also when one before it failed."""
     failed: list[tuple[str, Exception]] = []
-    for uid, committer in committers.items():
+    for uid, sink in sinks.items():
         try:
             with redirect_stdout(sys.stderr):  # what a sink prints is not the command's answer
-                action(uid, committer)
+                committer = sink.committer(_context(job, info, uid, attempt))
+                try:
+                    action(uid, committer)
+                finally:
+                    if isinstance(committer, ClosingCommitter):
+                        committer.close()
         except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
             failed.append((uid, error))
     if failed:
@@ -262,96 +272,82 @@ def _settle_each(
         raise SinkError(f"job {job.name!r}: {reasons}. {advice}") from failed[0][1]
 
 
-# -- what they are, as far as can be told without the program
+def _context(job: Job, info: JobInfo, uid: str, attempt: int) -> CommitterContext:
+    uri = job.directory.storage.uri
+    storage = StorageRef(uri, job.options)
+    return CommitterContext(info.job, info.job_id, uid, attempt, job_directory=uri, storage=storage)
 
 
-def _promised_rows(
-    manifest: Manifest, records: Mapping[str, SinkRecord]
-) -> Iterator[TransactionRow]:
-    for uid, transactions in manifest.transactions.items():
-        context = CommitterContext(manifest.job, manifest.job_id, uid, 0)
-        for transaction in transactions:
+class _Listing:
+    """What the transactions of a job are, as far as can be told without the program."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._info = job, _info(job)
+        self._records = recorded_sinks(job.directory)
+        self._attempt = max(job.directory.attempts(), default=0)
+        self._problems: dict[str, str] = {}
+        self._sinks = {uid: self._rebuilt(uid) for uid in self._records}
+        self._promised: set[tuple[str, str]] = set()
+
+    def promised(self, manifest: Manifest) -> Iterator[TransactionRow]:
+        for uid, transactions in manifest.transactions.items():
+            for transaction in transactions:
+                try:
+                    found = self._explain(uid, transaction)
+                except SinkError as error:
+                    unread = TransactionInfo(
+                        what="cannot be read", bytes=len(transaction), problem=str(error)
+                    )
+                    yield _row(uid, "unknown", TransactionState.PROMISED, unread)
+                    continue
+                if found.id is not None:
+                    self._promised.add((uid, found.id))
+                kind = handle_kind(transaction) or "unknown"
+                yield _row(uid, kind, TransactionState.PROMISED, found)
+
+    def left_behind(self) -> Iterator[TransactionRow]:
+        """What no checkpoint holds; to be called after `promised`."""
+        for uid, sink in self._sinks.items():
+            kind = self._records[uid].description.get("kind", "unknown")
             try:
-                yield _promised_row(context, transaction, records.get(uid))
-            except SinkError as error:
-                yield TransactionRow(
-                    sink=uid,
-                    kind="unknown",
-                    state=TransactionState.PROMISED,
-                    what="cannot be read",
-                    bytes=len(transaction),
-                    problem=str(error),
-                )
+                context, problem = self._context(uid), self._problems.get(uid)
+                found = list(sink.left_behind(context) if sink else staged_behind(context))
+            except TurnbackError as error:
+                found, problem = [], str(error)
+            if problem is not None:
+                found += [TransactionInfo(what="cannot be listed", problem=problem)]
+            for info in found:
+                if (uid, info.id) not in self._promised:
+                    yield _row(uid, kind, TransactionState.LEFT_BEHIND, info)
 
+    def _explain(self, uid: str, transaction: bytes) -> TransactionInfo:
+        sink, record = self._sinks.get(uid), self._records.get(uid)
+        if sink is not None:
+            return sink.explain(transaction, self._context(uid))
+        description = record.description if record is not None else {}
+        return explain_handle(transaction, self._context(uid), description)
 
-def _promised_row(
-    context: CommitterContext, transaction: bytes, record: SinkRecord | None
-) -> TransactionRow:
-    kind = handle_kind(transaction)
-    if kind is None:
-        raise SinkError(f"sink {context.uid!r}: a prepared transaction cannot be read")
-    description = record.description if record is not None else {}
-    row = TransactionRow(
-        sink=context.uid,
-        kind=kind,
-        state=TransactionState.PROMISED,
-        what=f"transaction of a {description.get('kind') or kind} sink",
-        bytes=len(transaction),
-    )
-    if kind in ("collect", "discard", "print"):
-        epoch = inline_output(kind, transaction, f"sink {context.uid!r}").epoch
-        return msgspec.structs.replace(row, epoch=epoch)
-    if kind != KIND:
-        return row
-    root, file = description.get("path"), StagedFile.decode(transaction, context)
-    return msgspec.structs.replace(
-        row,
-        what=file.final,
-        epoch=file.epoch,
-        rows=file.rows,
-        bytes=file.length,
-        path=None if root is None else str(Path(root) / file.staged),
-        problem=_file_problem(root, file),
-    )
-
-
-def _file_problem(root: str | None, file: StagedFile) -> str | None:
-    if root is None:
-        return "where it is staged is not recorded"
-    staged, final = Path(root) / file.staged, Path(root) / file.final
-    try:
-        if staged.is_file():
-            return None
-        if final.is_file():
-            return "published already, only the record of it is missing"
-        if PublishRecord(Path(root), 0).covers(file):
-            return "published already and taken away by its reader, only the record is missing"
-    except OSError as error:
-        return f"{staged} cannot be read: {error.strerror or error}"
-    except TurnbackError as error:
-        return str(error)
-    return f"neither {staged} nor {final} is on this machine"
-
-
-def _left_behind_rows(info: JobInfo, records: Mapping[str, SinkRecord]) -> Iterator[TransactionRow]:
-    """Find the files that sinks of a job have staged and not published."""
-    for uid, record in records.items():
-        root = record.description.get("path")
-        if record.description.get("kind") != KIND or root is None:
-            continue
+    def _rebuilt(self, uid: str) -> Sink | None:
         try:
-            for file in left_files(Path(root), CommitterContext(info.job, info.job_id, uid, 0)):
-                yield TransactionRow(
-                    sink=uid,
-                    kind=KIND,
-                    state=TransactionState.LEFT_BEHIND,
-                    what=f"{file.path.name} of attempt {file.attempt}",
-                    epoch=file.epoch,
-                    bytes=file.length,
-                    path=str(file.path),
-                )
-        except OSError as error:
-            raise SinkError(
-                f"sink {uid!r} of job {info.job!r}: what it has staged in {root} cannot be listed: "
-                f"{error.strerror or error}"
-            ) from error
+            return sink_from_description(self._records[uid].description)
+        except ConfigurationError as error:
+            self._problems[uid] = str(error)
+            return None
+
+    def _context(self, uid: str) -> CommitterContext:
+        return _context(self._job, self._info, uid, self._attempt)
+
+
+def _row(uid: str, kind: str, state: TransactionState, info: TransactionInfo) -> TransactionRow:
+    return TransactionRow(
+        sink=uid,
+        kind=kind,
+        state=state,
+        what=info.what,
+        epoch=info.epoch,
+        rows=info.rows,
+        bytes=info.bytes,
+        path=info.path,
+        waiting=info.waiting,
+        problem=info.problem,
+    )

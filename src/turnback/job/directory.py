@@ -181,7 +181,9 @@ class JobDirectory:
     def program(self) -> JobProgram | None:
         return read_document(self.storage, "program", _FORMAT, PROGRAM, JobProgram)
 
-    def sink_path(self, uid: str) -> str:
+    @staticmethod
+    def sink_path(uid: str) -> str:
+        """Where a sink may put files, relative to the job directory."""
         return f"sinks/{path_segment(uid)}"
 
     # -- status

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from turnback.core.errors import SinkError
+from turnback.core.errors import SinkError, TurnbackError
+from turnback.state.files import StorageRef
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo
+
+R = TypeVar("R")
+
+
+def version_of(attempt: int, epoch: int) -> int:
+    """One number for an attempt of a job and an epoch of it: what is newer has the greater one.
+
+    Epochs alone do not tell: a job that is turned back to an older savepoint runs epochs of the
+    same numbers again, with other output. Attempts only grow.
+    """
+    return attempt << 40 | epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +41,8 @@ class WriterContext:
             partition, at most one transaction is ever committed.
         task_attempt_id: Spark's id of this very attempt of the task.
         type: Type of the stream's elements.
+        storage: The job directory, where a sink may stage what it publishes later, below
+            `JobDirectory.sink_path`. None where it is not known.
     """
 
     job: str
@@ -38,6 +53,12 @@ class WriterContext:
     partition: int
     task_attempt_id: int
     type: TypeInfo
+    storage: StorageRef | None = None
+
+    @property
+    def version(self) -> int:
+        """Attempt and epoch in one number; see `version_of`."""
+        return version_of(self.attempt, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +74,7 @@ class CommitterContext:
         job_directory: Where the job directory is, which identifies the job: names and ids are the
             same in a copy. None where it is not known.
         take_over: Whether the user allows to take the sink's target over from another job.
+        storage: The job directory, as in `WriterContext`.
     """
 
     job: str
@@ -62,6 +84,7 @@ class CommitterContext:
     type: TypeInfo | None = None
     job_directory: str | None = None
     take_over: bool = False
+    storage: StorageRef | None = None
 
 
 class Committer(Protocol):
@@ -104,6 +127,52 @@ class Committer(Protocol):
         """
 
 
+@runtime_checkable
+class ClosingCommitter(Protocol):
+    """A committer that has something to close when its attempt ends, such as a connection."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class VersionedTarget(Protocol):
+    """A committer whose target has versions that can be read again, such as a table."""
+
+    def target_version(self) -> str | None:
+        """Return the version that has everything committed so far, and nothing newer of the job.
+
+        Called after `commit` and `recover`. It is recorded with the checkpoint, and in savepoints:
+        `turnback inspect` shows which version of the target a snapshot matches.
+        """
+
+
+def target_version(committer: object) -> str | None:
+    """Return the version of a committer's target; None if it has no versions."""
+    return committer.target_version() if isinstance(committer, VersionedTarget) else None
+
+
+class TransactionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction of a sink as people see it, in `turnback transactions list`.
+
+    Attributes:
+        what: What it is, in a few words.
+        id: The same for one transaction in `Sink.explain` and `Sink.left_behind`.
+        path: Where it is, if it is a file.
+        waiting: Who is held up until it is settled, such as readers of a topic or rows that are
+            locked.
+        problem: What stands in the way of committing it.
+    """
+
+    what: str
+    id: str | None = None
+    epoch: int | None = None
+    rows: int | None = None
+    bytes: int | None = None
+    path: str | None = None
+    waiting: str | None = None
+    problem: str | None = None
+
+
 class SinkWriter(ABC):
     """Writes the elements of one task and epoch, in the task.
 
@@ -131,13 +200,38 @@ class SinkWriter(ABC):
         """
 
 
+def require_open(closed: bool, sink: str) -> None:
+    """Refuse to use a writer again; `sink` is what error messages call its sink."""
+    if closed:
+        raise SinkError(f"{sink}: this writer has failed, or was prepared or aborted already")
+
+
+@contextmanager
+def aborted_on_failure(writer: SinkWriter) -> Iterator[None]:
+    """Abort a writer if what is done with it fails; if that fails as well, the error says so."""
+    try:
+        yield
+    except BaseException as error:
+        try:
+            writer.abort()
+        except SinkError as second:
+            error.add_note(f"and then: {second}")
+        raise
+
+
 class Sink(ABC):
     """What `stream.sink_to(sink)` takes.
 
     A sink is pickled to the tasks, so it holds configuration and no connections. Several
     attempts of one task may write at the same time (retries, speculation); only the transaction
     that reaches the driver is committed, and every other must stay invisible.
+
+    Attributes:
+        needs_checkpoints: Whether what the sink promises holds only with checkpoints whose mode is
+            exactly-once; a job without them is refused.
     """
+
+    needs_checkpoints: bool = False
 
     @abstractmethod
     def writer(self, ctx: WriterContext) -> SinkWriter:
@@ -186,9 +280,49 @@ class Sink(ABC):
 
         Called on the driver, once at the start of each attempt. The description is stored in the
         job directory, where everyone can read it: never put a password into it. `kind` identifies
-        the sink. `sink_from_description` recreates built-in sinks; of others it is only displayed.
+        the sink. `from_description` recreates built-in sinks; of others it is only displayed.
         """
         return {"kind": type(self).__name__}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> Sink | None:
+        """Return a sink that settles what the one with this description has prepared.
+
+        None, the default, if only the program can make it. Passwords come from the environment.
+
+        Raises:
+            ConfigurationError: The description cannot be used, or a password is missing.
+        """
+        return None
+
+    def unusable_here(self) -> str | None:
+        """Say why this machine cannot settle its transactions: "writes to ..., which is not ...".
+
+        None, the default, if it can, or if only trying will tell.
+        """
+        return None
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        """Describe a prepared transaction that a checkpoint holds; settles nothing.
+
+        Called for `turnback transactions list`, without a driver. `ctx.attempt` is the newest.
+
+        Raises:
+            SinkError: It cannot be read.
+        """
+        kind = self.describe().get("kind", type(self).__name__)
+        return TransactionInfo(what=f"transaction of a {kind} sink", bytes=len(transaction))
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        """Find what the sink has prepared or begun and nobody has settled; none by default.
+
+        Called as `explain` is. Only what belongs to `ctx.job_id` and `ctx.uid`; what a checkpoint
+        holds may be among it, under the id that `explain` gives it.
+
+        Raises:
+            SinkError: The target cannot be reached.
+        """
+        return ()
 
 
 class _Handle(msgspec.Struct, frozen=True, array_like=True):
@@ -242,3 +376,19 @@ def handle_kind(data: bytes) -> str | None:
 def name_sink(job: str, uid: str) -> str:
     """The sink as error messages name it."""
     return f"sink {uid!r} of job {job!r}"
+
+
+def call_user(sink: Sink, name: str, step: str, method: Callable[..., R], *args: Any) -> R:
+    """Call a method of a sink that a user wrote; `name` is what messages call the sink.
+
+    Raises:
+        SinkError: It raised something that is not an error of Turnback.
+    """
+    try:
+        return method(*args)
+    except TurnbackError:
+        raise
+    except Exception as error:
+        raise SinkError(
+            f"{name}: {type(sink).__name__}.{step} failed: {type(error).__name__}: {error}"
+        ) from error

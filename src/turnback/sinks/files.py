@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -15,22 +15,25 @@ from turnback.sinks.base import (
     CommitterContext,
     Sink,
     SinkWriter,
+    TransactionInfo,
     WriterContext,
     name_sink,
 )
 from turnback.sinks.formats import FORMATS, FileWriter
-from turnback.sinks.memory import PrintSink
+from turnback.sinks.ownership import Ownership
 from turnback.sinks.staging import (
     KIND,
-    Ownership,
     PublishRecord,
     StagedFile,
     attempt_directory,
+    explain_file,
+    left_files,
     sink_directory,
     task_of,
 )
 from turnback.storage.base import TEMPORARY
 from turnback.storage.directory import make_directories, sync_directory
+from turnback.storage.local import LocalStorage
 
 
 class FileCommitter:
@@ -43,7 +46,7 @@ class FileCommitter:
         with self._failures("create", home):
             make_directories(home)
         self._check_inside(home)
-        self._ownership = Ownership(root, ctx)
+        self._ownership = _ownership(root, ctx)
         self._published = PublishRecord(root, ctx.attempt)
 
     def commit(self, transactions: Sequence[bytes]) -> None:
@@ -160,6 +163,10 @@ class FileCommitter:
             raise SinkError(f"{self._name}: cannot {what} {path}: {why}") from error
 
 
+def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
+    return Ownership(LocalStorage(root), str(root), ctx)
+
+
 def _remove_directory(directory: Path) -> None:
     """Remove a flat directory; what a dying task still adds is left to the next attempt."""
     for path in list(directory.iterdir()):
@@ -230,11 +237,11 @@ class FileSink(Sink):
 
     def check_claim(self, ctx: CommitterContext) -> None:
         _check_directory(self.path)
-        Ownership(self.path, ctx).check_claim()
+        _ownership(self.path, ctx).check_claim()
 
     def claim(self, ctx: CommitterContext) -> None:
         _check_directory(self.path)
-        Ownership(self.path, ctx).claim()
+        _ownership(self.path, ctx).claim()
 
     def committer(self, ctx: CommitterContext) -> Committer:
         """Rename files into place; creates the directories, so a bad path fails at the start."""
@@ -249,6 +256,44 @@ class FileSink(Sink):
             "prefix": self.prefix,
             "header": str(self.header).lower(),
         }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> FileSink:
+        if "path" not in description:
+            raise ConfigurationError("the description of a file sink has no path")
+        return cls(
+            description["path"],
+            description.get("format", "parquet"),
+            prefix=description.get("prefix", "part"),
+            header=description.get("header", "true") == "true",
+        )
+
+    def unusable_here(self) -> str | None:
+        if self.path.is_dir():
+            return None
+        return f"writes to {self.path}, which is not on this machine. Go where it is mounted"
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        file = StagedFile.decode(transaction, ctx)
+        return explain_file(file, self.path)
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        try:
+            files = list(left_files(self.path, ctx))
+        except OSError as error:
+            raise SinkError(
+                f"what it has staged in {self.path} cannot be listed: {error.strerror or error}"
+            ) from error
+        return [
+            TransactionInfo(
+                what=f"{file.path.name} of attempt {file.attempt}",
+                id=str(file.path),
+                epoch=file.epoch,
+                bytes=file.length,
+                path=str(file.path),
+            )
+            for file in files
+        ]
 
     def __repr__(self) -> str:
         return f"FileSink({str(self.path)!r}, {self.format!r})"
@@ -293,26 +338,3 @@ def _prefix(prefix: str) -> str:
     if len(prefix.encode()) > 100:
         raise ConfigurationError("FileSink: prefix is longer than 100 bytes")
     return prefix
-
-
-def sink_from_description(description: Mapping[str, str]) -> Sink | None:
-    """Return a sink that settles what the one with this description has prepared.
-
-    None if only the program can make it, or if its output ends in the driver's memory.
-
-    Raises:
-        ConfigurationError: The description cannot be used.
-    """
-    kind = description.get("kind")
-    if kind == PrintSink.kind:
-        return PrintSink(description.get("prefix", ""))
-    if kind != KIND:
-        return None
-    if "path" not in description:
-        raise ConfigurationError("the description of a file sink has no path")
-    return FileSink(
-        description["path"],
-        description.get("format", "parquet"),
-        prefix=description.get("prefix", "part"),
-        header=description.get("header", "true") == "true",
-    )

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pyarrow.types as pt
 
 from turnback.core.errors import SinkError
-from turnback.sinks.base import SinkWriter, WriterContext, name_sink
-from turnback.sinks.staging import SUFFIX, StagedFile, attempt_directory, new_name
+from turnback.sinks.base import SinkWriter, WriterContext, name_sink, require_open
+from turnback.sinks.ownership import SUFFIX
+from turnback.sinks.staging import StagedFile, attempt_directory, new_name
 from turnback.storage.directory import make_directories, sync_upwards
 from turnback.types.columns import Batch
 
@@ -199,7 +200,7 @@ class FileWriter(SinkWriter):
         self._closed = False
 
     def write(self, batch: Batch) -> None:
-        self._check_open()
+        require_open(self._closed, self._name)
         if not len(batch):
             return
         with self._failures():
@@ -212,7 +213,7 @@ class FileWriter(SinkWriter):
         self._rows += len(batch)
 
     def prepare(self) -> bytes | None:
-        self._check_open()
+        require_open(self._closed, self._name)
         self._closed = True
         file, encoder = self._file, self._encoder
         if file is None or encoder is None:
@@ -239,12 +240,6 @@ class FileWriter(SinkWriter):
             self._file.close()
         with suppress(OSError):
             self._staged.unlink(missing_ok=True)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SinkError(
-                f"{self._name}: this writer has failed, or was prepared or aborted already"
-            )
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

@@ -11,13 +11,12 @@ import threading
 import uuid
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
 import msgspec
-import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
 from turnback.sinks.base import (
@@ -25,20 +24,14 @@ from turnback.sinks.base import (
     CommitterContext,
     Sink,
     SinkWriter,
+    TransactionInfo,
     WriterContext,
     name_sink,
     open_handle,
     seal_handle,
 )
+from turnback.sinks.elements import ElementsEncoder, decode_elements, describe_type, stored_type
 from turnback.types.columns import Batch
-from turnback.types.typeinfo import (
-    ListTypeInfo,
-    MapTypeInfo,
-    RowTypeInfo,
-    TypeInfo,
-    Types,
-    type_from_descriptor,
-)
 
 MAX_BYTES = 32 * 1024 * 1024
 _VERSION = 1
@@ -102,6 +95,9 @@ class InlineSink(Sink):
 
     def describe(self) -> dict[str, str]:
         return {"kind": self.kind}
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        return explain_inline(self.kind, transaction, ctx)
 
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return _InlineWriter(self, ctx)
@@ -194,6 +190,13 @@ def inline_output(kind: str, transaction: bytes, sink: str) -> InlineOutput:
         raise SinkError(f"{sink}: a prepared transaction cannot be read: {error}") from error
 
 
+def explain_inline(kind: str, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+    """Describe a transaction of an inline sink of this kind, as `Sink.explain` does."""
+    epoch = inline_output(kind, transaction, name_sink(ctx.job, ctx.uid)).epoch
+    what = f"transaction of a {kind} sink"
+    return TransactionInfo(what=what, epoch=epoch, bytes=len(transaction))
+
+
 class CollectSink(InlineSink):
     """Gathers committed elements on the driver, where `results` has them.
 
@@ -213,50 +216,25 @@ class CollectSink(InlineSink):
 
     def gather(self, gathered: Any, batch: Batch) -> Any:
         batches = gathered or []
-        batches.append(batch.arrow)
+        # Only the columns, so that the objects can go.
+        batches.append(Batch(batch.type, batch.arrow))
         return batches
 
     def encode(self, gathered: Any, ctx: WriterContext) -> bytes:
-        target = pa.BufferOutputStream()
-        with pa.ipc.new_stream(target, gathered[0].schema) as writer:
-            for batch in gathered:
-                writer.write_batch(batch)
-        described = msgspec.json.encode(ctx.type.describe())
-        return msgspec.msgpack.encode(_Elements(described, target.getvalue().to_pybytes()))
+        encoder = ElementsEncoder()
+        for batch in gathered:
+            encoder.add(batch)
+        return msgspec.msgpack.encode(_Elements(describe_type(ctx.type), encoder.finish()))
 
     def apply(self, body: bytes, ctx: CommitterContext) -> None:
         output = msgspec.msgpack.decode(body, type=_Elements)
-        kind = _stored_type(output.type, ctx)
-        with pa.ipc.open_stream(output.data) as reader:
-            rows = [row for batch in reader for row in Batch(kind, batch).rows]
+        kind = stored_type(output.type, ctx)
+        rows = [row for batch in decode_elements(output.data, kind) for row in batch.rows]
         self.ledger.value = self.ledger.value or []
         self.ledger.value += rows
 
     def __repr__(self) -> str:
         return "CollectSink()"
-
-
-def _stored_type(data: bytes, ctx: CommitterContext) -> TypeInfo:
-    kind = type_from_descriptor(msgspec.json.decode(data))
-    if kind == ctx.type:
-        return ctx.type
-    # A checkpoint may come from an untrusted source: only the program may enable pickle.
-    if _holds_pickle(kind):
-        raise SinkError(
-            f"{name_sink(ctx.job, ctx.uid)}: a prepared transaction holds pickled objects, but the "
-            "stream's type does not; nothing of it was read"
-        )
-    return kind
-
-
-def _holds_pickle(kind: TypeInfo) -> bool:
-    if isinstance(kind, RowTypeInfo):
-        return any(_holds_pickle(t) for t in kind.types)
-    if isinstance(kind, ListTypeInfo):
-        return _holds_pickle(kind.element)
-    if isinstance(kind, MapTypeInfo):
-        return _holds_pickle(kind.key) or _holds_pickle(kind.value)
-    return kind == Types.PICKLED_BYTE_ARRAY()
 
 
 class _Elements(msgspec.Struct, frozen=True, array_like=True):
@@ -323,6 +301,10 @@ class PrintSink(InlineSink):
 
     def describe(self) -> dict[str, str]:
         return {"kind": self.kind, "prefix": self.prefix}
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> PrintSink:
+        return cls(description.get("prefix", ""))
 
     def __repr__(self) -> str:
         return f"PrintSink({self.prefix!r})"

@@ -1,35 +1,28 @@
-"""The hidden directory of a file sink: staged files, a record of what was published, the owner.
-
-The owner is recorded in the directory itself, because jobs in different roots do not see each
-other. A job is identified by where its job directory is: names and ids are copied with it.
-"""
+"""The hidden directory of a file sink: staged files, and a record of what was published."""
 
 from __future__ import annotations
 
 import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from turnback.core.errors import (
-    AlreadyExistsError,
-    ConfigurationError,
-    NotFoundError,
-    SinkError,
-    StorageError,
-)
+from turnback.core.errors import NotFoundError, SinkError, TurnbackError
 from turnback.core.ids import path_segment
-from turnback.sinks.base import CommitterContext, WriterContext, name_sink, open_handle, seal_handle
-from turnback.storage.base import claim
+from turnback.sinks.base import (
+    CommitterContext,
+    TransactionInfo,
+    WriterContext,
+    name_sink,
+    open_handle,
+    seal_handle,
+)
+from turnback.sinks.ownership import HIDDEN, SUFFIX
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.local import LocalStorage
 
-HIDDEN = ".turnback"
-SUFFIX = ".inprogress"
 KIND, _VERSION = "file", 1
 _STAGED_NAME = re.compile(r"-(\d{10,})-(\d{5,})-\d+-[0-9a-f]{16}\.[a-z]+\.inprogress$")
 
@@ -133,6 +126,38 @@ def left_files(root: Path, ctx: CommitterContext) -> Iterator[LeftFile]:
                 yield LeftFile(path, path.stat().st_size, int(directory.name), task[0])
 
 
+def explain_file(file: StagedFile, root: Path | None) -> TransactionInfo:
+    """Describe a file that waits for its commit; `root` is the sink's directory, if known."""
+    path = None if root is None else str(root / file.staged)
+    return TransactionInfo(
+        what=file.final,
+        id=path,
+        epoch=file.epoch,
+        rows=file.rows,
+        bytes=file.length,
+        path=path,
+        problem=_problem(file, root),
+    )
+
+
+def _problem(file: StagedFile, root: Path | None) -> str | None:
+    if root is None:
+        return "where it is staged is not recorded"
+    staged, final = root / file.staged, root / file.final
+    try:
+        if staged.is_file():
+            return None
+        if final.is_file():
+            return "published already, only the record of it is missing"
+        if PublishRecord(root, 0).covers(file):
+            return "published already and taken away by its reader, only the record is missing"
+    except OSError as error:
+        return f"{staged} cannot be read: {error.strerror or error}"
+    except TurnbackError as error:
+        return str(error)
+    return f"neither {staged} nor {final} is on this machine"
+
+
 _PUBLISHED, _PUBLISHED_FORMAT = "published", 1
 _NAME = re.compile(r"published-([1-9][0-9]*)")  # no reader of *.json takes it for data
 _ATTEMPTS = 1000
@@ -216,126 +241,3 @@ def _join(into: Epochs, other: Epochs) -> Epochs:
     for attempt, epoch in other.items():
         into[attempt] = max(epoch, into.get(attempt, epoch))
     return into
-
-
-_OWNER, _OWNER_FORMAT = "sink-owner", 1
-_OWNER_PATH = f"{HIDDEN}/.owner"
-"""No job's directory beside it can have this name, and no reader of `*.json` takes it for data."""
-
-
-class Owner(msgspec.Struct, frozen=True):
-    """The job that a directory belongs to; jobs are told apart by their directories."""
-
-    job: str
-    directory: str
-
-
-class Ownership:
-    """A job's right to write into a directory, which its sinks share.
-
-    Without a job directory in the context nothing is claimed or checked.
-    """
-
-    def __init__(self, root: Path, ctx: CommitterContext) -> None:
-        self._root, self._ctx = root, ctx
-        self._name = name_sink(ctx.job, ctx.uid)
-        self._storage = LocalStorage(root)
-
-    def check_claim(self) -> None:
-        """Raise `ConfigurationError` if `claim` would; writes nothing."""
-        owner = self._other()
-        if owner is None:
-            return
-        if not self._ctx.take_over:
-            raise self._refused(owner)
-        self._refuse_unsettled(owner)
-
-    def claim(self) -> None:
-        """Make the directory this job's, if it has no owner or is to be taken over.
-
-        Raises:
-            ConfigurationError: It is another job's; nothing was written.
-            SinkError: It cannot be read or written.
-        """
-        self.check_claim()
-        if self._ctx.take_over and self._other() is not None:
-            with self._failures():
-                self._storage.put(_OWNER_PATH, self._data())
-        self.check()
-
-    def check(self) -> None:
-        """Raise `ConfigurationError` if another job owns the directory; claim it if none does."""
-        if self._ctx.job_directory is None:
-            return
-        owner = self._recorded()
-        if owner is None:
-            with self._failures(), suppress(AlreadyExistsError):
-                claim(self._storage, _OWNER_PATH, self._data())
-            owner = self._recorded()
-        if owner is not None and self._is_other(owner):
-            raise self._refused(owner)
-
-    def _other(self) -> Owner | None:
-        """The other job that owns the directory, if there is one."""
-        owner = self._recorded() if self._ctx.job_directory is not None else None
-        return owner if owner is not None and self._is_other(owner) else None
-
-    def _is_other(self, owner: Owner) -> bool:
-        return _canonical(owner.directory) != _canonical(self._ctx.job_directory or "")
-
-    def _recorded(self) -> Owner | None:
-        path = self._root / _OWNER_PATH
-        with self._failures():
-            try:
-                data = self._storage.get(_OWNER_PATH)
-            except NotFoundError:
-                return None
-        try:
-            _, body = unseal(_OWNER, _OWNER_FORMAT, data, str(path))
-            return msgspec.json.decode(body, type=Owner)
-        except (StorageError, msgspec.MsgspecError) as error:
-            raise ConfigurationError(
-                f"{self._name}: which job {self._root} belongs to cannot be read: {error}. Remove "
-                f"{path} if you know that no other job writes there"
-            ) from error
-
-    def _data(self) -> bytes:
-        owner = Owner(self._ctx.job, _canonical(self._ctx.job_directory or ""))
-        return seal(_OWNER, _OWNER_FORMAT, msgspec.json.encode(owner))
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, StorageError) as error:
-            raise SinkError(f"{self._name}: cannot use {self._root}: {error}") from error
-
-    def _refused(self, owner: Owner) -> ConfigurationError:
-        return ConfigurationError(
-            f"{self._name}: {self._root} belongs to job {owner.job!r} in {owner.directory}, and "
-            "two jobs must not write to one directory: readers would see the output of both. Give "
-            f"this sink another path; or stop job {owner.job!r} and hand the directory over for "
-            "good, with take_over_sinks=True (turnback run --take-over-sinks)"
-        )
-
-    def _refuse_unsettled(self, owner: Owner) -> None:
-        """Hand nothing over while the owner has files there that a checkpoint may promise."""
-        home = self._root / HIDDEN / path_segment(owner.job)
-        mine = home / path_segment(self._ctx.job_id) if self._ctx.job_id else None
-        with self._failures():
-            staged = [p for p in home.rglob(f"*{SUFFIX}") if mine not in p.parents]
-        if staged:
-            raise ConfigurationError(
-                f"{self._name}: {self._root} cannot be taken over from job {owner.job!r} in "
-                f"{owner.directory} yet: it has {len(staged)} files there that are not published, "
-                f"which would be lost. Stop it, and if they are still there run `turnback "
-                f"transactions commit {owner.job}`; if that job is gone for good, remove {home}"
-            )
-
-
-def _canonical(directory: str) -> str:
-    """A job directory's URI, the same by whatever links it was reached."""
-    url = urlsplit(directory)
-    if url.scheme != "file":
-        return directory
-    return Path(unquote(url.path)).resolve().as_uri()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
+from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
     Sink,
     SinkWriter,
+    TransactionInfo,
     WriterContext,
+    aborted_on_failure,
+    call_user,
     name_sink,
     open_handle,
+    require_open,
     seal_handle,
 )
 from turnback.types.columns import Batch
@@ -142,6 +145,25 @@ class TwoPhaseCommitSink(Sink, Generic[T]):
         """
         return ()
 
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        """Describe a prepared transaction by its `repr`; override it to say more."""
+        txn = self.decode(transaction, ctx)
+        return TransactionInfo(what=f"{txn!r:.80}", id=repr(txn))
+
+    def decode(self, transaction: bytes, ctx: CommitterContext) -> T:
+        """Read a transaction as a checkpoint holds it; for `explain`.
+
+        Raises:
+            SinkError: It cannot be read.
+        """
+        [txn] = _TwoPhaseCommitter(self, ctx).decode([transaction])
+        return txn
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        """List what `dangling` finds; override it to say more, such as who waits for it."""
+        found = _TwoPhaseCommitter(self, ctx).dangling()
+        return [TransactionInfo(what=f"{txn!r:.80}", id=repr(txn)) for txn in found]
+
     def writer(self, ctx: WriterContext) -> SinkWriter:
         return _TwoPhaseWriter(self, ctx)
 
@@ -159,15 +181,7 @@ class _Caller(Generic[T]):
         self._decoder = _decoder(sink)
 
     def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
-        try:
-            return method(*args)
-        except TurnbackError:
-            raise
-        except Exception as error:
-            raise SinkError(
-                f"{self._name}: {type(self._sink).__name__}.{step} failed: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        return call_user(self._sink, self._name, step, method, *args)
 
 
 class _TwoPhaseWriter(_Caller[T], SinkWriter):
@@ -178,20 +192,20 @@ class _TwoPhaseWriter(_Caller[T], SinkWriter):
         self._done = False
 
     def write(self, batch: Batch) -> None:
-        self._check_open()
+        require_open(self._done, self._name)
         if not len(batch):
             return
-        with self._abort_on_failure():
+        with aborted_on_failure(self):
             if not self._txn:
                 self._txn.append(self._call("begin", self._sink.begin, self._ctx))
             self._call("write", self._sink.write_batch, self._txn[0], batch)
 
     def prepare(self) -> bytes | None:
-        self._check_open()
+        require_open(self._done, self._name)
         self._done = True
         if not self._txn:
             return None
-        with self._abort_on_failure():
+        with aborted_on_failure(self):
             self._txn[0] = self._call("pre_commit", self._sink.pre_commit, self._txn[0])
             return _encode(self._txn[0], self._decoder, self._name)
 
@@ -199,23 +213,6 @@ class _TwoPhaseWriter(_Caller[T], SinkWriter):
         self._done = True
         if self._txn:
             self._call("abort", self._sink.abort, self._txn.pop())
-
-    def _check_open(self) -> None:
-        if self._done:
-            raise SinkError(
-                f"{self._name}: this writer has failed, or was prepared or aborted already"
-            )
-
-    @contextmanager
-    def _abort_on_failure(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            try:
-                self.abort()
-            except SinkError as second:
-                error.add_note(f"and then: {second}")
-            raise
 
 
 class _TwoPhaseCommitter(_Caller[T]):
@@ -226,24 +223,24 @@ class _TwoPhaseCommitter(_Caller[T]):
 
     def commit(self, transactions: Sequence[bytes]) -> None:
         self._last_commit = transactions
-        for txn in self._decode(transactions):
+        for txn in self.decode(transactions):
             self._call("commit", self._sink.commit, txn)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
-        for txn in self._decode(transactions):
+        for txn in self.decode(transactions):
             self._call("abort", self._sink.abort, txn)
 
     def recover(self, pending: Sequence[bytes]) -> None:
         self._last_commit = pending
-        committed = self._decode(pending)
+        committed = self.decode(pending)
         for txn in committed:
             self._call("recover_and_commit", self._sink.recover_and_commit, txn)
-        for txn in self._dangling():
+        for txn in self.dangling():
             if txn not in committed:
                 self._call("recover_and_abort", self._sink.recover_and_abort, txn)
 
     def discard_others(self, known: Sequence[bytes]) -> None:
-        listed = {_encode(t, self._decoder, self._name): t for t in self._dangling()}
+        listed = {_encode(t, self._decoder, self._name): t for t in self.dangling()}
         if not listed.keys() >= set(known):
             # It lists only what older attempts left, or not as pre_commit returned it: what waits
             # for its commit could not be distinguished from what does not.
@@ -252,11 +249,11 @@ class _TwoPhaseCommitter(_Caller[T]):
         for txn in listed.keys() - set(known) - set(self._last_commit):
             self._call("recover_and_abort", self._sink.recover_and_abort, listed[txn])
 
-    def _dangling(self) -> list[T]:
+    def dangling(self) -> list[T]:
         # It may be a generator, so it is called and read at once.
         return self._call("dangling", lambda: list(self._sink.dangling(self._ctx)))
 
-    def _decode(self, transactions: Sequence[bytes]) -> list[T]:
+    def decode(self, transactions: Sequence[bytes]) -> list[T]:
         decoded = []
         for data in transactions:
             body = open_handle(_KIND, _VERSION, data, self._name)

@@ -124,6 +124,8 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         native: The state files if the type is native, never inline.
         watermarks: By uid; `END_OF_TIME` for all if the job was drained.
         origin: What the job itself was started from, if it was from anything.
+        targets: By sink uid, the version of a table that has what the savepoint has, and nothing
+            newer of the job.
     """
 
     id: str
@@ -145,6 +147,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     watermarks: dict[str, int]
     native: tuple[StateFile, ...] = ()
     origin: Origin | None = None
+    targets: dict[str, str] = {}
 
     def entries(self) -> tuple[FileEntry, ...]:
         """Return every other file of the savepoint, each once."""

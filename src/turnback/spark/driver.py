@@ -121,6 +121,8 @@ class Heartbeat:
         finally:
             done.set()
             thread.join()
+            # It may have died since the last beat, and somebody has to see how this driver ends.
+            self._supervisor()
 
     def _supervisor(self) -> ProcessId | None:
         if self._run is None:

@@ -43,6 +43,7 @@ from turnback.spark.sources import (
     leaf_directories,
     literal_pattern,
     no_sources,
+    partition_hashes,
     single_file,
     spark_hash,
     union_sources,
@@ -84,6 +85,12 @@ class EpochInput(Protocol):
 
     def file_order(self) -> dict[int, int]:
         """The place of every new file in its source, by `spark_hash` of its path."""
+
+    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
+        """The partitions of each source that has any; None if there is no input to tell.
+
+        As `partition_hashes` has them; only Kafka has partitions of this kind.
+        """
 
 
 class Query(Protocol):
@@ -297,6 +304,10 @@ class SparkEpochInput:
         names = [(path, path.replace(":///", ":/", 1)) for path in paths]
         return {spark_hash(name): place for place, both in enumerate(names) for name in both}
 
+    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
+        offsets = self.scratch.offsets(self.batch.number).values()
+        return tuple(hashes for offset in offsets if (hashes := partition_hashes(offset)))
+
 
 @dataclass
 class EmptyInput:
@@ -317,6 +328,9 @@ class EmptyInput:
 
     def file_order(self) -> dict[int, int]:
         return {}
+
+    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
+        return None
 
 
 def _controls(frame: DataFrame) -> list[bytes]:

@@ -21,6 +21,7 @@ from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
 from turnback.program.plan import Plan
+from turnback.sinks.base import target_version
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
@@ -141,6 +142,7 @@ class JobRunner:
     def _run_attempt(self) -> BaseException | None:
         """Run one attempt; returns why it failed, or None."""
         self._history = None
+        sinks: JobSinks | None = None
         try:
             log = CheckpointLog(self._directory.storage)
             supervisor = self.spec.run.supervisor() if self.spec.run else None
@@ -150,7 +152,7 @@ class JobRunner:
             history = self._history = History(self._directory.storage, fence.attempt, self._clock)
             first = not self.report.attempts
             matched = self._starter.find(log, self._info.job_id, self._attempts, first=first)
-            sinks = JobSinks(self._plan, fence, self._directory)
+            sinks = JobSinks(self._plan, fence, self._directory, self._context.storage)
             _settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
@@ -168,6 +170,8 @@ class JobRunner:
             return e
         finally:
             self._count_attempt()
+            if sinks is not None:
+                sinks.close()
         return None
 
     def _fence(self, log: CheckpointLog) -> Fence:
@@ -326,5 +330,7 @@ def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> Non
         committer.recover(promised)
         if promised and matched is not None and manifest is not None:
             done = [was for was, now in matched.sinks.items() if now == uid]
-            log.record_commit(manifest.number, done)
+            version = target_version(committer)
+            targets = {} if version is None else dict.fromkeys(done, version)
+            log.record_commit(manifest.number, done, targets)
     sinks.record()

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from itertools import chain
 from typing import TypeVar
 
+from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest, encode
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
@@ -122,6 +123,7 @@ class Exporter:
             watermarks=dict.fromkeys(uids, END_OF_TIME) if request.drain else manifest.watermarks,
             native=files,
             origin=origin,
+            targets=CheckpointLog(storage_of(source)).targets(manifest.number),
         )
 
     def _run_few_at_a_time(

@@ -13,7 +13,8 @@ from turnback.core.errors import CorruptFileError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator, Plan
-from turnback.sinks.base import CommitterContext, Sink
+from turnback.sinks.base import ClosingCommitter, CommitterContext, Sink
+from turnback.state.files import StorageRef
 from turnback.storage.envelope import decode_document, encode_document
 
 _LOG = logging.getLogger(__name__)
@@ -27,7 +28,13 @@ def _sink_operators(plan: Plan) -> list[Operator]:
 
 
 def claim_targets(
-    plan: Plan, directory: JobDirectory, job_id: str, attempt: int = 0, *, take_over: bool = False
+    plan: Plan,
+    directory: JobDirectory,
+    job_id: str,
+    attempt: int = 0,
+    *,
+    take_over: bool = False,
+    storage: StorageRef | None = None,
 ) -> dict[str, CommitterContext]:
     """Make the targets of all sinks this job's; return the context of each committer, by uid.
 
@@ -47,6 +54,7 @@ def claim_targets(
             type=op.input_type,
             job_directory=directory.storage.uri,
             take_over=take_over,
+            storage=storage,
         )
         for op in sinks
     }
@@ -65,14 +73,20 @@ class JobSinks:
         ConfigurationError: Another job has taken over a target.
     """
 
-    def __init__(self, plan: Plan, fence: Fence, directory: JobDirectory) -> None:
+    def __init__(
+        self, plan: Plan, fence: Fence, directory: JobDirectory, storage: StorageRef
+    ) -> None:
         self._attempt = fence.attempt
         self._directory = directory
         self._sinks = {op.uid: op.function for op in _sink_operators(plan)}
-        contexts = claim_targets(plan, directory, fence.job_id, fence.attempt)
-        self.committers: dict[str, EpochCommitter] = {
-            uid: sink.committer(contexts[uid]) for uid, sink in self._sinks.items()
-        }
+        contexts = claim_targets(plan, directory, fence.job_id, fence.attempt, storage=storage)
+        self.committers: dict[str, EpochCommitter] = {}
+        try:
+            for uid, sink in self._sinks.items():
+                self.committers[uid] = sink.committer(contexts[uid])
+        except BaseException:
+            self.close()
+            raise
 
     def record(self) -> None:
         record_sinks(self._directory, self._attempt, self._sinks)
@@ -84,6 +98,15 @@ class JobSinks:
                 self.committers[uid].abort(transactions)
             except TurnbackError as e:
                 _LOG.warning("sink %r could not roll back: %s", uid, e)
+
+    def close(self) -> None:
+        """Let go of all targets, at the end of the attempt."""
+        for uid, committer in self.committers.items():
+            if isinstance(committer, ClosingCommitter):
+                try:
+                    committer.close()
+                except Exception as error:  # noqa: BLE001 (the user's code may raise anything)
+                    _LOG.warning("sink %r could not be closed: %s", uid, error)
 
 
 class SinkRecord(msgspec.Struct, frozen=True, kw_only=True):

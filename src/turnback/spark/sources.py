@@ -19,14 +19,17 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
+from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.internals import source_directories, streaming_nodes
+from turnback.spark.kafka import PARTITION_COLUMN
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.program import CHANNEL, CONTROL, STAMPS, TO, RowLayout, source_layout
+from turnback.worker.time import PARTITION
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 _COLLECTION = "turnback-collection"
@@ -199,6 +202,11 @@ def spark_hash(text: str) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
+def partition_hashes(offset: str | None) -> tuple[int, ...]:
+    """The partitions that an offset of Kafka's connector is about, as in `PARTITION_COLUMN`."""
+    return tuple(spark_hash(f"{topic} {number}") for topic, number, _ in kafka_positions(offset))
+
+
 def nulls(layout: RowLayout) -> list[Column]:
     """The data columns of a layout, all null."""
     return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
@@ -219,7 +227,8 @@ def control(
     ]
     if layout.timed:
         segment, block = file or (F.lit(None), F.lit(None))
-        stamps = (segment if not file else F.lit(0), block, segment)
+        zero = segment if not file else F.lit(0)
+        stamps = (zero, block, segment, zero)
         columns += [c.cast("bigint").alias(n) for c, n in zip(stamps, STAMPS, strict=True)]
     return columns
 
@@ -257,7 +266,9 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
 
 
 def _file_columns(frame: DataFrame) -> tuple[Column, ...]:
-    """From which file and block each row comes; nothing if that is not known."""
+    """From which file and block, or which partition, each row comes; nothing if not known."""
+    if PARTITION_COLUMN in frame.columns:
+        return F.col(PARTITION_COLUMN), F.lit(PARTITION)
     columns = F.xxhash64("_metadata.file_path"), F.col("_metadata.file_block_start")
     try:
         frame.select(*columns)

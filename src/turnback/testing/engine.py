@@ -225,6 +225,9 @@ class LocalEpochInput:
     def file_order(self) -> dict[int, int]:
         return {number: number for number in range(self.source_tasks())}  # a batch is a file
 
+    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
+        return None
+
     def positions(self) -> Sources | None:
         self.is_confirmed = True
         if self.offsets is None:

@@ -54,9 +54,32 @@ _APPEND = "checkpoint.log:CheckpointLog.append"
 _COMMIT_SINKS = "checkpoint.commits:Committers.commit"
 _CLEAN = "checkpoint.retention:Retention._delete_retired"
 _PUT, _DELETE = "storage.local:LocalStorage.put", "storage.local:LocalStorage.delete"
-_COMMITTERS = ("sinks.files:FileCommitter", "sinks.memory:InlineCommitter")
+_PREPARED, _PUBLISHED = "sinks.sql_rows:PreparedRows", "sinks.sql_rows:PublishedRows"
+_DATABASES = ("sinks.postgres:PostgresDatabase", "sinks.mysql:MySqlDatabase")
+_COMMITTERS = (
+    "sinks.files:FileCommitter",
+    "sinks.memory:InlineCommitter",
+    "sinks.write_ahead:WriteAheadCommitter",
+)
+
+DATABASE_POINTS: dict[str, tuple[Point, ...]] = {
+    "before-prepare": (Point(f"{_PREPARED}.pre_commit", "before"),),
+    "after-prepare": (Point(f"{_PREPARED}.pre_commit", "after"),),
+    "before-prepared-commit": (Point(f"{_PREPARED}._commit", "before"),),
+    "between-prepared-commits": (Point(f"{_PREPARED}._commit", "between", _COMMIT_SINKS),),
+    "after-prepared-commit": (Point(f"{_PREPARED}._commit", "after"),),
+    "between-sinks": (Point("sinks.sql:SqlCommitter.commit", "between", _COMMIT_SINKS),),
+    "before-publish": (Point(f"{_PUBLISHED}.publish", "before"),),
+    "inside-publish": tuple(Point(f"{database}.upsert", "after") for database in _DATABASES),
+    "after-publish": (Point(f"{_PUBLISHED}.publish", "after"),),
+    "after-roll-back": tuple(
+        Point(f"{database}.roll_back_prepared", "after") for database in _DATABASES
+    ),
+}
+"""Those that only a job with sinks of databases reaches."""
 
 POINTS: dict[str, tuple[Point, ...]] = {
+    **DATABASE_POINTS,
     # a checkpoint
     "before-state-file": (Point(_PUT, "before", "worker.local_state:LocalState.snapshot"),),
     # those of the first keyed level are durable then

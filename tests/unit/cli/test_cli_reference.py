@@ -65,7 +65,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benc
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_commands_in_other_pages_exist(page):
     for block in re.findall(r"^```\w*\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE):
-        for line in re.findall(r"^(?:\$ )?turnback (.*)$", block, re.MULTILINE):
+        lines = block.replace("\\\n", " ")  # a command may go on in the next line
+        for line in re.findall(r"^(?:\$ )?turnback (.*)$", lines, re.MULTILINE):
             parse(shlex.split(line, comments=True))
 
 

@@ -11,6 +11,7 @@ from turnback.sinks.files import FileSink
 from turnback.sinks.two_phase import TwoPhaseCommitSink
 from turnback.snapshot.find import resume_point
 from turnback.spark.sinks import record_sinks
+from turnback.state.files import StorageRef
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import Types
 
@@ -63,6 +64,7 @@ class Place:
         self.job.attempt()
         self.sinks = {"out": FileSink(self.out, "json")}
         self.log, self.directory = self.job.log, self.job.directory
+        self.storage = StorageRef(self.directory.storage.uri)
 
     def record(self) -> None:
         record_sinks(self.directory, self.job.number, self.sinks)
@@ -71,6 +73,7 @@ class Place:
         ctx = WriterContext(
             job="likes", job_id=self.job.info.job_id, uid=uid, attempt=self.job.number,
             epoch=epoch, partition=0, task_attempt_id=changes.pop("task", 7), type=POSTS,
+            storage=self.storage,
         )  # fmt: skip
         writer = self.sinks[uid].writer(ctx)
         writer.write(Batch(POSTS, [("a", epoch), ("b", epoch)]))
@@ -91,7 +94,8 @@ class Place:
             self.write(3, uid)
 
     def context(self, attempt):
-        return lambda uid: CommitterContext("likes", self.job.info.job_id, uid, attempt)
+        job_id, storage = self.job.info.job_id, self.storage
+        return lambda uid: CommitterContext("likes", job_id, uid, attempt, storage=storage)
 
     def visible(self) -> list[int]:
         """The epochs that readers see."""

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from turnback.inspect.text import formatter
+from turnback.inspect.text import formatter, position_lines
 from turnback.types.typeinfo import Types
 
 LONG, TEXT = Types.LONG(), Types.STRING()
@@ -92,3 +92,21 @@ def test_long_maps_and_rows_are_cut_and_their_keys_are_not():
 def test_each_value_has_room_of_its_own():
     show = formatter(TEXT, longest=10)
     assert [show("x" * 9), show("y" * 9)] == ["x" * 9, "y" * 9]
+
+
+@pytest.mark.parametrize(
+    ("offset", "lines"),
+    [
+        (
+            '{"likes":{"10":7,"2":5},"clicks":{"0":1}}',
+            ["clicks 0: 1", "likes 2: 5", "likes 10: 7"],
+        ),
+        ('{"logOffset":3}', ['{"logOffset":3}']),
+        ('{"at": {"x": 1}}', ['{"at": {"x": 1}}']),
+        ("{}", ["{}"]),
+        ("12", ["12"]),
+        (None, [None]),
+    ],
+)
+def test_positions_in_kafka_are_by_topic_and_partition(offset, lines):
+    assert position_lines(offset) == lines

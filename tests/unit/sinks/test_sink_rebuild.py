@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from turnback.core.errors import ConfigurationError
-from turnback.sinks.files import FileSink, sink_from_description
+from turnback.sinks.files import FileSink
 from turnback.sinks.memory import CollectSink, DiscardSink, PrintSink
+from turnback.sinks.registry import sink_from_description
 
 
 def test_a_file_sink(tmp_path):

@@ -90,6 +90,25 @@ def test_a_supervisor_that_is_gone_is_replaced_once(
     assert started[0].wait(30) == 0
 
 
+def test_a_supervisor_that_dies_just_before_the_end_is_replaced(
+    directory: JobDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnback.spark.driver.HEARTBEAT_S", 60)
+    run = RunDirectory(tmp_path / "run")
+    run.write(LAUNCH, Launch(script="job.py", supervisor=SUPERVISOR))
+    run.set_end(RunEnd(0, "so that the new one ends at once"))
+    here = ProcessId.current()
+    started = []
+    real = RunDirectory.start_supervisor
+    monkeypatch.setattr(
+        RunDirectory, "start_supervisor", lambda self: started.append(real(self)) or started[-1]
+    )
+    with Heartbeat(directory, StatusUpdate, run).beating():
+        run.set_supervisor(ProcessId(here.host, here.machine, 2**22 + 1, "0"))
+    (new,) = started
+    assert new.wait(30) == 0
+
+
 def test_a_supervisor_that_cannot_be_started_does_not_stop_it(
     directory: JobDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

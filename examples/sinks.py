@@ -1,0 +1,119 @@
+"""Sinks of your own, one on each template; examples/test_sinks.py checks them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from turnback import IdempotentSink, StagedOutput, TwoPhaseCommitSink, WriteAheadSink
+
+
+class LatestScores(IdempotentSink):
+    """The newest score of each player, in a table with a key."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        with closing(sqlite3.connect(database)) as db:
+            db.execute("create table if not exists latest (player primary key, score, version)")
+
+    def open(self, ctx) -> None:
+        self.db = sqlite3.connect(self.database, timeout=30)
+
+    def write_batch(self, batch, ctx) -> None:
+        # A task of an older attempt that comes late must not win: its version is smaller.
+        self.db.executemany(
+            "insert into latest values (?, ?, ?) on conflict (player) do update"
+            " set score = excluded.score, version = excluded.version"
+            " where excluded.version >= latest.version",
+            [(player, score, ctx.version) for player, score in batch.rows],
+        )
+
+    def flush(self) -> None:
+        self.db.commit()
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class ScoreLog(WriteAheadSink):
+    """All scores, in a database that remembers how far it is."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        with closing(sqlite3.connect(database)) as db:
+            db.execute("create table if not exists scores (player, score)")
+            db.execute("create table if not exists done (job, sink, version, unique (job, sink))")
+
+    def open(self, ctx) -> None:
+        # Not always the same thread commits.
+        self.db = sqlite3.connect(self.database, timeout=30, check_same_thread=False)
+
+    def published(self, ctx) -> int:
+        found = self.db.execute(
+            "select version from done where job = ? and sink = ?", (ctx.job_id, ctx.uid)
+        ).fetchone()
+        return found[0] if found else 0
+
+    def publish(self, ctx, output: StagedOutput) -> None:
+        with self.db:  # one transaction: the scores, and that they are there
+            self.db.execute("begin immediate")
+            if self.published(ctx) >= output.version:
+                return  # by a driver that has replaced this one meanwhile
+            for batch in output.batches():
+                self.db.executemany("insert into scores values (?, ?)", batch.rows)
+            self.db.execute(
+                "insert or replace into done values (?, ?, ?)",
+                (ctx.job_id, ctx.uid, output.version),
+            )
+
+    def close(self) -> None:
+        self.db.close()
+
+
+class ScoreFiles(TwoPhaseCommitSink[str]):
+    """Files that appear as a whole: prepared in one directory, renamed into another."""
+
+    transaction_type = str
+
+    def __init__(self, directory: Path) -> None:
+        self.prepared, self.visible = directory / "prepared", directory / "visible"
+        self.lines: dict[str, list[str]] = {}
+        for path in (self.prepared, self.visible):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def begin(self, ctx) -> str:
+        task = f"{ctx.attempt}.{ctx.epoch}.{ctx.partition}.{ctx.task_attempt_id}"
+        name = f"{ctx.job_id}.{ctx.uid}.{task}"
+        self.lines[name] = []
+        return name
+
+    def write(self, txn: str, element: Any) -> None:
+        self.lines[txn].append(json.dumps(list(element)))
+
+    def pre_commit(self, txn: str) -> str:
+        with (self.prepared / txn).open("w") as file:
+            file.write("\n".join(self.lines.pop(txn)))
+            file.flush()
+            os.fsync(file.fileno())
+        return txn
+
+    def commit(self, txn: str) -> None:
+        if (self.prepared / txn).exists():
+            (self.prepared / txn).rename(self.visible / txn)
+        elif not (self.visible / txn).exists():
+            raise RuntimeError(f"{txn} is lost")  # never return as if it were there
+
+    def abort(self, txn: str) -> None:
+        self.lines.pop(txn, None)
+        (self.prepared / txn).unlink(missing_ok=True)
+
+    def dangling(self, ctx) -> Iterable[str]:
+        for path in self.prepared.glob(f"{ctx.job_id}.{ctx.uid}.*"):
+            attempt = int(path.name.split(".")[-4])
+            if attempt <= ctx.attempt:  # a newer attempt may have replaced this one
+                yield path.name

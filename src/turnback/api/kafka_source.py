@@ -1,0 +1,315 @@
+"""`KafkaSource`: what to read from Kafka, from where on, and as what; with PyFlink's names.
+
+Spark's connector reads it, so positions are part of checkpoints like those of any Spark source.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from turnback.core.errors import ConfigurationError, PlanError
+from turnback.program.time import WatermarkStrategy
+from turnback.sinks.kafka import nonempty_text
+from turnback.sinks.schemas import (
+    DeserializationSchema,
+    JsonRowDeserializationSchema,
+    SimpleStringSchema,
+)
+from turnback.types.columns import stream_columns
+from turnback.types.hints import as_type
+from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+
+HEADERS = Types.LIST(Types.ROW_NAMED(["key", "value"], [Types.STRING(), Types.BYTES()]))
+METADATA: dict[str, TypeInfo] = {
+    "key": Types.BYTES(),
+    "topic": Types.STRING(),
+    "partition": Types.INT(),
+    "offset": Types.LONG(),
+    "timestamp": Types.INSTANT(),
+    "headers": HEADERS,
+}
+"""What can be read of a record besides its value."""
+
+
+class KafkaTopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class KafkaOffsetsInitializer:
+    """Where a job begins to read that has no checkpoint yet.
+
+    Attributes:
+        options: Options of Spark's connector.
+    """
+
+    options: Mapping[str, str]
+
+    @staticmethod
+    def earliest() -> KafkaOffsetsInitializer:
+        """With the first record that Kafka still has."""
+        return KafkaOffsetsInitializer({"startingOffsets": "earliest"})
+
+    @staticmethod
+    def latest() -> KafkaOffsetsInitializer:
+        """With what is written after the job has started."""
+        return KafkaOffsetsInitializer({"startingOffsets": "latest"})
+
+    @staticmethod
+    def timestamp(timestamp: int) -> KafkaOffsetsInitializer:
+        """With the first record of each partition that is not older than this.
+
+        A partition without one begins with what is written later.
+
+        Args:
+            timestamp: Milliseconds since 1970.
+        """
+        if not isinstance(timestamp, int) or isinstance(timestamp, bool) or timestamp < 0:
+            raise ConfigurationError(
+                "KafkaOffsetsInitializer.timestamp takes milliseconds since 1970, not "
+                f"{timestamp!r:.80}"
+            )
+        later = {"startingOffsetsByTimestampStrategy": "latest"}
+        return KafkaOffsetsInitializer({"startingTimestamp": str(timestamp), **later})
+
+    @staticmethod
+    def offsets(offsets: Mapping[KafkaTopicPartition, int]) -> KafkaOffsetsInitializer:
+        """With these offsets, one for every partition that there is.
+
+        Args:
+            offsets: By `KafkaTopicPartition`, or pairs of a topic and a number.
+        """
+        what = "KafkaOffsetsInitializer.offsets"
+        if not isinstance(offsets, Mapping) or not offsets:
+            raise ConfigurationError(f"{what} takes offsets by partition, not {offsets!r:.80}")
+        by_topic: dict[str, dict[str, int]] = {}
+        for place, offset in offsets.items():
+            if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[1], int):
+                raise ConfigurationError(f"{what}: {place!r:.80} is no KafkaTopicPartition")
+            if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+                raise ConfigurationError(f"{what}: {offset!r:.80} is no offset")
+            by_topic.setdefault(str(place[0]), {})[str(place[1])] = offset
+        return KafkaOffsetsInitializer({"startingOffsets": json.dumps(by_topic)})
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """What to read from Kafka; made with `KafkaSource.builder()`, for `env.from_source`.
+
+    Attributes:
+        options: Options of Spark's connector; may hold passwords.
+        schema: What becomes of values.
+        metadata: What else is read of a record: the names of its columns, by what they hold.
+        bounded: Whether it ends with what is there when the job starts.
+    """
+
+    options: Mapping[str, str] = field(repr=False)
+    schema: DeserializationSchema
+    metadata: Mapping[str, str]
+    bounded: bool
+
+    @staticmethod
+    def builder() -> KafkaSourceBuilder:
+        return KafkaSourceBuilder()
+
+    @property
+    def type_info(self) -> TypeInfo:
+        """The type of the elements; rows, if metadata come with them."""
+        value = self.schema.type_info
+        if not self.metadata:
+            return value
+        fields = [*stream_columns(value), *((n, METADATA[m]) for m, n in self.metadata.items())]
+        names, types = zip(*fields, strict=True)
+        return RowTypeInfo(names, types)
+
+
+def check_source(
+    source: Any, watermark_strategy: Any, source_name: Any, type_info: Any = None
+) -> TypeInfo:
+    """Refuse what `from_source` cannot take; return the type of the elements."""
+    if not isinstance(source, KafkaSource):
+        raise PlanError(
+            f"from_source takes a KafkaSource, got {type(source).__name__}; for other sources use "
+            "from_files, from_collection or from_dataframe"
+        )
+    if not isinstance(watermark_strategy, WatermarkStrategy):
+        raise PlanError(
+            f"from_source takes a WatermarkStrategy, got {type(watermark_strategy).__name__}; "
+            "WatermarkStrategy.no_watermarks() if there is no event time"
+        )
+    if not isinstance(source_name, str) or not source_name:
+        raise PlanError(f"from_source: the source's name is a text, not {source_name!r:.80}")
+    found = source.type_info
+    if type_info is not None and as_type(type_info) != found:
+        raise PlanError(f"from_source: elements are {found}, and not {as_type(type_info)}")
+    return found
+
+
+_OWN = {
+    "bootstrap.servers": "set_bootstrap_servers",
+    "group.id": "set_group_id",
+    "auto.offset.reset": "set_starting_offsets",
+    "key.deserializer": "set_value_only_deserializer",
+    "value.deserializer": "set_value_only_deserializer",
+    "enable.auto.commit": "enable_checkpointing, which stores positions",
+}
+
+
+class KafkaSourceBuilder:
+    """Builds a `KafkaSource`: servers, topics and the deserializer are needed."""
+
+    def __init__(self) -> None:
+        self._servers: str | None = None
+        self._topics: dict[str, str] = {}
+        self._start = KafkaOffsetsInitializer.earliest()
+        self._schema: DeserializationSchema | None = None
+        self._metadata: dict[str, str] = {}
+        self._bounded = False
+        self._options = {"kafka.isolation.level": "read_committed"}
+
+    def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
+        """Set where the cluster is: "host:port", several with commas between them."""
+        self._servers = nonempty_text("KafkaSource: bootstrap servers", bootstrap_servers)
+        return self
+
+    def set_topics(self, *topics: str) -> Self:
+        """Read these topics."""
+        names = [nonempty_text("KafkaSource: a topic", topic) for topic in topics]
+        if not names:
+            raise ConfigurationError("KafkaSource: set_topics takes at least one topic")
+        return self._subscribe("subscribe", ",".join(names))
+
+    def set_topic_pattern(self, topic_pattern: str) -> Self:
+        """Read all topics whose names match a regular expression, also those yet to come."""
+        pattern = nonempty_text("KafkaSource: the topic pattern", topic_pattern)
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigurationError(
+                f"KafkaSource: {pattern!r} is no regular expression: {error}"
+            ) from None
+        return self._subscribe("subscribePattern", pattern)
+
+    def set_group_id(self, group_id: str) -> Self:
+        """Set what the names of consumer groups begin with; positions are not kept in Kafka."""
+        self._options["groupIdPrefix"] = nonempty_text("KafkaSource: the group id", group_id)
+        return self
+
+    def set_starting_offsets(self, starting_offsets: KafkaOffsetsInitializer) -> Self:
+        """Set where a job without a checkpoint begins; by default `earliest`, as in Flink."""
+        self._start = _initializer("set_starting_offsets", starting_offsets)
+        return self
+
+    def set_bounded(self, stopping_offsets: KafkaOffsetsInitializer) -> Self:
+        """End with what is there when the job starts.
+
+        Args:
+            stopping_offsets: `KafkaOffsetsInitializer.latest()`; Spark's connector has no other.
+        """
+        stop = _initializer("set_bounded", stopping_offsets)
+        if stop != KafkaOffsetsInitializer.latest():
+            raise ConfigurationError(
+                "KafkaSource: set_bounded takes KafkaOffsetsInitializer.latest(): what is there "
+                "when the job starts. Spark's connector cannot stop elsewhere"
+            )
+        self._bounded = True
+        return self
+
+    def set_value_only_deserializer(self, deserialization_schema: DeserializationSchema) -> Self:
+        """Set what becomes of values: `SimpleStringSchema`, `JsonRowDeserializationSchema`."""
+        known = (SimpleStringSchema, JsonRowDeserializationSchema)
+        if not isinstance(deserialization_schema, known):
+            raise ConfigurationError(
+                "KafkaSource: set_value_only_deserializer takes a SimpleStringSchema or a "
+                f"JsonRowDeserializationSchema, not {deserialization_schema!r:.80}. For another "
+                'format use from_dataframe with spark.readStream.format("kafka")'
+            )
+        if getattr(deserialization_schema, "charset", "utf-8") != "utf-8":
+            raise ConfigurationError("KafkaSource: a SimpleStringSchema of a source reads UTF-8")
+        self._schema = deserialization_schema
+        return self
+
+    def set_metadata_columns(self, *names: str, **renamed: str) -> Self:
+        """Read more of records than their values, as further columns of rows.
+
+        Args:
+            *names: "key", "topic", "partition", "offset", "timestamp" or "headers".
+            **renamed: The same, with the names of their columns: ``timestamp="written_at"``.
+        """
+        for what, name in {**dict(zip(names, names, strict=True)), **renamed}.items():
+            if what not in METADATA:
+                raise ConfigurationError(
+                    f"KafkaSource: records have no {what!r}; there are {', '.join(METADATA)}"
+                )
+            self._metadata[what] = nonempty_text(f"KafkaSource: the column of {what}", name)
+        return self
+
+    def set_property(self, key: str, value: str) -> Self:
+        """Set a property of Kafka's Java consumer, such as "sasl.jaas.config"."""
+        key = nonempty_text("KafkaSource: the key of a property", key)
+        if key in _OWN:
+            raise ConfigurationError(f"KafkaSource: do not set {key!r}; call {_OWN[key]}")
+        self._options[f"kafka.{key}"] = _value(key, value)
+        return self
+
+    def set_option(self, key: str, value: str) -> Self:
+        """Set an option of Spark's connector, such as "maxOffsetsPerTrigger"."""
+        key = nonempty_text("KafkaSource: the name of an option", key)
+        self._options[key] = _value(key, value)
+        return self
+
+    def build(self) -> KafkaSource:
+        """Build the source, without connecting to Kafka.
+
+        Raises:
+            ConfigurationError: Something is missing, or two columns have one name.
+        """
+        if self._servers is None:
+            raise ConfigurationError("KafkaSource: call set_bootstrap_servers(...)")
+        if not self._topics:
+            raise ConfigurationError("KafkaSource: call set_topics(...) or set_topic_pattern(...)")
+        if self._schema is None:
+            raise ConfigurationError("KafkaSource: call set_value_only_deserializer(...)")
+        names = {name for name, _ in stream_columns(self._schema.type_info)}
+        for what, name in self._metadata.items():
+            if name in names:
+                raise ConfigurationError(
+                    f"KafkaSource: there are two columns {name!r}; give another name to what Kafka "
+                    f'has: set_metadata_columns({what}="kafka_{what}")'
+                )
+            names.add(name)
+        headers = {"includeHeaders": "true"} if "headers" in self._metadata else {}
+        servers = {"kafka.bootstrap.servers": self._servers}
+        options = {**servers, **self._topics, **self._start.options, **headers, **self._options}
+        return KafkaSource(options, self._schema, dict(self._metadata), self._bounded)
+
+    def _subscribe(self, how: str, what: str) -> Self:
+        if self._topics:
+            raise ConfigurationError(
+                "KafkaSource: topics are set already; call set_topics once with all of them, or "
+                "set_topic_pattern"
+            )
+        self._topics[how] = what
+        return self
+
+
+def _initializer(method: str, value: Any) -> KafkaOffsetsInitializer:
+    if not isinstance(value, KafkaOffsetsInitializer):
+        raise ConfigurationError(
+            f"KafkaSource: {method} takes a KafkaOffsetsInitializer, such as "
+            f"KafkaOffsetsInitializer.earliest(), not {value!r:.80}"
+        )
+    return value
+
+
+def _value(key: str, value: Any) -> str:
+    if not isinstance(value, str | int | bool):
+        raise ConfigurationError(f"KafkaSource: the value of {key!r} has to be a string")
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,323 @@
+"""`DeltaSink`: rows of a Delta Lake table, through delta-rs (the extra 'delta')."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError
+from turnback.core.extras import require
+from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.table_committer import ConflictError
+from turnback.sinks.table_files import Layout, TableFile
+from turnback.sinks.table_stats import delta_stats
+from turnback.sinks.tables import TableSink, column_differences, partition_differences, sync_files
+from turnback.state.files import StorageRef, storage_of
+from turnback.storage.base import Storage
+from turnback.types.columns import stream_schema
+from turnback.types.typeinfo import TypeInfo
+
+KIND = "delta"
+_LOOK_BACK = 10
+"""How many versions are made durable that others may have written, when a job starts."""
+_ENFORCED = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
+"""What makes a column depend on its writer; delta-rs does not check it in files it is handed."""
+
+
+class DeltaTarget:
+    """A Delta table. How far a sink is stands in its log as a transaction of the sink's app id."""
+
+    def __init__(self, sink: DeltaSink, ctx: CommitterContext) -> None:
+        self._delta = require("deltalake", "delta", "DeltaSink")
+        self._sink = sink
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._app_id = f"turnback-{ctx.job_id}-{ctx.uid}"
+        self._commit_info = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
+        self._table: Any = None
+        self._synced: int | None = None
+
+    def check(self, type: TypeInfo | None) -> None:
+        if type is None:
+            return
+        schema = stream_schema(type)
+        self._check_types(schema)
+        table = self._open()
+        if table is None:
+            return
+        problems = column_differences(schema, pa.schema(table.schema().to_arrow()))
+        problems += _unsupported(table)
+        found = tuple(table.metadata().partition_columns)
+        problems += partition_differences(found, self._sink.partition_by)
+        if problems:
+            raise ConfigurationError(
+                f"{self._name}: the stream does not fit the Delta table {self._sink.place}: "
+                f"{'; '.join(problems)}. Change the stream or the table, or give another path"
+            )
+
+    def create(self, type: TypeInfo) -> None:
+        if self._open() is not None:
+            return
+        sink, schema = self._sink, self._delta.Schema.from_arrow(stream_schema(type))
+        try:
+            with self._failures("create"):
+                self._delta.DeltaTable.create(
+                    sink.uri,
+                    schema,
+                    partition_by=list(sink.partition_by),
+                    storage_options=sink.options or None,
+                )
+        except SinkError:
+            if self._open() is None:  # else another sink of the job was faster
+                raise
+
+    def published(self) -> int:
+        with self._failures("read"):
+            if self._table is None:
+                self._table = self._open()
+            else:
+                self._table.update_incremental()
+            if self._table is not None:
+                self._sync()
+                return int(self._table.transaction_version(self._app_id) or 0)
+        raise SinkError(
+            f"{self._name}: there is no Delta table at {self._sink.place} any more. Put it back, "
+            "or start the job again to have it created"
+        )
+
+    def append(self, files: Sequence[TableFile], version: int) -> None:
+        transaction = require("deltalake.transaction", "delta", "DeltaSink")
+        now = int(time.time() * 1000)
+        actions = [
+            transaction.AddAction(file.path, file.length, file.partition, now, True, file.stats)
+            for file in files
+        ]
+        with self._failures("commit to"):
+            table = self._table
+            table.create_write_transaction(
+                actions,
+                "append",
+                table.schema(),
+                list(self._sink.partition_by),
+                commit_properties=self._properties(version),
+            )
+            self._table.update_incremental()
+            self._sync()
+
+    def mark(self, version: int) -> None:
+        self.append((), version)
+
+    def merge(self, rows: pa.Table, version: int) -> None:
+        # Columns that only the table has keep their values.
+        values = {f"`{name}`": f"new.`{name}`" for name in rows.column_names}
+        same = " AND ".join(f"old.`{column}` = new.`{column}`" for column in self._sink.key)
+        with self._failures("merge into"):
+            self._table.merge(
+                rows,
+                same,
+                source_alias="new",
+                target_alias="old",
+                commit_properties=self._properties(version),
+            ).when_matched_update(values).when_not_matched_insert(values).execute()
+            self._sync()
+
+    def version(self) -> str:
+        return str(self._table.version())
+
+    def _sync(self) -> None:
+        """Make durable what delta-rs has written, perhaps in a process that died before this."""
+        storage, newest = self._sink.storage(), self._table.version()
+        first = self._synced + 1 if self._synced is not None else max(0, newest - _LOOK_BACK)
+        for version in range(first, newest + 1):
+            entry = f"_delta_log/{version:020d}.json"
+            try:
+                files = [entry, *(self._added(entry) if self._sink.mode == "upsert" else ())]
+                sync_files(storage, (f"{storage.uri}/{path}" for path in files))
+            except (NotFoundError, FileNotFoundError):
+                continue  # it is so old that it was cleaned up
+        self._synced = newest
+
+    def _added(self, entry: str) -> list[str]:
+        actions = map(json.loads, self._sink.storage().get(entry).splitlines())
+        return [action["add"]["path"] for action in actions if "add" in action]
+
+    def _open(self) -> Any:
+        """The table as it is now; None if there is none."""
+        exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
+        sink = self._sink
+        with self._failures("open"):
+            try:
+                return self._delta.DeltaTable(sink.uri, storage_options=sink.options or None)
+            except exceptions.TableNotFoundError:
+                return None
+
+    def _properties(self, version: int) -> Any:
+        return self._delta.CommitProperties(
+            app_transactions=[self._delta.Transaction(self._app_id, version)],
+            custom_metadata=self._commit_info,
+        )
+
+    def _check_types(self, schema: pa.Schema) -> None:
+        for field in schema:
+            try:
+                self._delta.Schema.from_arrow(pa.schema([field]))
+            except Exception as error:
+                raise ConfigurationError(
+                    f"{self._name}: Delta has no type for column {field.name!r} ({field.type}); "
+                    "convert it before the sink, a time of day to a string for example"
+                ) from error
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
+        try:
+            yield
+        except exceptions.CommitFailedError as error:
+            self._table = None
+            raise ConflictError(str(error).partition("\n")[0]) from error
+        except Exception as error:
+            self._table = None
+            reason = str(error).partition("\n")[0]
+            raise SinkError(
+                f"{self._name}: cannot {what} the Delta table {self._sink.place}: {reason}"
+            ) from error
+
+
+def _unsupported(table: Any) -> list[str]:
+    """What a table asks of its writers that a sink cannot do."""
+    configuration = table.metadata().configuration
+    problems = [
+        f"it has the constraint {key.removeprefix('delta.constraints.')!r}, which is not checked"
+        for key in configuration
+        if key.startswith("delta.constraints.")
+    ]
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        problems.append("its columns are mapped to other names (delta.columnMapping.mode)")
+    for field in table.schema().fields:
+        if any(key in _ENFORCED for key in field.metadata):
+            problems.append(f"column {field.name!r} is generated or constrained by the table")
+    return problems
+
+
+class DeltaSink(TableSink):
+    """Writes a Delta Lake table; every row is in it once, from the version its checkpoint made.
+
+    Tasks write Parquet files below the table. When the checkpoint is complete the driver commits
+    the files of its epochs as one version of the table, together with a transaction of the Delta
+    log (`txn`) that says how far this sink of this job is. Other writers may write to the table as
+    well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
+    `take_over_sinks` is set.
+
+    In mode "upsert" the driver merges the rows: a row whose key the table has replaces it. Of
+    several elements with one key the last counts, if one task has written them: use `key_by` with
+    the key before the sink.
+
+    An empty string in a partition column is null to readers, as Delta defines it.
+
+    Args:
+        path: The table: a directory that driver and executors share, or `s3://bucket/path`.
+            Created, with the columns of the stream, when missing.
+        partition_by: The columns that divide the table.
+        mode: "append" or "upsert".
+        key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or `deltalake` is not installed.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        partition_by: Sequence[str] = (),
+        mode: str = "append",
+        key: Sequence[str] = (),
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(mode, partition_by, key)
+        require("deltalake", "delta", "DeltaSink")
+        self.uri = self._location(path)
+        self.options = dict(storage_options or {})
+
+    @property
+    def place(self) -> str:
+        return self.uri
+
+    def storage(self) -> Storage:
+        return storage_of(StorageRef(self.uri, self.options))
+
+    def target(self, ctx: CommitterContext) -> DeltaTarget:
+        return DeltaTarget(self, ctx)
+
+    def layout(self, type: TypeInfo) -> Layout:
+        schema = stream_schema(type)
+        staged = self.mode == "upsert"
+        # Values of partition columns are in the log, not in the files.
+        dropped = () if staged else self.partition_by
+        return Layout(
+            kind=self.kind,
+            storage=self.storage(),
+            folder="",
+            schema=pa.schema([field for field in schema if field.name not in dropped]),
+            partition_by=dropped,
+            dropped=dropped,
+            key=self.key,
+            staged=staged,
+            stats=_no_stats if staged else delta_stats,
+        )
+
+    def describe(self) -> dict[str, str]:
+        return {
+            "kind": self.kind,
+            ("uri" if "://" in self.uri else "path"): self.uri,
+            "mode": self.mode,
+            "partition_by": json.dumps(self.partition_by),
+            "key": json.dumps(self.key),
+        }
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> DeltaSink:
+        """Recreate a sink from what `describe` returned."""
+        return cls(
+            description.get("path") or description["uri"],
+            json.loads(description.get("partition_by", "[]")),
+            description.get("mode", "append"),
+            json.loads(description.get("key", "[]")),
+        )
+
+    def unusable_here(self) -> str | None:
+        if "://" in self.uri or Path(self.uri).is_dir():
+            return None
+        return f"writes to {self.uri}, which is not on this machine. Go where it is mounted"
+
+    def _location(self, path: str | os.PathLike[str]) -> str:
+        if not isinstance(path, str | os.PathLike):
+            raise self._refused(f"path is a string or a Path, not {path!r}")
+        text = os.fspath(path)
+        if not isinstance(text, str) or not text.strip() or "\0" in text:
+            raise self._refused(f"{text!r} is not a path")
+        if "://" not in text:
+            return str(Path(text).absolute())
+        url = urlsplit(text)
+        if url.scheme == "file" and url.netloc in ("", "localhost"):
+            return unquote(url.path)
+        if url.scheme != "s3":
+            raise self._refused(f"{text!r} is neither a path nor s3://bucket/path")
+        return text.rstrip("/")
+
+    def __repr__(self) -> str:
+        return f"DeltaSink({self.uri!r}, mode={self.mode!r})"
+
+
+def _no_stats(table: pa.Table) -> str:
+    return ""

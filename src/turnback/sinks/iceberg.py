@@ -1,0 +1,363 @@
+"""`IcebergSink`: rows of an Iceberg table, through PyIceberg (the extra 'iceberg')."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.extras import require
+from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.ownership import Ownership
+from turnback.sinks.table_committer import ConflictError
+from turnback.sinks.table_files import Layout, TableFile
+from turnback.sinks.tables import TableSink, column_differences, partition_differences, sync_files
+from turnback.state.files import StorageRef, storage_of
+from turnback.storage.base import Storage
+from turnback.types.columns import stream_schema
+from turnback.types.typeinfo import TypeInfo
+
+KIND = "iceberg"
+
+
+class IcebergTarget:
+    """An Iceberg table. How far a sink is stands in a property of it, set with each snapshot."""
+
+    def __init__(self, sink: IcebergSink, ctx: CommitterContext) -> None:
+        self._sink = sink
+        self._name = name_sink(ctx.job, ctx.uid)
+        digest = blake2b(f"{ctx.job_id}\0{ctx.uid}".encode(), digest_size=8).hexdigest()
+        self._property = f"turnback.version.{digest}"
+        self._summary = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
+        self._table: Any = None
+        self._synced: str | None = None
+        self._connected: Any = None
+
+    def check(self, type: TypeInfo | None) -> None:
+        if type is None:
+            return
+        schema = iceberg_schema(type)
+        table = self._open()
+        if table is None:
+            return
+        problems = column_differences(schema, table.schema().as_arrow())
+        problems += self._lost_columns(schema, table)
+        found = _partition_columns(table)
+        if found is None:
+            problems.append("it is partitioned by a transform; only plain columns can be written")
+        else:
+            problems += partition_differences(found, self._sink.partition_by)
+        if problems:
+            raise ConfigurationError(
+                f"{self._name}: the stream does not fit the Iceberg table {self._sink.place}: "
+                f"{'; '.join(problems)}. Change the stream or the table, or name another table"
+            )
+
+    def _lost_columns(self, schema: pa.Schema, table: Any) -> list[str]:
+        """Columns that only the table has; PyIceberg replaces whole rows."""
+        if self._sink.mode == "append":
+            return []
+        names = [name for name in table.schema().column_names if "." not in name]
+        return [
+            f"column {name!r}, which only the table has, would lose its values in an upsert"
+            for name in names
+            if name not in schema.names
+        ]
+
+    def exists(self) -> bool:
+        return self._open() is not None
+
+    def create(self, type: TypeInfo) -> None:
+        if self.exists():
+            return
+        exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        catalog = self._catalog()
+        with self._failures("create"):
+            try:
+                with (
+                    catalog.create_table_transaction(
+                        self._sink.table, iceberg_schema(type)
+                    ) as transaction,
+                    transaction.update_spec() as spec,
+                ):
+                    for column in self._sink.partition_by:
+                        spec.add_identity(column)
+            except exceptions.TableAlreadyExistsError:
+                return  # another sink of the job was faster
+            except exceptions.NoSuchNamespaceError:
+                namespace = self._sink.table.rpartition(".")[0]
+                raise ConfigurationError(
+                    f"{self._name}: the catalog has no namespace {namespace!r}; create it first"
+                ) from None
+
+    def published(self) -> int:
+        self._table = self._open()
+        if self._table is None:
+            raise SinkError(
+                f"{self._name}: there is no Iceberg table {self._sink.place} any more. Put it "
+                "back, or start the job again to have it created"
+            )
+        with self._failures("sync"):
+            self._sync()
+        # PyIceberg must not rebase by itself: the commit it met may be that of this sink by a newer
+        # driver, which has to be looked at. This changes the copy in memory only.
+        self._table.metadata.properties["commit.retry.num-retries"] = "0"
+        return int(self._table.properties.get(self._property, 0))
+
+    def append(self, files: Sequence[TableFile], version: int) -> None:
+        location = self._table.location().rstrip("/")
+        paths = [f"{location}/{file.path}" for file in files]
+        with self._failures("commit to"):
+            transaction = self._table.transaction()
+            # Names have random parts, and the version is looked at: no file can be there twice.
+            transaction.add_files(
+                paths, snapshot_properties=self._summary, check_duplicate_files=False
+            )
+            self._commit(transaction, version)
+
+    def mark(self, version: int) -> None:
+        with self._failures("commit to"):
+            transaction = self._table.transaction()
+            self._add_empty_snapshot(transaction)
+            self._commit(transaction, version)
+
+    def merge(self, rows: pa.Table, version: int) -> None:
+        with self._failures("merge into"):
+            transaction = self._table.transaction()
+            result = transaction.upsert(
+                rows, join_cols=list(self._sink.key), snapshot_properties=self._summary
+            )
+            if not result.rows_updated and not result.rows_inserted:
+                self._add_empty_snapshot(transaction)
+            self._commit(transaction, version)
+
+    def version(self) -> str:
+        snapshot = self._table.current_snapshot()
+        return str(snapshot.snapshot_id) if snapshot is not None else "none"
+
+    def _add_empty_snapshot(self, transaction: Any) -> None:
+        """Let a commit without data conflict with others: a property alone does not."""
+        update = transaction.update_snapshot(snapshot_properties=self._summary)
+        with update.fast_append():
+            pass
+
+    def _commit(self, transaction: Any, version: int) -> None:
+        transaction.set_properties({self._property: str(version)})
+        self._table = transaction.commit_transaction()
+        self._sync()
+
+    def _sync(self) -> None:
+        """Make durable what PyIceberg has written, perhaps in a process that died before this."""
+        if self._table.metadata_location != self._synced:
+            sync_files(self._sink.storage(), self._newest_files())
+            self._synced = self._table.metadata_location
+
+    def _newest_files(self) -> Iterator[str]:
+        """The files of the current snapshot, as URIs."""
+        table = self._table
+        yield table.metadata_location
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            return
+        yield snapshot.manifest_list
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id == snapshot.snapshot_id:
+                yield manifest.manifest_path
+                if self._sink.mode == "upsert":
+                    entries = manifest.fetch_manifest_entry(table.io)
+                    yield from (entry.data_file.file_path for entry in entries)
+
+    def _catalog(self) -> Any:
+        if self._connected is None:
+            with self._failures("find the catalog of"):
+                self._connected = self._sink.load_catalog()
+        return self._connected
+
+    def _open(self) -> Any:
+        """The table as it is now; None if there is none."""
+        exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        catalog = self._catalog()
+        with self._failures("open"):
+            try:
+                return catalog.load_table(self._sink.table)
+            except (exceptions.NoSuchTableError, exceptions.NoSuchNamespaceError):
+                return None
+
+    @contextmanager
+    def _failures(self, what: str) -> Iterator[None]:
+        exceptions = require("pyiceberg.exceptions", "iceberg", "IcebergSink")
+        try:
+            yield
+        except (ConfigurationError, SinkError):
+            raise
+        except exceptions.CommitFailedException as error:
+            raise ConflictError(str(error)) from error
+        except Exception as error:
+            raise SinkError(
+                f"{self._name}: cannot {what} the Iceberg table {self._sink.place}: "
+                f"{type(error).__name__}: {self._sink.without_secrets(str(error))}"
+            ) from error
+
+
+def iceberg_schema(type: TypeInfo) -> pa.Schema:
+    """The schema of a stream in types that Iceberg has: no small integers, no nanoseconds."""
+    return pa.schema([pa.field(f.name, _iceberg_type(f.type)) for f in stream_schema(type)])
+
+
+def _iceberg_type(kind: pa.DataType) -> pa.DataType:
+    if pt.is_int8(kind) or pt.is_int16(kind):
+        return pa.int32()
+    if pt.is_time64(kind):
+        return pa.time64("us")
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(f.name, _iceberg_type(f.type)) for f in kind])
+    if pt.is_map(kind):
+        return pa.map_(_iceberg_type(kind.key_type), _iceberg_type(kind.item_type))
+    if pt.is_list(kind):
+        return pa.list_(pa.field("element", _iceberg_type(kind.value_type)))
+    return kind
+
+
+def _partition_columns(table: Any) -> tuple[str, ...] | None:
+    """The columns that divide a table; None if they do so by a transform."""
+    fields = table.spec().fields
+    if any(str(field.transform) != "identity" for field in fields):
+        return None
+    return tuple(table.schema().find_column_name(field.source_id) for field in fields)
+
+
+@lru_cache(maxsize=8)
+def _location(catalog: tuple[tuple[str, str], ...] | str, table: str) -> str:
+    """Where a table is; asked once in each process that writes."""
+    return str(_load(catalog).load_table(table).location()).rstrip("/")
+
+
+def _load(catalog: tuple[tuple[str, str], ...] | str) -> Any:
+    load_catalog = require("pyiceberg.catalog", "iceberg", "IcebergSink").load_catalog
+    if isinstance(catalog, str):
+        return load_catalog(catalog)
+    properties = dict(catalog)
+    return load_catalog(properties.pop("name", "default"), **properties)
+
+
+class IcebergSink(TableSink):
+    """Writes an Iceberg table; every row is in it once, from the snapshot its checkpoint made.
+
+    Tasks write Parquet files below the table's location. When the checkpoint is complete the driver
+    adds the files of its epochs as one snapshot of the table, and in the same commit sets a
+    property that says how far this sink of this job is. Other writers may write to the table as
+    well. A table belongs to one job of Turnback; another, such as a fork, is refused unless
+    `take_over_sinks` is set.
+
+    In mode "upsert" the driver merges the rows: a row whose key the table has replaces it. Of
+    several elements with one key the last counts, if one task has written them: use `key_by` with
+    the key before the sink.
+
+    Args:
+        catalog: The properties of the catalog, as PyIceberg takes them, and its `name` if it is not
+            "default"; or the name of one that PyIceberg's own configuration has on the driver and
+            all executors. Properties may hold passwords: they are never stored or shown.
+        table: Its name, as `namespace.table`; created, with the columns of the stream, when
+            missing. The namespace has to exist.
+        partition_by: The columns that divide the table, by their values.
+        mode: "append" or "upsert".
+        key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or `pyiceberg` is not installed.
+    """
+
+    kind = KIND
+
+    def __init__(
+        self,
+        catalog: str | Mapping[str, str],
+        table: str,
+        partition_by: Sequence[str] = (),
+        mode: str = "append",
+        key: Sequence[str] = (),
+        *,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(mode, partition_by, key)
+        require("pyiceberg", "iceberg", "IcebergSink")
+        if not isinstance(catalog, str | Mapping) or not catalog:
+            raise self._refused("catalog is the properties of a catalog, or the name of one")
+        if not isinstance(table, str) or not all(table.split(".")) or "." not in table:
+            raise self._refused(f"table is 'namespace.table', not {table!r}")
+        self.table = table
+        self.options = dict(storage_options or {})
+        self._catalog = catalog if isinstance(catalog, str) else tuple(sorted(catalog.items()))
+
+    @property
+    def place(self) -> str:
+        return self.table
+
+    def load_catalog(self) -> Any:
+        """Connect to the catalog."""
+        return _load(self._catalog)
+
+    def without_secrets(self, text: str) -> str:
+        """A message without what the catalog's properties say."""
+        values = () if isinstance(self._catalog, str) else [value for _, value in self._catalog]
+        for value in sorted(map(str, values), key=len, reverse=True):
+            if len(value) > 3:
+                text = text.replace(value, "***")
+        return text
+
+    def storage(self) -> Storage:
+        return storage_of(StorageRef(_location(self._catalog, self.table), self.options))
+
+    def ownership(self, ctx: CommitterContext) -> Ownership | None:
+        return super().ownership(ctx) if self.target(ctx).exists() else None
+
+    def target(self, ctx: CommitterContext) -> IcebergTarget:
+        return IcebergTarget(self, ctx)
+
+    def layout(self, type: TypeInfo) -> Layout:
+        staged = self.mode == "upsert"
+        return Layout(
+            kind=self.kind,
+            storage=self.storage(),
+            folder="data/",
+            schema=iceberg_schema(type),
+            partition_by=() if staged else self.partition_by,
+            key=self.key,
+            staged=staged,
+        )
+
+    def describe(self) -> dict[str, str]:
+        described = {
+            "kind": self.kind,
+            "table": self.table,
+            "mode": self.mode,
+            "partition_by": json.dumps(self.partition_by),
+            "key": json.dumps(self.key),
+        }
+        if isinstance(self._catalog, str):
+            described["catalog"] = self._catalog
+        return described
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> IcebergSink | None:
+        """Recreate a sink from what `describe` returned; None if only the program knows how."""
+        if "catalog" not in description:
+            return None
+        return cls(
+            description["catalog"],
+            description["table"],
+            json.loads(description.get("partition_by", "[]")),
+            description.get("mode", "append"),
+            json.loads(description.get("key", "[]")),
+        )
+
+    def __repr__(self) -> str:
+        return f"IcebergSink({self.table!r}, mode={self.mode!r})"

@@ -1,0 +1,156 @@
+"""`IdempotentSink`: the template for targets where writing twice is the same as writing once."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from turnback.core.errors import SinkError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    WriterContext,
+    aborted_on_failure,
+    call_user,
+    name_sink,
+    require_open,
+)
+from turnback.types.columns import Batch
+
+R = TypeVar("R")
+
+
+class IdempotentSink(Sink):
+    """Template for output that is written straight from the tasks, into targets with keys.
+
+    What an element changes must depend on the element alone: set the value of its key, put a
+    document under its id, upsert its row. Then it does no harm that an epoch is written again after
+    a failure, and once it is through, the target is as if it had been written once. Adding to a
+    counter or appending to a list is not idempotent: use another template for those.
+
+    Everything happens in tasks, in this order: `open` at the first element of an epoch,
+    `write_batch` any number of times, `flush` at the end of the epoch, `close`. A checkpoint is
+    complete only after `flush` has returned in all tasks, so nothing is lost. There is no commit
+    and no rollback.
+
+    What readers may see:
+
+    - elements of an epoch before its checkpoint is complete, and some of them without others;
+    - after a failure, elements written again, and until that is through values that go back in
+      time: the job goes on from its last checkpoint. It catches up with what was there before if
+      the program gives the same output for the same input; if not, keys that only the first run
+      has written stay;
+    - after a start from an older savepoint, the same over a longer time.
+
+    **Late writers.** A task may go on after its job was started elsewhere (a paused machine, a lost
+    executor), and write an old value over a newer one. To prevent it, store `ctx.version` with each
+    value and have the target refuse smaller versions, in one step: `set ... where version <= ?`.
+    Equal versions must be accepted, in the order in which they are written: an epoch may write a
+    key more than once, and is repeated under the same version if Spark runs its task again.
+
+    Of one epoch, elements of the same key are written by one task if the stream is keyed by it.
+    Several attempts of one task may write at the same time (retries, speculation).
+
+    The sink is pickled to the tasks, and each task and epoch uses a copy of its own: connections
+    belong on `self`, made in `open`.
+    """
+
+    def open(self, ctx: WriterContext) -> None:
+        """Connect to the target; nothing by default.
+
+        Called in the task, once for each attempt of the task and epoch that has elements.
+        """
+        return
+
+    @abstractmethod
+    def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
+        """Write elements, or gather them until `flush`.
+
+        Called in the task, with `batch.rows` (objects) or `batch.arrow` (columns) in the order of
+        the stream. All of it is called again, in a newer attempt with a greater `ctx.version`, if
+        the job fails before the checkpoint is complete: it has to be idempotent.
+        """
+
+    def flush(self) -> None:
+        """Make everything written durable; nothing by default.
+
+        Called in the task, once, after the last `write_batch`. What is not durable when it returns
+        may be lost: the checkpoint takes it for written.
+        """
+        return
+
+    def close(self) -> None:
+        """Close what `open` opened; nothing by default.
+
+        Called in the task after `flush`, or after a failure; not if the process is killed.
+        """
+        return
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return _IdempotentWriter(copy.copy(self), ctx)
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        return _NothingToCommit(ctx)
+
+
+class _IdempotentWriter(SinkWriter):
+    def __init__(self, sink: IdempotentSink, ctx: WriterContext) -> None:
+        self._sink, self._ctx = sink, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._is_open = self._done = False
+
+    def write(self, batch: Batch) -> None:
+        require_open(self._done, self._name)
+        if not len(batch):
+            return
+        with aborted_on_failure(self):
+            if not self._is_open:
+                self._is_open = True  # `open` may fail halfway, and leave something to close
+                self._call("open", self._sink.open, self._ctx)
+            self._call("write_batch", self._sink.write_batch, batch, self._ctx)
+
+    def prepare(self) -> bytes | None:
+        require_open(self._done, self._name)
+        if self._is_open:
+            with aborted_on_failure(self):
+                self._call("flush", self._sink.flush)
+        self.abort()
+        return None
+
+    def abort(self) -> None:
+        """Let go of the target; what was written stays, and is written again."""
+        self._done = True
+        if self._is_open:
+            self._is_open = False
+            self._call("close", self._sink.close)
+
+    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
+        return call_user(self._sink, self._name, step, method, *args)
+
+
+class _NothingToCommit:
+    """The committer of sinks whose tasks have done everything."""
+
+    def __init__(self, ctx: CommitterContext) -> None:
+        self._name = name_sink(ctx.job, ctx.uid)
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        if transactions:
+            raise SinkError(
+                f"{self._name}: a checkpoint holds {len(transactions)} transactions of another "
+                "kind of sink, but an idempotent sink has none; restore the old sink once to "
+                "settle them, or use another uid"
+            )
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        """Nothing can be rolled back."""
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        self.commit(pending)
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        """Nothing can be rolled back."""

@@ -1,0 +1,331 @@
+"""Clients of Kafka: their settings, what their errors mean, and numbers that Kafka remembers."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.extras import require
+
+_LOG = logging.getLogger(__name__)
+
+START_S = 10.0
+"""How long a cluster may take to answer when a job starts."""
+PATIENCE_S = 30.0
+"""How long to go on when a cluster is there, but not ready: it has just started, say."""
+_COMMIT_S = 60.0
+_HIDDEN = "***"
+_SECRET = re.compile(r"password|secret|jaas|token|oauth|\.pem$|\.key$", re.IGNORECASE)
+
+Record = tuple[bytes | None, bytes | None]
+"""Key and value."""
+T = TypeVar("T")
+
+# librdkafka's codes by name, because the client may not be installed where this is imported.
+_PASSING = (
+    "_ALL_BROKERS_DOWN",
+    "_TIMED_OUT",
+    "_TRANSPORT",
+    "_WAIT_COORD",
+    "CONCURRENT_TRANSACTIONS",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "REQUEST_TIMED_OUT",
+    "UNSTABLE_OFFSET_COMMIT",
+)
+_FORBIDDEN = (
+    "CLUSTER_AUTHORIZATION_FAILED",
+    "GROUP_AUTHORIZATION_FAILED",
+    "TOPIC_AUTHORIZATION_FAILED",
+    "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+)
+_LOGIN = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL")
+_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+
+
+def confluent_kafka() -> Any:
+    """The client library, imported where it is first used."""
+    return require("confluent_kafka", "kafka", "KafkaSink")
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where Kafka is, and how to log in."""
+
+    servers: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def hide(self, text: object) -> str:
+        """A text without the values of settings that are secret."""
+        shown = str(text)
+        for key, value in self.properties.items():
+            if value and _SECRET.search(key):
+                shown = shown.replace(value, _HIDDEN)
+        return shown
+
+
+class KafkaClient:
+    """What producers and consumers have in common.
+
+    Args:
+        cluster: Where to connect to.
+        name: What error messages call the sink.
+    """
+
+    def __init__(self, cluster: Cluster, name: str) -> None:
+        self.cluster, self.name = cluster, name
+        self._refused: str | None = None
+
+    def settings(self, own: Mapping[str, Any], ignored: Iterable[str] = ()) -> dict[str, Any]:
+        given = {k: v for k, v in self.cluster.properties.items() if k not in ignored}
+        return {
+            **given,
+            "bootstrap.servers": self.cluster.servers,
+            "error_cb": self._on_error,
+            "logger": _LOG,
+            **own,
+        }
+
+    def make(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+        """Make a client.
+
+        Raises:
+            ConfigurationError: A setting cannot be used.
+        """
+        try:
+            return kind(settings)
+        except (confluent_kafka().KafkaException, ValueError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.name}: a setting for Kafka cannot be used: "
+                f"{self.cluster.hide(_text(error))}"
+            ) from None
+
+    @contextmanager
+    def failures(self, what: str) -> Iterator[None]:
+        """Raise what a failure of Kafka means to the user."""
+        try:
+            yield
+        except confluent_kafka().KafkaException as error:
+            raise self.explain(error.args[0], what) from error
+
+    def explain(self, error: Any, what: str) -> ConfigurationError | SinkError:
+        """The error for what Kafka has answered; `what` could not be done."""
+        code, text = error.name(), self.cluster.hide(_text(error))
+        start = f"{self.name}: cannot {what} at {self.cluster.servers}: "
+        if self._refused is not None or code in _LOGIN:
+            return ConfigurationError(
+                f"{start}Kafka refused the login: {self._refused or text}. Check the properties "
+                "security.protocol, sasl.* and ssl.*"
+            )
+        if code in _FORBIDDEN:
+            return ConfigurationError(f"{start}{text}. Ask for the right in Kafka's ACLs")
+        if code in _NO_TOPIC:
+            return ConfigurationError(f"{start}{text}. Create the topic first")
+        if code == "INVALID_TRANSACTION_TIMEOUT":
+            return ConfigurationError(
+                f"{start}the transaction timeout is above the broker's maximum. Set the property "
+                "transaction.timeout.ms to at most the broker's transaction.max.timeout.ms, which "
+                "is 900000 unless someone has changed it"
+            )
+        if code == "MSG_SIZE_TOO_LARGE":
+            return ConfigurationError(
+                f"{start}{text}. Raise the property message.max.bytes, and the topic's "
+                "max.message.bytes"
+            )
+        return SinkError(f"{start}{text}")
+
+    def _on_error(self, error: Any) -> None:
+        if error.name() in _LOGIN:
+            self._refused = self.cluster.hide(_text(error))
+
+
+class Remembered(NamedTuple):
+    """A number that Kafka remembers, and a note beside it."""
+
+    number: int
+    note: str
+
+
+class KafkaRegister(KafkaClient):
+    """A number and a note that Kafka keeps under a name.
+
+    It is the offset of a consumer group that nobody consumes with, so it can be written in the
+    same transaction as records. Kafka forgets it when it has not been written for
+    `offsets.retention.minutes`, seven days by default.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, topic: str, name: str) -> None:
+        super().__init__(cluster, name)
+        self.group, self.topic = group, topic
+        own = {
+            "group.id": group,
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "allow.auto.create.topics": False,
+        }
+        settings = self.settings(own, _of_producers(cluster))
+        self._consumer = self.make(confluent_kafka().Consumer, settings)
+
+    def check_topic(self) -> None:
+        """Make sure that the cluster answers and has the topic.
+
+        Raises:
+            ConfigurationError: There is no such topic, or Kafka refuses the login.
+            SinkError: The cluster cannot be reached.
+        """
+        with self.failures(f"find topic {self.topic!r}"):
+            try:
+                found = self._consumer.list_topics(self.topic, timeout=START_S)
+            except confluent_kafka().KafkaException:
+                self._consumer.poll(0)  # why: the callback for errors runs here
+                raise
+            problem = found.topics[self.topic].error
+            if problem is not None:
+                raise confluent_kafka().KafkaException(problem)
+
+    def get(self) -> Remembered | None:
+        """What is remembered, once no transaction that may change it is open."""
+        wanted = [confluent_kafka().TopicPartition(self.topic, 0)]
+
+        def read() -> Any:
+            (found,) = self._consumer.committed(wanted, timeout=START_S)
+            if found.error is not None:
+                raise confluent_kafka().KafkaException(found.error)
+            return found
+
+        with self.failures("read how far it is"):
+            found = patiently(read)
+        return Remembered(found.offset, found.metadata or "") if found.offset >= 0 else None
+
+    def put(self, number: int, note: str = "") -> None:
+        """Remember a number, by itself."""
+        offsets = [self.entry(number, note)]
+        with self.failures("record how far it is"):
+            patiently(lambda: self._consumer.commit(offsets=offsets, asynchronous=False))
+
+    def entry(self, number: int, note: str = "") -> Any:
+        """The number as `TransactionalProducer` writes it."""
+        return confluent_kafka().TopicPartition(self.topic, 0, number, note)
+
+    def membership(self) -> Any:
+        return self._consumer.consumer_group_metadata()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+class TransactionalProducer(KafkaClient):
+    """Writes transactions under one id; whoever made the last producer of an id fences the others.
+
+    When it is made, what an earlier producer left is settled: a transaction that was about to be
+    committed is, any other is aborted.
+    """
+
+    def __init__(self, cluster: Cluster, transactional_id: str, name: str) -> None:
+        super().__init__(cluster, name)
+        own = {"transactional.id": transactional_id}
+        self._producer = self.make(
+            confluent_kafka().Producer, {**producer_defaults(), **self.settings(own)}
+        )
+        self._problem: Any = None
+        with self.failures("begin transactions"):
+            patiently(lambda: self._producer.init_transactions(START_S))
+
+    def write(
+        self, topic: str, records: Iterable[Record], register: KafkaRegister, number: int
+    ) -> None:
+        """Write records, and a number into a register, in one transaction.
+
+        Raises:
+            KafkaException: It may or may not have been committed. Make a new producer, then look
+                into the register.
+        """
+        self._problem = None
+        self._producer.begin_transaction()
+        send_all(self._producer, topic, records, self._on_delivery)
+        self._producer.send_offsets_to_transaction(
+            [register.entry(number)], register.membership(), START_S
+        )
+        try:
+            self._producer.commit_transaction(_COMMIT_S)
+        except confluent_kafka().KafkaException as error:
+            # "A record could not be delivered" does not say why; the record's own report does.
+            raise confluent_kafka().KafkaException(self._problem or error.args[0]) from error
+
+    def close(self) -> None:
+        """Give it up; what cannot be aborted now is by the next one, or after the timeout."""
+        with warnings.catch_warnings(), suppress(confluent_kafka().KafkaException):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._producer.purge()
+            self._producer.close(1.0)
+
+    def _on_delivery(self, error: Any, message: Any) -> None:
+        if error is not None and self._problem is None and error.name() != "_PURGE_QUEUE":
+            self._problem = error
+
+
+def producer_defaults() -> dict[str, Any]:
+    """Settings of producers, which properties of the user override."""
+    return {
+        "enable.idempotence": True,
+        "delivery.report.only.error": True,
+        "linger.ms": 20,
+        "compression.type": "lz4",
+        "queue.buffering.max.messages": 200_000,
+        "transaction.timeout.ms": 300_000,
+        # As Java's producers do, so that a key has one partition, whoever writes it.
+        "partitioner": "murmur2_random",
+    }
+
+
+def send_all(
+    producer: Any,
+    topic: str,
+    records: Iterable[Record],
+    on_delivery: Callable[[Any, Any], None] | None = None,
+) -> None:
+    """Hand records to a producer, which sends them while this goes on."""
+    produce, poll = producer.produce, producer.poll
+    for number, (key, value) in enumerate(records):
+        while True:
+            try:
+                produce(topic, value, key, on_delivery=on_delivery)
+                break
+            except BufferError:
+                poll(0.1)
+        if number % 1000 == 0:
+            poll(0)
+
+
+def patiently(call: Callable[[], T]) -> T:
+    """Call again while Kafka says that it is not ready yet, as after a restart of a broker."""
+    end, pause = time.monotonic() + PATIENCE_S, 0.05
+    while True:
+        try:
+            return call()
+        except confluent_kafka().KafkaException as error:
+            if error.args[0].name() not in _PASSING or time.monotonic() + pause > end:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, 1.0)
+
+
+def _of_producers(cluster: Cluster) -> set[str]:
+    """Properties that consumers do not take."""
+    shared = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.", "metadata.")
+    return {key for key in cluster.properties if not key.startswith((*shared, "enable.ssl."))}
+
+
+def _text(error: Any) -> str:
+    """What an error says, without Kafka's wrapping of it."""
+    inner = error.args[0] if isinstance(error, Exception) and error.args else error
+    return str(inner.str()) if hasattr(inner, "str") else str(inner)

@@ -1,0 +1,225 @@
+"""Exactly-once output to Kafka: one transaction for each epoch, with how far the sink has come."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError
+from turnback.core.ids import path_segment
+from turnback.job.directory import JobDirectory
+from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.kafka_client import (
+    Cluster,
+    KafkaClient,
+    KafkaRegister,
+    Record,
+    TransactionalProducer,
+    confluent_kafka,
+)
+from turnback.sinks.kafka_records import KafkaRecordSerializationSchema, check_target
+from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
+from turnback.state.files import storage_of
+
+_LOG = logging.getLogger(__name__)
+_TRIES = 4
+
+
+class PrefixOwner(msgspec.Struct, frozen=True):
+    """The job that a transactional-id prefix belongs to, and which of its sinks uses it."""
+
+    job: str
+    directory: str
+    uid: str
+
+
+class TransactionalDelivery(WriteAheadSink):
+    """Writes each epoch in one transaction, together with how far the sink has come.
+
+    How far it is, is the offset of the consumer group `turnback.<prefix>.<job id>.<uid>`; the owner
+    of the prefix is the note of the group `turnback.<prefix>`. Nobody consumes with these groups.
+
+    Two processes cannot write at the same time: each makes a producer of the same transactional id
+    before it looks how far the sink is, and with that fences the other.
+    """
+
+    def __init__(
+        self, cluster: Cluster, records: KafkaRecordSerializationSchema, prefix: str
+    ) -> None:
+        self._cluster, self._records = cluster, records
+        self.prefix = prefix
+        self._producer: TransactionalProducer | None = None
+        self._owner: KafkaRegister | None = None
+        self._registers: dict[str, KafkaRegister] = {}
+        self._forgotten: set[str] = set()
+
+    def check_claim(self, ctx: CommitterContext) -> None:
+        check_target(self._cluster, self._records, ctx)
+        with closing(self._owner_register(ctx)) as register:
+            self._check_owner(register, ctx)
+
+    def claim(self, ctx: CommitterContext) -> None:
+        """Record the job as the owner of the prefix.
+
+        With an attempt of the job comes which of its sinks it is, so that a second one with the
+        same prefix is found; a sink that was renamed comes with a later attempt.
+        """
+        if ctx.job_directory is None:
+            return
+        with closing(self._owner_register(ctx)) as register:
+            owner = self._check_owner(register, ctx)
+            if ctx.attempt or owner is None or owner.directory != ctx.job_directory:
+                note = msgspec.json.encode(
+                    PrefixOwner(ctx.job, ctx.job_directory, ctx.uid)
+                ).decode()
+                register.put(ctx.attempt, note)
+
+    def open(self, ctx: CommitterContext) -> None:
+        self.close()
+        self._owner = self._owner_register(ctx)
+        self._producer = self._new_producer(ctx)
+
+    def published(self, ctx: CommitterContext) -> int:
+        if self._producer is None:
+            # Only then is it settled what became of an older producer's transaction.
+            self._producer = self._new_producer(ctx)
+        found = self._register(ctx).get()
+        return 0 if found is None else found.number
+
+    def publish(self, ctx: CommitterContext, output: StagedOutput) -> None:
+        """Write an epoch, or find out that it was written.
+
+        After any failure it is unknown whether the transaction was committed:
+
+        1. make a new producer, which settles what the old one left open
+        2. look how far the sink is
+        3. write again what is not there
+        """
+        register = self._register(ctx)
+        if register.group in self._forgotten and output.attempt < ctx.attempt:
+            raise self._forgotten_error(ctx, register, output)
+        failures = KafkaClient(self._cluster, name_sink(ctx.job, ctx.uid))
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                if self._producer is None and self.published(ctx) >= output.version:
+                    return
+                assert self._producer is not None
+                records = self._records_of(output)
+                self._producer.write(self._records.topic, records, register, output.version)
+                return
+            except confluent_kafka().KafkaException as error:
+                self._drop_producer()
+                explained = failures.explain(error.args[0], f"publish epoch {output.epoch}")
+                if not tries_left or isinstance(explained, ConfigurationError):
+                    raise explained from error
+                _LOG.warning("%s; trying again", explained)
+            except BaseException:
+                self._drop_producer()  # its transaction is open
+                raise
+
+    def close(self) -> None:
+        self._drop_producer()
+        for register in (self._owner, *self._registers.values()):
+            if register is not None:
+                register.close()
+        self._owner = None
+        self._registers.clear()
+
+    def _records_of(self, output: StagedOutput) -> Iterator[Record]:
+        for batch in output.batches():
+            yield from self._records.serialize(batch)
+
+    def _new_producer(self, ctx: CommitterContext) -> TransactionalProducer:
+        """Make a producer, unless another job or a newer attempt has the transactional id."""
+        assert self._owner is not None, "open comes first"
+        self._check_owner(self._owner, ctx)
+        return TransactionalProducer(self._cluster, self.prefix, name_sink(ctx.job, ctx.uid))
+
+    def _drop_producer(self) -> None:
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None
+
+    def _register(self, ctx: CommitterContext) -> KafkaRegister:
+        """The register of how far the sink is; made when the sink writes for the first time."""
+        group = f"turnback.{self.prefix}.{ctx.job_id}.{ctx.uid}"
+        register = self._registers.get(group)
+        if register is None:
+            name = name_sink(ctx.job, ctx.uid)
+            register = KafkaRegister(self._cluster, group, self._records.topic, name)
+            self._registers[group] = register
+            if register.get() is None:
+                self._begin(ctx, register)
+        return register
+
+    def _begin(self, ctx: CommitterContext, register: KafkaRegister) -> None:
+        """Tell a sink that has never written from one that Kafka has forgotten."""
+        if ctx.storage is None:
+            return
+        storage = storage_of(ctx.storage)
+        path = f"{JobDirectory.sink_path(ctx.uid)}/kafka-{path_segment(ctx.job_id)}"
+        try:
+            storage.get(path)
+        except NotFoundError:
+            register.put(0)
+            storage.put(path, register.group.encode())
+        else:
+            self._forgotten.add(register.group)
+
+    def _owner_register(self, ctx: CommitterContext) -> KafkaRegister:
+        group, name = f"turnback.{self.prefix}", name_sink(ctx.job, ctx.uid)
+        return KafkaRegister(self._cluster, group, self._records.topic, name)
+
+    def _check_owner(self, register: KafkaRegister, ctx: CommitterContext) -> PrefixOwner | None:
+        """Refuse a prefix that somebody else has; return who has it now, if anybody does."""
+        found = register.get() if ctx.job_directory is not None else None
+        if found is None:
+            return None
+        name, owner = name_sink(ctx.job, ctx.uid), _owner(found.note)
+        if owner is None or owner.directory != ctx.job_directory:
+            if ctx.take_over:
+                return owner
+            who = "somebody else" if owner is None else f"job {owner.job!r} in {owner.directory}"
+            raise ConfigurationError(
+                f"{name}: the transactional-id prefix {self.prefix!r} belongs to {who}, and two "
+                "jobs that share it would abort each other's transactions. Give this sink another "
+                "prefix; or stop the other job and take its output over for good, with "
+                "take_over_sinks=True (turnback run --take-over-sinks)"
+            )
+        if ctx.attempt and owner.uid != ctx.uid and found.number == ctx.attempt:
+            raise ConfigurationError(
+                f"{name}: sink {owner.uid!r} of this job has the transactional-id prefix "
+                f"{self.prefix!r} too; give each sink one of its own"
+            )
+        if 0 < ctx.attempt < found.number:
+            raise SinkError(
+                f"{name}: attempt {found.number} of the job publishes now, and this is attempt "
+                f"{ctx.attempt}"
+            )
+        return owner
+
+    def _forgotten_error(
+        self, ctx: CommitterContext, register: KafkaRegister, output: StagedOutput
+    ) -> ConfigurationError:
+        return ConfigurationError(
+            f"{name_sink(ctx.job, ctx.uid)}: Kafka has forgotten how far this sink is, as it does "
+            "after offsets.retention.minutes, so whether epoch "
+            f"{output.epoch} of attempt {output.attempt} was published is not known. Look into "
+            f"topic {self._records.topic!r}. If it was: `turnback transactions abort {ctx.job}`. "
+            f"If not, set the offset of partition 0 of group {register.group!r} to 0 with "
+            "kafka-consumer-groups --reset-offsets, and start again"
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_producer": None, "_owner": None, "_registers": {}}
+
+
+def _owner(note: str) -> PrefixOwner | None:
+    try:
+        return msgspec.json.decode(note, type=PrefixOwner)
+    except msgspec.MsgspecError:
+        return None

@@ -1,0 +1,342 @@
+"""`RedisSink`: the latest value of every key in Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import msgspec
+import pyarrow as pa
+import pyarrow.types as pt
+
+from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.extras import require
+from turnback.sinks.base import CommitterContext, WriterContext, name_sink
+from turnback.sinks.formats import json_column, text_column
+from turnback.sinks.idempotent import IdempotentSink
+from turnback.sinks.ownership import canonical_directory
+from turnback.sinks.passwords import password_of
+from turnback.types.columns import Batch, stream_columns
+from turnback.types.typeinfo import TypeInfo
+
+_KEYS_AT_ONCE = 500
+_VERSION_FIELD = "turnback_version"
+
+# Numbers of Lua have 53 bits, so versions are compared as text of equal length.
+_SET_HASHES = f"""
+local version, ttl, at, written = ARGV[1], tonumber(ARGV[2]), 3, 0
+for _, key in ipairs(KEYS) do
+  local count = tonumber(ARGV[at])
+  local known = redis.call('HGET', key, '{_VERSION_FIELD}')
+  if not known or known <= version then
+    redis.call('DEL', key)
+    redis.call('HSET', key, '{_VERSION_FIELD}', version, unpack(ARGV, at + 1, at + count))
+    if ttl > 0 then redis.call('PEXPIRE', key, ttl) end
+    written = written + 1
+  end
+  at = at + count + 1
+end
+return written
+"""
+_SET_STRINGS = """
+local version, ttl, written = ARGV[1], tonumber(ARGV[2]), 0
+for i = 1, #KEYS, 2 do
+  local known = redis.call('GET', KEYS[i + 1])
+  if not known or known <= version then
+    if ARGV[i + 2] == '1' then
+      redis.call('SET', KEYS[i], ARGV[i + 3])
+    else
+      redis.call('DEL', KEYS[i])
+    end
+    redis.call('SET', KEYS[i + 1], version)
+    if ttl > 0 then
+      redis.call('PEXPIRE', KEYS[i], ttl)
+      redis.call('PEXPIRE', KEYS[i + 1], ttl)
+    end
+    written = written + 1
+  end
+end
+return written
+"""
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    job: str
+    directory: str
+    job_id: str = ""
+
+
+class RedisSink(IdempotentSink):
+    """Keeps the latest value of every key in Redis.
+
+    Tasks write at once, without waiting for the checkpoint; after a failure the same keys are
+    written again. Each key remembers the version of its value, attempt and epoch, and a script in
+    the server compares it: a value that comes late, from a task or a driver that was replaced,
+    never overwrites a newer one. Key the stream by the same fields, so that one task writes a key.
+
+    Readers see values before their checkpoint is complete.
+
+    Layouts:
+
+    - `hash`: a hash with one field per column, replaced as a whole; columns that are null are left
+      out. The field `turnback_version` holds the version.
+    - `string`: the one column of `values` as text, or a JSON object of several. If the one column
+      is null the key is deleted. The version is in a key of its own, `turnback:version:<key>`.
+
+    Text is as in the CSV files of `FileSink`; bytes are stored as they are.
+
+    Args:
+        url: "redis://host:6379/0", "rediss://..." with TLS, or "unix:///path".
+        key: The column, or columns, that make the key in Redis. Several are joined by ":".
+        values: The columns to store; by default all but the key.
+        layout: "hash" or "string".
+        prefix: What all keys begin with, for example "likes:". A prefix belongs to one job.
+        ttl: Seconds after which a key goes away unless it is written again; None for never.
+        password_from: The environment variable with the password.
+
+    Raises:
+        ConfigurationError: An argument cannot be used, or redis is not installed.
+    """
+
+    kind = "redis"
+
+    def __init__(
+        self,
+        url: str = "redis://localhost:6379/0",
+        *,
+        key: str | Sequence[str],
+        values: str | Sequence[str] | None = None,
+        layout: str = "hash",
+        prefix: str = "",
+        ttl: float | None = None,
+        password_from: str | None = None,
+    ) -> None:
+        require("redis", "redis", "RedisSink")
+        self.url, given = _without_password(url)
+        self.key = _names("key", key)
+        self.values = _names("values", values) if values is not None else ()
+        if layout not in ("hash", "string"):
+            raise ConfigurationError(f"RedisSink: layout is 'hash' or 'string', not {layout!r}")
+        if not isinstance(prefix, str):
+            raise ConfigurationError(f"RedisSink: prefix is a string, not {prefix!r}")
+        if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float)):
+            raise ConfigurationError(f"RedisSink: ttl is a number of seconds, not {ttl!r}")
+        if ttl is not None and not ttl >= 0.001:
+            raise ConfigurationError(f"RedisSink: ttl is at least a millisecond, not {ttl!r}")
+        self.layout, self.prefix, self.ttl = layout, prefix, ttl
+        self.password_from = password_from
+        self._password = password_of("RedisSink", given, password_from, None)
+        self._client: Any = None
+
+    # -- on the driver
+
+    def check_claim(self, ctx: CommitterContext) -> None:
+        if ctx.type is not None:
+            self._columns(ctx.type)
+        with self._connected(name_sink(ctx.job, ctx.uid)) as client:
+            self._refuse_other(client, ctx)
+
+    def claim(self, ctx: CommitterContext) -> None:
+        self.check_claim(ctx)
+        if ctx.job_directory is None:
+            return
+        mine = _Owner(ctx.job, canonical_directory(ctx.job_directory), ctx.job_id)
+        with self._connected(name_sink(ctx.job, ctx.uid)) as client:
+            owner = self._owner(client)
+            same = owner is not None and owner.directory == mine.directory
+            client.set(
+                self._owner_key, msgspec.json.encode(mine), nx=not same and not ctx.take_over
+            )
+            self._refuse_other(client, ctx)
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": self.kind, "url": self.url, "prefix": self.prefix, "layout": self.layout}
+
+    @property
+    def _owner_key(self) -> str:
+        return f"turnback:owner:{self.prefix}"
+
+    def _owner(self, client: Any) -> _Owner | None:
+        data = client.get(self._owner_key)
+        return None if data is None else msgspec.json.decode(data, type=_Owner)
+
+    def _refuse_other(self, client: Any, ctx: CommitterContext) -> None:
+        owner = self._owner(client)
+        if ctx.job_directory is None or owner is None or ctx.take_over:
+            return
+        if owner.directory != canonical_directory(ctx.job_directory):
+            raise ConfigurationError(
+                f"{name_sink(ctx.job, ctx.uid)}: keys with the prefix {self.prefix!r} in "
+                f"{self.url} belong to job {owner.job!r} in {owner.directory}, and two jobs must "
+                "not write the same keys. Give this sink another prefix; or stop job "
+                f"{owner.job!r} and hand the keys over for good, with take_over_sinks=True "
+                "(turnback run --take-over-sinks)"
+            )
+
+    # -- in tasks
+
+    def open(self, ctx: WriterContext) -> None:
+        with self._failures(name_sink(ctx.job, ctx.uid)):
+            self._client = self._connect()
+            owner = self._owner(self._client)
+        if owner is not None and owner.job_id not in ("", ctx.job_id):
+            raise ConfigurationError(
+                f"{name_sink(ctx.job, ctx.uid)}: job {owner.job!r} has taken over the keys with "
+                f"the prefix {self.prefix!r} in {self.url}"
+            )
+
+    def write_batch(self, batch: Batch, ctx: WriterContext) -> None:
+        values = self._columns(batch.type)
+        arrow = batch.arrow
+        keys = self._key_texts(arrow, ctx)
+        columns = [arrow.column(arrow.schema.get_field_index(name)) for name in values]
+        items = _hashes(values, columns) if self.layout == "hash" else _strings(values, columns)
+        head = [f"{ctx.version:019d}", int((self.ttl or 0) * 1000)]
+        with self._failures(name_sink(ctx.job, ctx.uid)):
+            script = self._client.register_script(
+                _SET_HASHES if self.layout == "hash" else _SET_STRINGS
+            )
+            pipeline = self._client.pipeline(transaction=False)
+            for start in range(0, len(keys), _KEYS_AT_ONCE):
+                part = items[start : start + _KEYS_AT_ONCE]
+                arguments = [*head, *(value for item in part for value in item)]
+                script(self._all_keys(keys[start : start + _KEYS_AT_ONCE]), arguments, pipeline)
+            pipeline.execute()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def _columns(self, kind: TypeInfo) -> list[str]:
+        """The columns that are stored."""
+        names = [name for name, _ in stream_columns(kind)]
+        unknown = [name for name in (*self.key, *self.values) if name not in names]
+        if unknown:
+            raise ConfigurationError(
+                f"{self!r}: key and values name {', '.join(map(repr, unknown))}, but the stream "
+                f"has {', '.join(map(repr, names))}"
+            )
+        values = list(self.values) or [name for name in names if name not in self.key]
+        if not values:
+            raise ConfigurationError(
+                f"{self!r}: the stream has no column beside the key {', '.join(self.key)}; name "
+                "what to store with values"
+            )
+        return values
+
+    def _key_texts(self, arrow: pa.RecordBatch, ctx: WriterContext) -> list[str]:
+        parts = []
+        for name in self.key:
+            column = arrow.column(arrow.schema.get_field_index(name))
+            if column.null_count:
+                raise SinkError(
+                    f"{name_sink(ctx.job, ctx.uid)}: the key {name!r} is null in an element of "
+                    f"epoch {ctx.epoch}; filter such elements out before the sink"
+                )
+            texts = text_column(column).cast(pa.string()).to_pylist()
+            if len(self.key) > 1:
+                texts = [text.replace("%", "%25").replace(":", "%3A") for text in texts]
+            parts.append(texts)
+        return [self.prefix + ":".join(row) for row in zip(*parts, strict=True)]
+
+    def _all_keys(self, keys: Sequence[str]) -> list[str]:
+        if self.layout == "hash":
+            return list(keys)
+        return [name for key in keys for name in (key, f"turnback:version:{key}")]
+
+    # -- connections
+
+    def _connect(self) -> Any:
+        redis = require("redis", "redis", "RedisSink")
+        return redis.Redis.from_url(
+            self.url, password=self._password, socket_connect_timeout=10, socket_timeout=60
+        )
+
+    @contextmanager
+    def _connected(self, sink: str) -> Iterator[Any]:
+        with self._failures(sink):
+            client = self._connect()
+            try:
+                yield client
+            finally:
+                client.close()
+
+    @contextmanager
+    def _failures(self, sink: str) -> Iterator[None]:
+        errors = require("redis.exceptions", "redis", "RedisSink")
+        try:
+            yield
+        except errors.RedisError as error:
+            reason = str(error).replace(self._password, "***") if self._password else str(error)
+            told = f"{sink}: Redis at {self.url}: {reason}"
+            if isinstance(error, errors.AuthenticationError | errors.NoPermissionError):
+                raise ConfigurationError(
+                    f"{told}. The password is taken from the url, or from the variable that "
+                    "password_from names"
+                ) from None
+            if isinstance(error, errors.ReadOnlyError):
+                raise ConfigurationError(f"{told}. It is a replica: give its primary") from None
+            raise SinkError(told) from None
+
+    def __repr__(self) -> str:
+        return f"RedisSink({self.url!r}, key={list(self.key)!r}, prefix={self.prefix!r})"
+
+
+def _stored(column: pa.Array) -> list[Any]:
+    if pt.is_binary(column.type) or pt.is_large_binary(column.type):
+        return list(column.to_pylist())
+    return list(text_column(column).cast(pa.string()).to_pylist())
+
+
+def _hashes(names: Sequence[str], columns: Sequence[pa.Array]) -> list[list[Any]]:
+    texts = [_stored(column) for column in columns]
+    hashes = []
+    for row in zip(*texts, strict=True):
+        pairs = [x for pair in zip(names, row, strict=True) if pair[1] is not None for x in pair]
+        hashes.append([len(pairs), *pairs])
+    return hashes
+
+
+def _strings(names: Sequence[str], columns: Sequence[pa.Array]) -> list[list[Any]]:
+    if len(columns) == 1:
+        return [[0, ""] if value is None else [1, value] for value in _stored(columns[0])]
+    encode = msgspec.json.Encoder().encode
+    rows = zip(*(json_column(column) for column in columns), strict=True)
+    return [[1, encode(dict(zip(names, row, strict=True)))] for row in rows]
+
+
+def _names(what: str, names: Any) -> tuple[str, ...]:
+    given = (names,) if isinstance(names, str) else tuple(names)
+    if (
+        not given
+        or not all(isinstance(n, str) and n for n in given)
+        or len(set(given)) < len(given)
+    ):
+        raise ConfigurationError(
+            f"RedisSink: {what} is the name of a column, or a list of different ones, not {names!r}"
+        )
+    return given
+
+
+def _without_password(url: str) -> tuple[str, str | None]:
+    """A URL without its password, and the password."""
+    problem = "RedisSink: url is 'redis://host:6379/0', 'rediss://host:6380/0' or 'unix:///path'"
+    if not isinstance(url, str):
+        raise ConfigurationError(problem)
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ConfigurationError(problem) from None  # the error may quote the password
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ConfigurationError(problem)
+    user, _, host = parts.netloc.rpartition("@")
+    name = user.partition(":")[0]
+    password = parts.password
+    clean = f"{name}@{host}" if name else host
+    return urlunsplit(parts._replace(netloc=clean)), unquote(password) if password else None

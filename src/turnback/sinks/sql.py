@@ -1,0 +1,277 @@
+"""`SqlSink`: what `PostgresSink` and `MySqlSink` have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from turnback.core.errors import ConfigurationError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    TransactionInfo,
+    WriterContext,
+    name_sink,
+)
+from turnback.sinks.sql_database import (
+    Database,
+    WrittenField,
+    create_helpers,
+    name_sink_in_database,
+    remove_old_markers,
+)
+from turnback.sinks.sql_owner import TableOwner
+from turnback.sinks.sql_rows import DriverConnection, PreparedRows, PublishedRows
+from turnback.types.columns import stream_columns
+from turnback.types.typeinfo import TypeInfo
+
+EXACTLY_ONCE, UPSERT = "exactly-once", "upsert"
+_PRUNE_EVERY = 256
+
+
+class SqlSink(Sink):
+    """A table as the target of a stream; see the subclasses.
+
+    Subclasses are pickled to tasks: they hold how to connect, and no connection.
+    """
+
+    kind: ClassVar[str]
+    needs_checkpoints = True
+    parameters: dict[str, Any]
+    """How to connect, without the password."""
+    password_from: str | None
+
+    def __init__(
+        self,
+        table: str,
+        columns: Sequence[str] | Mapping[str, str] | None,
+        mode: str,
+        key: str | Sequence[str] | None,
+    ) -> None:
+        self.table = _table(type(self).__name__, table)
+        self.columns = _columns(type(self).__name__, columns)
+        self.mode, self.key = _mode(type(self).__name__, mode, key)
+
+    @abstractmethod
+    def connect(self) -> Database:
+        """Open a connection."""
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return self._rows().writer(ctx)
+
+    def check_claim(self, ctx: CommitterContext) -> None:
+        """Check everything that can be checked before the job starts; writes nothing."""
+        with DriverConnection(self) as database:
+            self._check(database, ctx)
+            TableOwner(database, ctx).check_claim()
+
+    def claim(self, ctx: CommitterContext) -> None:
+        with DriverConnection(self) as database:
+            self._check(database, ctx)
+            create_helpers(database)
+            TableOwner(database, ctx).claim()
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        with DriverConnection(self) as database:
+            self._check(database, ctx)
+            create_helpers(database)
+        return SqlCommitter(self, self._rows(), ctx)
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        return self._rows().explain(transaction, ctx)
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        rows = self._rows()
+        try:
+            return list(rows.left_behind(ctx))
+        finally:
+            rows.close()
+
+    def fields(self, type_: TypeInfo) -> list[WrittenField]:
+        """The fields of the stream that are written.
+
+        Raises:
+            ConfigurationError: The stream does not have them all.
+        """
+        fields = stream_columns(type_)
+        names = [name for name, _ in fields]
+        columns = self.columns or {name: name for name in names}
+        unknown = [name for name in columns if name not in names]
+        if unknown:
+            raise ConfigurationError(
+                f"{self!r}: columns names {', '.join(map(repr, unknown))}, but the stream has "
+                f"{', '.join(map(repr, names))}"
+            )
+        indexes = {names.index(name): column for name, column in columns.items()}
+        return [WrittenField(i, column, fields[i][1]) for i, column in indexes.items()]
+
+    def _check(self, database: Database, ctx: CommitterContext) -> None:
+        if self.mode == EXACTLY_ONCE:
+            database.check_prepared_transactions()
+        found = {column.name: column for column in database.columns()}
+        where = f"{name_sink(ctx.job, ctx.uid)}: table {self.table!r} in {database.where}"
+        if not found:
+            raise ConfigurationError(f"{where} does not exist, or its user may not see it")
+        database.check_privileges(self.mode)
+        if ctx.type is None:
+            return
+        fields = self.fields(ctx.type)
+        written = {field.column for field in fields}
+        problems = [
+            f"has no column {field.column!r} ({field.type})"
+            for field in fields
+            if field.column not in found
+        ]
+        problems += [
+            f"has {field.column!r} as {found[field.column].type}, which does not take {field.type}"
+            for field in fields
+            if field.column in found and not database.accepts(field.type, found[field.column])
+        ]
+        problems += [
+            f"requires {column.name!r} ({column.type}), which the stream does not have"
+            for column in found.values()
+            if column.required and column.name not in written
+        ]
+        if missing := [name for name in self.key if name not in written]:
+            problems.append(f"is to have the key {', '.join(missing)}, which is not written")
+        elif self.key and frozenset(self.key) not in database.unique_keys():
+            problems.append(f"has no primary key or unique constraint on ({', '.join(self.key)})")
+        if problems:
+            raise ConfigurationError(
+                f"{where} {'; it '.join(problems)}. It has: "
+                + ", ".join(f"{c.name} {c.type}" for c in found.values())
+            )
+
+    def _rows(self) -> PreparedRows | PublishedRows:
+        return PreparedRows(self) if self.mode == EXACTLY_ONCE else PublishedRows(self)
+
+    def describe(self) -> dict[str, str]:
+        described = {"kind": self.kind, "table": self.table, "mode": self.mode}
+        described["parameters"] = msgspec.json.encode(self.parameters).decode()
+        if self.password_from:
+            described["password_from"] = self.password_from
+        if self.columns:
+            described["columns"] = msgspec.json.encode(self.columns).decode()
+        if self.key:
+            described["key"] = msgspec.json.encode(self.key).decode()
+        return described
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> Self:
+        """The sink that `describe` described; its password comes from the environment."""
+        if "table" not in description:
+            raise ConfigurationError("the description of a table's sink has no table")
+        arguments: dict[str, Any] = {
+            "table": description["table"],
+            "mode": description.get("mode", EXACTLY_ONCE),
+            "columns": msgspec.json.decode(description.get("columns", "null")),
+            "key": msgspec.json.decode(description.get("key", "null")),
+            "password_from": description.get("password_from"),
+        }
+        return cls(**arguments, **msgspec.json.decode(description.get("parameters", "{}")))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(table={self.table!r}, mode={self.mode!r})"
+
+
+class SqlCommitter:
+    """Commits only as long as the table is this job's."""
+
+    def __init__(
+        self,
+        sink: SqlSink,
+        inner: PreparedRows | PublishedRows,
+        ctx: CommitterContext,
+    ) -> None:
+        self._ctx = ctx
+        self._name = name_sink_in_database(ctx.job_id, ctx.uid)
+        self._inner, self._committer = inner, inner.committer(ctx)
+        self._driver = DriverConnection(sink)
+        self._commits = 0
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        if not transactions:
+            return
+        self._driver.run(lambda database: TableOwner(database, self._ctx).check())
+        self._committer.commit(transactions)
+        if self._commits % _PRUNE_EVERY == 0:
+            self._driver.run(lambda database: remove_old_markers(database, self._name))
+        self._commits += 1
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        self._committer.abort(transactions)
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        if pending:
+            self._driver.run(lambda database: TableOwner(database, self._ctx).check())
+        self._committer.recover(pending)
+
+    def close(self) -> None:
+        self._driver.close()
+        self._inner.close()
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        discard = getattr(self._committer, "discard_others", None)
+        if discard is not None:
+            discard(known)
+
+
+def positive(sink: str, name: str, seconds: Any) -> float:
+    """A number of seconds, or `ConfigurationError`."""
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0:
+        raise ConfigurationError(f"{sink}: {name} is a number of seconds above 0, not {seconds!r}")
+    return float(seconds)
+
+
+def _table(sink: str, table: str) -> str:
+    if not isinstance(table, str) or not table.strip() or "\0" in table:
+        raise ConfigurationError(f"{sink}: table is the name of a table, not {table!r}")
+    if table.count(".") > 1 or not all(table.split(".")):
+        raise ConfigurationError(f"{sink}: give 'table' or 'schema.table', not {table!r}")
+    return table
+
+
+def _columns(sink: str, columns: Any) -> dict[str, str] | None:
+    if columns is None:
+        return None
+    if isinstance(columns, Mapping):
+        chosen = dict(columns)
+    elif isinstance(columns, Sequence) and not isinstance(columns, str | bytes):
+        chosen = dict(zip(columns, columns, strict=True))
+        if len(chosen) != len(columns):
+            raise ConfigurationError(f"{sink}: columns names a field twice: {list(columns)!r}")
+    else:
+        chosen = {}
+    names = [*chosen, *chosen.values()]
+    if not chosen or not all(isinstance(name, str) and name for name in names):
+        raise ConfigurationError(
+            f"{sink}: columns is a list of the fields to write, or a dict from field to column, "
+            f"not {columns!r}"
+        )
+    if len(set(chosen.values())) != len(chosen):
+        raise ConfigurationError(f"{sink}: columns names a column twice: {columns!r}")
+    return chosen
+
+
+def _mode(sink: str, mode: str, key: Any) -> tuple[str, tuple[str, ...]]:
+    if mode not in (EXACTLY_ONCE, UPSERT):
+        raise ConfigurationError(f"{sink}: mode is {EXACTLY_ONCE!r} or {UPSERT!r}, not {mode!r}")
+    names = (key,) if isinstance(key, str) else tuple(key or ())
+    if not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
+        raise ConfigurationError(
+            f"{sink}: key is the name of a column, or a list of different ones, not {key!r}"
+        )
+    if mode == UPSERT and not names:
+        raise ConfigurationError(
+            f"{sink}: upsert needs key, the columns that say which row is meant"
+        )
+    if mode == EXACTLY_ONCE and names:
+        raise ConfigurationError(
+            f"{sink}: key is for mode={UPSERT!r}; {EXACTLY_ONCE!r} adds a row for every element"
+        )
+    return mode, names

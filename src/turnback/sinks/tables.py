@@ -1,0 +1,210 @@
+"""What sinks for table formats have in common: arguments, claims, and the check of schemas."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    TransactionInfo,
+    WriterContext,
+)
+from turnback.sinks.ownership import Ownership
+from turnback.sinks.table_committer import TableCommitter, TableTarget
+from turnback.sinks.table_files import FileNames, Layout, TableTransaction, TableWriter
+from turnback.sinks.table_stats import is_partitionable
+from turnback.storage.base import Storage
+from turnback.storage.directory import sync_directory
+from turnback.storage.local import LocalStorage
+from turnback.types.columns import stream_schema
+from turnback.types.typeinfo import TypeInfo
+
+
+class TableSink(Sink):
+    """A sink for a table in an open format.
+
+    Attributes:
+        mode: "append" or "upsert".
+        partition_by: Columns that divide the table.
+        key: Columns that identify a row, in mode "upsert".
+    """
+
+    kind: str
+
+    def __init__(self, mode: str, partition_by: Sequence[str], key: Sequence[str]) -> None:
+        self.partition_by = self._columns("partition_by", partition_by)
+        self.key = self._columns("key", key)
+        self.mode = mode
+        if mode not in ("append", "upsert"):
+            raise self._refused(f"mode is 'append' or 'upsert', not {mode!r}")
+        if (mode == "upsert") != bool(self.key):
+            raise self._refused("mode='upsert' and key go together: give both, or none")
+
+    # -- what a format adds
+
+    @abstractmethod
+    def target(self, ctx: CommitterContext) -> TableTarget:
+        """The table, for the driver."""
+
+    @abstractmethod
+    def storage(self) -> Storage:
+        """The table's directory."""
+
+    @abstractmethod
+    def layout(self, type: TypeInfo) -> Layout:
+        """How tasks write."""
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """What messages call the table."""
+
+    def ownership(self, ctx: CommitterContext) -> Ownership | None:
+        """The record of the job that the table belongs to; None if there is no table yet."""
+        return Ownership(self.storage(), self.place, ctx)
+
+    # -- the sink
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return TableWriter(self.layout(ctx.type), ctx)
+
+    def check_claim(self, ctx: CommitterContext) -> None:
+        self._check_columns(ctx)
+        ownership = self.ownership(ctx)
+        if ownership is not None:
+            ownership.check_claim()
+        self.target(ctx).check(ctx.type)
+
+    def claim(self, ctx: CommitterContext) -> None:
+        self.check_claim(ctx)
+        if ctx.type is not None:
+            self.target(ctx).create(ctx.type)
+        ownership = self.ownership(ctx)
+        if ownership is not None:
+            ownership.claim()
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        target = self.target(ctx)
+        if ctx.type is not None:
+            target.create(ctx.type)
+            target.check(ctx.type)
+        return TableCommitter(
+            target, self.storage(), ctx, kind=self.kind, place=self.place, key=self.key
+        )
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        return TableTransaction.decode(self.kind, transaction, ctx).explain(self.place, ctx)
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        names, found = FileNames(ctx), {}
+        try:
+            for path in self.storage().list(names.home):
+                task = names.task_of(path)
+                if task is not None:
+                    found[task[0]] = TransactionInfo(
+                        what=f"files of attempt {names.attempt_of(path)} for {self.place}",
+                        id=task[0],
+                        epoch=task[1],
+                    )
+        except StorageError as error:
+            raise SinkError(
+                f"what it has written below {self.place} cannot be listed: {error}"
+            ) from error
+        return found.values()
+
+    def _check_columns(self, ctx: CommitterContext) -> None:
+        """Refuse columns that a stream does not have, or that cannot do what they should."""
+        if ctx.type is None:
+            return
+        schema = stream_schema(ctx.type)
+        for argument, columns in (("partition_by", self.partition_by), ("key", self.key)):
+            for column in columns:
+                if column not in schema.names:
+                    raise self._refused(
+                        f"{argument} names {column!r}, which the stream does not have; its columns "
+                        f"are {', '.join(schema.names)}"
+                    )
+                kind = schema.field(column).type
+                if not is_partitionable(kind):
+                    raise self._refused(
+                        f"{argument} names {column!r}, which is of type {kind}; use "
+                        "strings, integers, booleans, dates or timestamps"
+                    )
+        if self.partition_by and set(schema.names) == set(self.partition_by):
+            raise self._refused("a table needs a column that is not in partition_by")
+
+    def _columns(self, argument: str, columns: Sequence[str]) -> tuple[str, ...]:
+        names = (columns,) if isinstance(columns, str) else tuple(columns)
+        if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(
+            names
+        ):
+            raise self._refused(f"{argument} is names of columns, each once, not {columns!r}")
+        return names
+
+    def _refused(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(f"{type(self).__name__}: {reason}")
+
+
+def sync_files(storage: Storage, uris: Iterable[str]) -> None:
+    """Make files durable that a library has written to a table on a mounted file system.
+
+    Libraries of table formats do not; object stores need nothing of the kind.
+    """
+    if not isinstance(storage, LocalStorage):
+        return
+    folders = set()
+    for uri in uris:
+        path = Path(unquote(urlsplit(uri).path)) if uri.startswith("file:") else Path(uri)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        folders.add(path.parent)
+    for folder in folders:
+        sync_directory(folder)
+
+
+def column_differences(stream: pa.Schema, table: pa.Schema) -> list[str]:
+    """Say what keeps rows of a stream from being written to a table; columns may be in any order.
+
+    Columns that only the table has are filled with null.
+    """
+    found = []
+    for field in stream:
+        index = table.get_field_index(field.name)
+        if index < 0:
+            found.append(f"the table has no column {field.name!r} ({field.type})")
+        elif plain_type(table.field(index).type) != plain_type(field.type):
+            there = table.field(index).type
+            found.append(f"column {field.name!r} is {there} in the table, {field.type} here")
+    for field in table:
+        if not field.nullable:
+            found.append(f"column {field.name!r} must not be null in the table, but may be here")
+    return found
+
+
+def partition_differences(table: tuple[str, ...], stream: tuple[str, ...]) -> list[str]:
+    """Say if a table is divided by other columns than a sink wants."""
+    if table == stream:
+        return []
+    found = f"by {', '.join(table)}" if table else "not at all"
+    return [f"the table is partitioned {found}; give partition_by={table!r}, not {stream!r}"]
+
+
+def plain_type(kind: pa.DataType) -> str:
+    """A type as text, without the names and widths that do not matter to Parquet."""
+    if pa.types.is_struct(kind):
+        return f"struct<{','.join(f'{f.name}:{plain_type(f.type)}' for f in kind)}>"
+    if pa.types.is_map(kind):
+        return f"map<{plain_type(kind.key_type)},{plain_type(kind.item_type)}>"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"list<{plain_type(kind.value_type)}>"
+    return str(kind).removeprefix("large_")

@@ -1,0 +1,231 @@
+"""`WriteAheadSink`: the template for targets that remember what was written to them.
+
+Tasks stage elements durably in the job directory, `sinks/<uid>/staged/<attempt>/`; the driver
+publishes them, epoch by epoch, when their checkpoint is complete.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, TypeVar
+
+from turnback.core.errors import SinkError
+from turnback.sinks.base import (
+    Committer,
+    CommitterContext,
+    Sink,
+    SinkWriter,
+    TransactionInfo,
+    WriterContext,
+    call_user,
+    name_sink,
+    version_of,
+)
+from turnback.sinks.elements import decode_elements, stored_type
+from turnback.sinks.staged_elements import (
+    StagedFiles,
+    StagedPart,
+    StagedTask,
+    StagingWriter,
+    staged_directory,
+)
+from turnback.types.columns import Batch
+from turnback.types.typeinfo import TypeInfo
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class StagedOutput:
+    """The output of one epoch, which waits to be published.
+
+    Attributes:
+        attempt: The attempt of the job that ran the epoch.
+        epoch: The epoch.
+        rows: How many elements there are; at least one.
+        type: Type of the elements.
+    """
+
+    attempt: int
+    epoch: int
+    rows: int
+    type: TypeInfo
+    _tasks: tuple[StagedTask, ...] = field(repr=False)
+    _read: Callable[[StagedPart], bytes] = field(repr=False)
+
+    @property
+    def version(self) -> int:
+        """Attempt and epoch in one number, which the target has to remember.
+
+        It grows with every epoch and never comes again, also if the job is turned back.
+        """
+        return version_of(self.attempt, self.epoch)
+
+    @property
+    def parts(self) -> tuple[StagedPart, ...]:
+        """The files that hold the elements, in order."""
+        return tuple(part for task in self._tasks for part in task.parts)
+
+    def batches(self) -> Iterator[Batch]:
+        """All elements, by task and in the order in which each task wrote them.
+
+        One staged file is in memory at a time; can be called again.
+
+        Raises:
+            SinkError: A staged file is missing, damaged or cannot be read. Let it pass, and
+                nothing of the epoch become visible.
+        """
+        for part in self.parts:
+            yield from decode_elements(self._read(part), self.type)
+
+
+class WriteAheadSink(Sink):
+    """Template for exactly-once output into any target that can write an epoch in one transaction.
+
+    The target remembers how far it is: `publish` writes the elements of an epoch *and* the number
+    `output.version` in one transaction, `published` reads that number back. Everything else is
+    done here:
+
+    1. tasks stage their elements durably, in the job directory (on the driver and all executors
+       the same storage: the checkpoint directory);
+    2. what was staged is recorded in the checkpoint;
+    3. on the driver, when the checkpoint is complete, `published` is called once, then `publish`
+       for every epoch above it, in order, while the stream goes on;
+    4. staged files are deleted.
+
+    After a crash anywhere the driver asks the target again; an epoch that was published is not
+    published twice, one that was not is published from the staged files, by this or a later
+    process. Elements become visible epoch by epoch, all of an epoch at once.
+
+    Use it where a transaction cannot outlive the process that began it, which is what
+    `TwoPhaseCommitSink` needs, or where one connection is to write all. The price is that elements
+    are written twice, and the second time by the driver alone.
+
+    A target belongs to one job: override `claim` to record its owner there, or a job and its fork
+    will both write to it. `claim` comes before `open`.
+
+    The sink is pickled to the tasks, which use nothing of it. Connections belong on `self`, made
+    in `open` and left out of `__getstate__`. Its methods are called one at a time, but not always
+    from the same thread.
+    """
+
+    def open(self, ctx: CommitterContext) -> None:
+        """Connect to the target. Nothing by default.
+
+        Called on the driver, once at the start of each attempt, before `published` and `publish`;
+        also when transactions of a dead job are settled by hand, possibly without a program.
+
+        Raises:
+            ConfigurationError: The sink cannot be used as configured; the job fails.
+            SinkError: The target cannot be reached; the restart strategy decides.
+        """
+        return
+
+    @abstractmethod
+    def published(self, ctx: CommitterContext) -> int:
+        """Return the version that the target remembers for `(ctx.job_id, ctx.uid)`, 0 for none.
+
+        Called on the driver, once before the epochs of each checkpoint are published. Raise if the
+        target does not answer: what is returned here decides what is never written again.
+        """
+
+    @abstractmethod
+    def publish(self, ctx: CommitterContext, output: StagedOutput) -> None:
+        """Write the elements of an epoch and `output.version` in one transaction of the target.
+
+        Called on the driver, with versions that grow. It is called again with the same output, by
+        this or another process, if it raised or if `published` then returns less than its version;
+        not otherwise. Return when both are durable. An exception means "not known".
+
+        Have the target compare in the same transaction, and write nothing if it remembers this
+        version or a newer one (for `ctx.job_id`, `ctx.uid`): a driver that was replaced while
+        it was paused may publish once more before it notices. `ctx.uid` is the one the sink had
+        when it staged the output, if it was renamed since.
+        """
+
+    def close(self) -> None:
+        """Close what `open` opened. Called on the driver when an attempt ends, if it can be."""
+        return
+
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        return StagedTask.decode(transaction, name_sink(ctx.job, ctx.uid)).explain(ctx)
+
+    def left_behind(self, ctx: CommitterContext) -> Iterable[TransactionInfo]:
+        """List what is staged; override it if something can be left in the target as well."""
+        return StagedFiles(ctx).left_behind(ctx.uid)
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        return StagingWriter(ctx)
+
+    def committer(self, ctx: CommitterContext) -> Committer:
+        return WriteAheadCommitter(self, ctx)
+
+
+class WriteAheadCommitter:
+    """Publishes what tasks have staged, each epoch once."""
+
+    def __init__(self, sink: WriteAheadSink, ctx: CommitterContext) -> None:
+        self._sink, self._ctx = sink, ctx
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._staged = StagedFiles(ctx)
+        self._call("open", sink.open, ctx)
+
+    def commit(self, transactions: Sequence[bytes]) -> None:
+        tasks = sorted(self._decode(transactions), key=lambda task: task.uid)
+        for uid, of_uid in groupby(tasks, key=lambda task: task.uid):
+            self._publish(list(of_uid), replace(self._ctx, uid=uid))
+
+    def abort(self, transactions: Sequence[bytes]) -> None:
+        for task in self._decode(transactions):
+            self._staged.delete(task.paths)
+
+    def recover(self, pending: Sequence[bytes]) -> None:
+        """Publish `pending`, and remove all else that older attempts staged."""
+        self.commit(pending)
+        for uid in sorted({self._ctx.uid, *(task.uid for task in self._decode(pending))}):
+            staged = self._staged.find(staged_directory(uid))
+            self._staged.delete(f.path for f in staged if f.attempt < self._ctx.attempt)
+
+    def discard_others(self, known: Sequence[bytes]) -> None:
+        retained = {path for task in self._decode(known) for path in task.paths}
+        staged = self._staged.find(f"{staged_directory(self._ctx.uid)}/{self._ctx.attempt}")
+        self._staged.delete(file.path for file in staged if file.path not in retained)
+
+    def close(self) -> None:
+        self._call("close", self._sink.close)
+
+    def _publish(self, tasks: Sequence[StagedTask], ctx: CommitterContext) -> None:
+        """Publish epochs that the target does not have yet.
+
+        1. ask the target how far it is
+        2. make sure that nothing of what it lacks is missing, before anything is written
+        3. publish in order, and remove what is done
+        """
+        done = self._call("published", self._sink.published, ctx)
+        if not isinstance(done, int):
+            raise SinkError(
+                f"{self._name}: {type(self._sink).__name__}.published returned {done!r:.60}; it "
+                "has to return a version, or 0 if there is none"
+            )
+        ordered = sorted(tasks, key=lambda task: (task.version, task.partition))
+        self._staged.require(task for task in ordered if task.version > done)
+        for version, of_epoch in groupby(ordered, key=lambda task: task.version):
+            epoch = tuple(of_epoch)
+            if version > done:
+                self._call("publish", self._sink.publish, ctx, self._output(epoch))
+            for task in epoch:
+                self._staged.delete(task.paths)
+
+    def _output(self, tasks: tuple[StagedTask, ...]) -> StagedOutput:
+        first, rows = tasks[0], sum(task.rows for task in tasks)
+        kind = stored_type(first.type, self._ctx)
+        return StagedOutput(first.attempt, first.epoch, rows, kind, tasks, self._staged.read)
+
+    def _decode(self, transactions: Sequence[bytes]) -> list[StagedTask]:
+        return [StagedTask.decode(transaction, self._name) for transaction in transactions]
+
+    def _call(self, step: str, method: Callable[..., R], *args: Any) -> R:
+        return call_user(self._sink, self._name, step, method, *args)

@@ -1,0 +1,187 @@
+"""`SparkBatchSink`: a function of the user gets each epoch as a DataFrame, for any Spark writer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from turnback.core.errors import ConfigurationError
+from turnback.job.directory import JobDirectory
+from turnback.sinks.base import CommitterContext, version_of
+from turnback.sinks.elements import decode_elements
+from turnback.sinks.staged_elements import StagedFiles, StagedPart
+from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
+from turnback.spark.session import spark_session
+from turnback.spark.worker import map_batches, spark_job
+from turnback.state.files import storage_of
+from turnback.storage.base import Storage
+from turnback.storage.envelope import encode_document, read_document
+from turnback.types.columns import stream_schema
+from turnback.types.typeinfo import TypeInfo
+
+_KIND, _FORMAT = "published", 1
+_RECORD = re.compile(r"published-([1-9][0-9]*)\.json")
+
+
+@dataclass(frozen=True)
+class BatchEpoch:
+    """Which output a DataFrame of `for_each_batch` is.
+
+    Attributes:
+        job: Name of the job.
+        job_id: Identity of the job's lineage; a fork has another.
+        sink: The sink's uid.
+        attempt: The attempt of the job that ran the epoch.
+        epoch: The epoch.
+    """
+
+    job: str
+    job_id: str
+    sink: str
+    attempt: int
+    epoch: int
+
+    @property
+    def version(self) -> int:
+        """Attempt and epoch in one number; greater ones are newer, and none comes twice.
+
+        The epoch alone is not enough to recognise what was written before: a job that is turned
+        back to an older savepoint counts its epochs again.
+        """
+        return version_of(self.attempt, self.epoch)
+
+
+BatchFunction = Callable[[DataFrame, BatchEpoch], None]
+
+
+class SparkBatchSink(WriteAheadSink):
+    """Hands the output of each epoch to a function, as a DataFrame: any Spark writer is a sink.
+
+    Tasks stage their elements; when the checkpoint is complete the driver calls the function,
+    epoch by epoch in order, with a DataFrame that executors read from the staged files. The stream
+    goes on meanwhile. An epoch without elements is left out.
+
+    When the function has returned, that is recorded in the job directory, and it is not called for
+    this output again. If the driver dies before, it is called again with the same elements and the
+    same `epoch.version`: **the function has to be idempotent**, by overwriting what an earlier
+    call has left, or by a marker that its target stores together with the data. It must not keep
+    the DataFrame, whose files are deleted afterwards.
+
+    Args:
+        function: Called with the DataFrame and a `BatchEpoch`. It stays on the driver, and need
+            not be picklable.
+
+    Raises:
+        ConfigurationError: `function` cannot be called.
+    """
+
+    def __init__(self, function: BatchFunction) -> None:
+        if not callable(function):
+            raise ConfigurationError(
+                f"SparkBatchSink takes a function of a DataFrame and an epoch, got {function!r:.60}"
+            )
+        self._function: BatchFunction | None = function
+        self._done: dict[tuple[str, str], int] = {}  # a job in the driver's memory has no files
+
+    def published(self, ctx: CommitterContext) -> int:
+        return max(self._done.get((ctx.job_id, ctx.uid), 0), _Records(ctx).newest())
+
+    def publish(self, ctx: CommitterContext, output: StagedOutput) -> None:
+        assert self._function is not None
+        epoch = BatchEpoch(ctx.job, ctx.job_id, ctx.uid, output.attempt, output.epoch)
+        spark = spark_session()
+        with spark_job(spark, f"{ctx.uid}: epoch {output.epoch}"):
+            self._function(_frame(spark, ctx, output), epoch)
+        self._done[ctx.job_id, ctx.uid] = output.version
+        _Records(ctx).write(output.version)
+
+    def describe(self) -> dict[str, str]:
+        return {"kind": "for_each_batch", "function": _name_of(self._function)}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks do not need it, and it may refer to what cannot be pickled, such as the session.
+        return self.__dict__ | {"_function": None}
+
+    def __repr__(self) -> str:
+        return f"SparkBatchSink({_name_of(self._function)})"
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", None) or type(function).__name__)
+
+
+def _frame(spark: SparkSession, ctx: CommitterContext, output: StagedOutput) -> DataFrame:
+    reader = StagedReader(ctx, output.type, output.parts)
+    # Not `spark.range`, whose known small size Spark would take for that of what is read.
+    count = len(reader.parts)
+    numbers = spark.sparkContext.parallelize([(i,) for i in range(count)], count)
+    return map_batches(spark.createDataFrame(numbers, "number int", verifySchema=False), reader)
+
+
+@dataclass(frozen=True)
+class StagedReader:
+    """Reads staged elements in a task, which is given the numbers of files."""
+
+    ctx: CommitterContext
+    type: TypeInfo
+    parts: tuple[StagedPart, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return stream_schema(self.type)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        files = StagedFiles(self.ctx)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for elements in decode_elements(files.read(self.parts[number]), self.type):
+                    yield elements.arrow
+
+
+class _Published(msgspec.Struct, frozen=True):
+    version: int
+
+
+class _Records:
+    """What the function has returned from, in the job directory.
+
+    Each attempt has a file of its own and the newest of all counts, so that a driver that was
+    replaced without knowing it cannot turn the record of its successor back.
+    """
+
+    def __init__(self, ctx: CommitterContext) -> None:
+        self._storage: Storage | None = None
+        if ctx.storage is not None and not ctx.storage.inline:
+            self._storage = storage_of(ctx.storage)
+        self._directory = JobDirectory.sink_path(ctx.uid)
+        self._attempt = ctx.attempt
+
+    def newest(self) -> int:
+        return max(map(self._read, self._paths().values()), default=0)
+
+    def write(self, version: int) -> None:
+        if self._storage is None:
+            return
+        path = f"{self._directory}/published-{self._attempt}.json"
+        self._storage.put(path, encode_document(_KIND, _FORMAT, _Published(version)))
+        for attempt, older in self._paths().items():
+            if attempt < self._attempt:
+                self._storage.delete(older)
+
+    def _paths(self) -> dict[int, str]:
+        if self._storage is None:
+            return {}
+        paths = self._storage.list(self._directory)
+        found = [(_RECORD.fullmatch(path.rpartition("/")[2]), path) for path in paths]
+        return {int(match[1]): path for match, path in found if match}
+
+    def _read(self, path: str) -> int:
+        assert self._storage is not None
+        record = read_document(self._storage, _KIND, _FORMAT, path, _Published)
+        return record.version if record is not None else 0

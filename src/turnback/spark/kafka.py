@@ -1,0 +1,102 @@
+"""Kafka through Spark's connector: as a DataFrame, and what to do when the connector is missing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from turnback.core.errors import ConfigurationError
+from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
+from turnback.types.columns import stream_ddl
+
+_JAR = "spark-sql-kafka-0-10"
+_CORRUPT = "_turnback_corrupt"
+PARTITION_COLUMN = "_turnback_partition"
+"""From which partition a row comes, for watermarks; no part of the elements."""
+
+
+def kafka_frame(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    schema: DeserializationSchema,
+    metadata: Mapping[str, str],
+) -> DataFrame:
+    """Records of Kafka as a stream: columns of their values, then of what else is wanted.
+
+    Records without a value, which delete in a compacted topic, are left out.
+
+    Raises:
+        ConfigurationError: Spark has no connector for Kafka, or it refuses an option.
+    """
+    try:
+        records = spark.readStream.format("kafka").options(**options).load()
+    except AnalysisException as error:
+        if re.search(r"find (the )?data source: kafka", str(error)):
+            raise ConfigurationError(
+                f"Spark has no connector for Kafka. {how_to_get(spark.version)}"
+            ) from None
+        raise ConfigurationError(f"KafkaSource: {error}") from None
+    records = records.where("value IS NOT NULL")
+    wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
+    wanted.append(F.xxhash64(F.concat_ws(" ", "topic", "partition")).alias(PARTITION_COLUMN))
+    if isinstance(schema, JsonRowDeserializationSchema):
+        return _parsed(records, schema, wanted)
+    return records.select(F.col("value").cast("string").alias("value"), *wanted)
+
+
+def _parsed(records: DataFrame, schema: JsonRowDeserializationSchema, wanted: Any) -> DataFrame:
+    """Values as JSON. Options are set in any case: without, Spark would parse only what is read."""
+    ddl, options = stream_ddl(schema.type_info), {"mode": "FAILFAST"}
+    if schema.ignore_parse_errors:
+        ddl += f", `{_CORRUPT}` string"
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    row = F.from_json(F.col("value").cast("string"), ddl, options)
+    parsed = records.select(row.alias("_turnback_row"), *wanted)
+    if schema.ignore_parse_errors:
+        parsed = parsed.where(f"_turnback_row.{_CORRUPT} IS NULL AND _turnback_row IS NOT NULL")
+    kept = [name for name in parsed.columns if name != "_turnback_row"]
+    fields = [F.col("_turnback_row").getField(name).alias(name) for name in schema.type_info.names]
+    return parsed.select(*fields, *(F.col(f"`{name}`") for name in kept))
+
+
+def how_to_get(version: str) -> str:
+    """How to get the connector for this version of Spark."""
+    return (
+        f"Start with `turnback run -D spark.jars.packages={connector_package(version)}`, or "
+        f"`spark-submit --packages {connector_package(version)}`; where there is no internet, put "
+        "the jar and those it needs into spark.jars"
+    )
+
+
+def connector_package(version: str) -> str:
+    """The connector's coordinates in Maven's repositories."""
+    return f"org.apache.spark:{_JAR}_2.13:{version}"
+
+
+def configured_connector(spark_options: Mapping[str, Any]) -> str | None:
+    """Where Spark would get the connector from, as far as can be told without starting it."""
+    for where, text in _places(spark_options):
+        if _JAR in text:
+            return where
+    return None
+
+
+def _places(spark_options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for key, value in spark_options.items():
+        yield key, str(value)
+    yield "PYSPARK_SUBMIT_ARGS", os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    import pyspark
+
+    home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    for jar in (home / "jars").glob(f"{_JAR}*.jar"):
+        yield str(jar), jar.name
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf") / "spark-defaults.conf"
+    if defaults.is_file():
+        yield str(defaults), defaults.read_text(errors="replace")

@@ -1,0 +1,202 @@
+"""A real Kafka broker (KRaft, one node), and Spark's connector; their jars are kept in .cache."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from services.missing import missing
+from services.process import free_port, running
+
+_HERE = Path(__file__).parent
+_CACHE = _HERE.parents[1] / ".cache" / "kafka"
+_JAVA = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+USER, PASSWORD = "turnback", "s3cret-of-kafka"
+
+
+class KafkaBroker:
+    """A broker that can be stopped and started again; its data stay.
+
+    Attributes:
+        servers: Where clients connect to.
+        secured: The same for clients that log in with `USER` and `PASSWORD`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._jars = broker_jars()
+        plain, secured, controller = free_port(), free_port(), free_port()
+        self.servers = f"127.0.0.1:{plain}"
+        self.secured = f"127.0.0.1:{secured}"
+        self._config = directory / "server.properties"
+        listeners = f"PLAINTEXT://{self.servers},SASL_PLAINTEXT://{self.secured}"
+        self._config.write_text(_properties(directory / "data", listeners, controller))
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._config)
+        self._running = ExitStack()
+        self._pid = 0
+
+    def start(self) -> None:
+        command = [*self._command("kafka.Kafka"), self._config]
+        process = self._running.enter_context(
+            running(command, ready=self._answers, log=self._directory / "kafka.log")
+        )
+        self._pid = process.pid
+
+    def stop(self) -> None:
+        self._running.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stop answering for a while, with connections open."""
+        os.kill(self._pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._pid, signal.SIGCONT)
+
+    def create_topic(self, partitions: int = 1, **config: str) -> str:
+        """Create a topic with a name of its own."""
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        name = f"topic-{uuid.uuid4().hex[:8]}"
+        admin = AdminClient({"bootstrap.servers": self.servers})
+        options = {key.replace("_", "."): value for key, value in config.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=options)])[name].result(30)
+        return name
+
+    def write(self, topic: str, values: Sequence[str | bytes], **options: object) -> None:
+        """Write records, in order."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 1})
+        for value in values:
+            producer.produce(topic, value, **options)
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def read(self, topic: str, *, committed: bool = True) -> list[tuple[bytes | None, bytes]]:
+        """Keys and values of all records that are there now, as an independent consumer sees."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.servers,
+                "group.id": f"verifier-{uuid.uuid4().hex}",
+                "isolation.level": "read_committed" if committed else "read_uncommitted",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
+        partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        left, found = set(partitions), []
+        while left:
+            for message in consumer.consume(5000, timeout=0.05):
+                if message.error() is None:
+                    found.append((message.key(), message.value()))
+                else:
+                    left.discard(message.partition())
+        consumer.close()
+        return found
+
+    def _answers(self) -> bool:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            settings = {"bootstrap.servers": self.servers, "log_level": 0}
+            return bool(AdminClient(settings).list_topics(timeout=1).brokers)
+        except KafkaException:
+            return False
+
+    def _command(self, program: str) -> list[str | Path]:
+        return ["java", *_JAVA, "-cp", f"{self._jars}/*", program]
+
+    def _java(self, program: str, *arguments: str | Path) -> None:
+        command = [*self._command(program), *arguments]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+@contextmanager
+def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
+    """Run a broker with its data and log below an existing directory."""
+    broker = KafkaBroker(directory)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+def broker_jars() -> Path:
+    """The directory with the jars of the broker."""
+    return _jars("kafka.pom.xml")
+
+
+def connector_jars() -> str:
+    """Spark's connector, as `spark.jars` takes it."""
+    return ",".join(map(str, sorted(_jars("kafka-connector.pom.xml").glob("*.jar"))))
+
+
+def _jars(pom: str) -> Path:
+    """Fetch what a pom depends on, once; a changed pom is another directory."""
+    text = (_HERE / pom).read_bytes()
+    target = _CACHE / f"{pom.partition('.')[0]}-{uuid.uuid5(uuid.NAMESPACE_OID, text.decode())}"
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            if shutil.which("mvn") is None or shutil.which("java") is None:
+                missing("Kafka's jars cannot be fetched: Maven or Java is not installed")
+            new = target.with_suffix(".new")
+            copy = ["dependency:copy-dependencies", f"-DoutputDirectory={new}"]
+            done = subprocess.run(["mvn", "-q", "-B", "-f", _HERE / pom, *copy], timeout=540)
+            if done.returncode:
+                missing("Maven could not fetch Kafka's jars")
+            new.rename(target)
+    return target
+
+
+def _properties(data: Path, listeners: str, controller: int) -> str:
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings: Mapping[str, object] = {
+        "process.roles": "broker,controller",
+        "node.id": 1,
+        "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+        "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
+        "advertised.listeners": listeners,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,"
+        "SASL_PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} user_{USER}="{PASSWORD}";',
+        "log.dirs": data,
+        # tests write records with timestamps of 1970
+        "log.retention.ms": -1,
+        "auto.create.topics.enable": "false",
+        "num.partitions": 1,
+        "offsets.topic.replication.factor": 1,
+        "offsets.topic.num.partitions": 3,
+        "transaction.state.log.replication.factor": 1,
+        "transaction.state.log.min.isr": 1,
+        "transaction.state.log.num.partitions": 3,
+        "share.coordinator.state.topic.replication.factor": 1,
+        "share.coordinator.state.topic.min.isr": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+    }
+    return "".join(f"{key}={value}\n" for key, value in settings.items())

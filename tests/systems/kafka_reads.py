@@ -1,0 +1,75 @@
+"""Reads topics in several ways on one Spark, and prints what came, a line of JSON for each.
+
+`python kafka_reads.py SERVERS WANTED`, where WANTED is JSON: by name, the topic and the way.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from turnback import (
+    JsonRowDeserializationSchema,
+    KafkaOffsetsInitializer,
+    KafkaSource,
+    RestartStrategies,
+    SimpleStringSchema,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
+
+ROWS = JsonRowDeserializationSchema.builder().type_info("user string, n bigint")
+METADATA = ("key", "partition", "offset", "timestamp", "headers")
+
+
+def source(servers: str, topic: str, way: str, argument: Any) -> KafkaSource:
+    builder = KafkaSource.builder().set_bootstrap_servers(servers)
+    builder.set_bounded(KafkaOffsetsInitializer.latest())
+    builder.set_value_only_deserializer(SimpleStringSchema())
+    if way == "pattern":
+        return builder.set_topic_pattern(topic).build()
+    builder.set_topics(topic)
+    if way == "json":
+        builder.set_value_only_deserializer(ROWS.ignore_parse_errors().build())
+        builder.set_metadata_columns(*METADATA)
+    if way == "offsets":
+        start = {(topic, int(partition)): offset for partition, offset in argument.items()}
+        builder.set_starting_offsets(KafkaOffsetsInitializer.offsets(start))
+    if way == "timestamp":
+        builder.set_starting_offsets(KafkaOffsetsInitializer.timestamp(argument))
+    if way == "uncommitted":
+        builder.set_property("isolation.level", "read_uncommitted")
+    return builder.build()
+
+
+def read(env: StreamExecutionEnvironment, source: KafkaSource, job: str) -> list[Any]:
+    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "records", uid="records")
+    with stream.execute_and_collect(job) as elements:
+        return [_plain(element) for element in elements]
+
+
+def _plain(element: Any) -> Any:
+    if isinstance(element, str):
+        return element
+    row = element.as_dict()
+    row["key"] = None if row["key"] is None else row["key"].decode()
+    row["timestamp"] = int(row["timestamp"].timestamp() * 1000)
+    row["headers"] = [[h.key, h.value.decode()] for h in row["headers"] or ()]
+    return row
+
+
+def main() -> None:
+    servers, wanted = sys.argv[1], json.loads(sys.argv[2])
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.enable_checkpointing(10).set_restart_strategy(RestartStrategies.no_restart())
+    for name, (topic, way, argument) in wanted.items():
+        try:
+            found: Any = read(env, source(servers, topic, way, argument), name)
+        except Exception as error:  # noqa: BLE001 (what users see is looked at)
+            found = f"{type(error).__name__}: {error}"
+        print(json.dumps([name, found]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Kills a job again and again while a reader watches its tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from table_support import PLACES, Place
+
+KEYS, EACH, FILES = 500, 400, 20
+ROUNDS = [
+    "published:2",
+    "prepared:3",
+    "before-files:4",
+    "note-without-files:3",
+    "before-clean-up:1",
+    "before-manifest:2",
+    "after-manifest:2",
+    "recovered:1",
+    "before-publish:3",
+    "notes-gone:2",
+    "before-staged-files-go:3",
+    "not-recorded:2",
+]
+"""Every point at which a job is killed, and how often it passes it before."""
+_HERE = Path(__file__).parent
+_SOURCES = _HERE.parents[1] / "src"
+
+
+class KilledJob:
+    """A job that writes a table of all elements and one of the last of each key."""
+
+    def __init__(
+        self, format_name: str, base: Path, *options: str, keys: int = KEYS, each: int = EACH
+    ) -> None:
+        self.format, self.base, self.options = format_name, base, options
+        self.keys, self.each = keys, each
+        for name in ("input", "all", "last"):
+            (base / name).mkdir(parents=True)
+        self.everything: Place = PLACES[format_name](base / "all")
+        self.last: Place = PLACES[format_name](base / "last")
+        per_file = each // FILES
+        for file in range(FILES):
+            numbers = range(file * per_file, (file + 1) * per_file)
+            lines = (json.dumps({"key": f"k{k}", "seq": n}) for n in numbers for k in range(keys))
+            path = base / "input" / f"{file:04d}.json"
+            path.write_text("\n".join(lines) + "\n")
+            os.utime(path, (1_700_000_000 + file,) * 2)  # the oldest is read first
+
+    def run(self, kill_at: str | None = None) -> int:
+        """Run the job to its end or to a point; returns the exit status."""
+        command = [sys.executable, str(_HERE / "table_job.py"), self.format, str(self.base)]
+        command += [*self.options, *(("--kill-at", kill_at) if kill_at else ())]
+        env = {**os.environ, "PYTHONPATH": f"{_HERE}{os.pathsep}{_SOURCES}"}
+        ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        if ended.returncode not in (0, -signal.SIGKILL):
+            raise AssertionError(ended.stderr[-4000:])
+        return ended.returncode
+
+    def problems(self, *, partial: bool) -> list[str]:
+        """What a reader of the tables finds wrong; `partial` if the job has not finished."""
+        table = self.everything.read()
+        found = [] if partial or table.num_rows == self.keys * self.each else ["rows are missing"]
+        unique = table.group_by(["key", "seq"]).aggregate([]).num_rows
+        if unique != table.num_rows:
+            found.append(f"{table.num_rows - unique} rows are there twice")
+        if not pc.all(pc.equal(table["previous"], pc.subtract(table["seq"], 1))).as_py():
+            found.append("the state of a key was not what its elements had left")
+        by_key = table.group_by("key").aggregate([("seq", "max"), ("seq", "count")])
+        if not pc.all(pc.equal(pc.add(by_key["seq_max"], 1), by_key["seq_count"])).as_py():
+            found.append("a key has a gap")
+        return found + self._problems_of_last(self.last.read(), partial=partial)
+
+    def _problems_of_last(self, last: pa.Table, *, partial: bool) -> list[str]:
+        found = []
+        if last.group_by("key").aggregate([]).num_rows != last.num_rows:
+            found.append("a key is there twice")
+        if not partial and last.num_rows != self.keys:
+            found.append(f"{last.num_rows} of {self.keys} keys have a last row")
+        if not partial and not pc.all(pc.equal(last["seq"], self.each - 1)).as_py():
+            found.append("the last row of a key is not the last")
+        return found
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Read the tables all the time; fail if a reader ever sees what should not be there."""
+        problems: list[str] = []
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.5):
+                if (self.base / "last" / "ready").exists():
+                    problems.extend(self.problems(partial=True))
+
+        thread = threading.Thread(target=watch, name="reader")
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+        assert not problems, problems[0]
+
+    def watch_from_now(self) -> None:
+        """Say that both tables exist."""
+        (self.base / "last" / "ready").touch()
+
+    def leftovers(self) -> set[str]:
+        """Files of sinks that no version of the tables refers to."""
+        written = {p.name for p in self.everything.root.rglob("part-*.parquet")}
+        staged = self.last.root.rglob(".turnback/**/*.parquet")
+        notes = self.base.rglob("*.inprogress")
+        return (written - self.everything.referenced()) | {p.name for p in (*staged, *notes)}
+
+
+def assert_exact_after_kills(job: KilledJob, points: list[str]) -> None:
+    """Kill the job at each point, then let it finish: nothing is missing, nothing there twice."""
+    with job.watched():
+        for point in points:
+            assert job.run(point) == -signal.SIGKILL, f"{point} was not reached"
+            if job.everything.root.exists() and job.last.root.exists():
+                job.watch_from_now()
+        assert job.run() == 0
+    assert job.problems(partial=False) == []
+    assert job.leftovers() == set()

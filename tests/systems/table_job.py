@@ -1,0 +1,111 @@
+"""The job that tests of table sinks kill, as a process of its own; without a JVM.
+
+Elements are numbered within their key, so that a reader of the tables can name every gap and every
+duplicate:
+
+    files -> key_by(key) -> Number -> all   (append)
+                               +----> last  (upsert by key)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from deltalake import write_deltalake
+from table_support import PLACES
+
+from turnback import (
+    KeyedProcessFunction,
+    Row,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+from turnback.sinks.delta import DeltaTarget
+from turnback.testing import LocalEngine
+from turnback.testing.points import Countdown, Point, changes
+
+SCHEMA = "key string, seq bigint"
+NUMBERED = "key string, seq bigint, previous bigint, team bigint"
+
+_FLUSH, _PUT = "sinks.table_files:TableWriter._flush", "storage.local:LocalStorage.put"
+_COMMITTER = "sinks.table_committer:TableCommitter"
+POINTS = {
+    "before-files": Point(_FLUSH, "before"),
+    "note-without-files": Point(_PUT, "between", _FLUSH),
+    "prepared": Point("sinks.table_files:TableWriter.prepare", "after"),
+    "before-manifest": Point("checkpoint.log:CheckpointLog.append", "before"),
+    "after-manifest": Point("checkpoint.log:CheckpointLog.append", "after"),
+    "before-publish": Point(f"{_COMMITTER}._publish", "before"),
+    "notes-gone": Point(f"{_COMMITTER}._forget_notes", "after"),
+    "published": Point(f"{_COMMITTER}._publish", "after"),
+    "before-staged-files-go": Point(f"{_COMMITTER}._drop_staged", "before"),
+    "not-recorded": Point("checkpoint.commits:Committers.commit", "after"),
+    "before-clean-up": Point(f"{_COMMITTER}._remove_left", "before"),
+    "recovered": Point(f"{_COMMITTER}.recover", "after"),
+}
+
+
+class Number(KeyedProcessFunction):
+    """Adds what the state of the key says came before."""
+
+    last = ValueStateDescriptor("last", int)
+
+    def process_element(self, value, ctx):
+        previous = self.last.value()
+        self.last.update(value.seq)
+        yield Row(value.key, value.seq, -1 if previous is None else previous, value.seq % 3)
+
+
+def without_markers() -> None:
+    """Let sinks append as a program would that knows nothing of epochs."""
+
+    def append(self, files, version):
+        import pyarrow.parquet as pq
+
+        for file in files:
+            rows = pq.read_table(f"{self._sink.uri}/{file.path}")
+            write_deltalake(self._sink.uri, rows, mode="append")
+        self._table = None
+        DeltaTarget.published(self)
+
+    DeltaTarget.append = append
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("format", choices=PLACES)
+    parser.add_argument("base", type=Path)
+    parser.add_argument("--kill-at", help="a point, and after a colon how often it is passed")
+    parser.add_argument("--without-markers", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.without_markers:
+        without_markers()
+    if arguments.kill_at:
+        name, _, count = arguments.kill_at.partition(":")
+        reached = Countdown(int(count or 1), lambda: os.kill(os.getpid(), signal.SIGKILL))
+        for module, change in changes(POINTS[name], reached):
+            change(import_module(module))
+    run(arguments.format, arguments.base, partitioned=not arguments.without_markers)
+    return 0
+
+
+def run(format_name: str, base: Path, *, partitioned: bool) -> None:
+    env = StreamExecutionEnvironment(None, base / "jobs", {}, engine=LocalEngine())
+    env.set_parallelism(2).enable_checkpointing(10)
+    events = env.from_files(base / "input", "json", SCHEMA, uid="events", max_files_per_epoch=1)
+    numbered = events.key_by("key").process(Number(), NUMBERED).uid("number")
+    everything, last = (PLACES[format_name](base / name) for name in ("all", "last"))
+    by = ["team"] if partitioned else []
+    numbered.sink_to(everything.sink(partition_by=by)).uid("to-all")
+    latest = numbered.key_by("key").process(Number(), NUMBERED).uid("again")
+    latest.sink_to(last.sink(mode="upsert", key=["key"])).uid("to-last")
+    env.execute("numbers", bounded=True, epoch_interval=20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""Jobs with Delta tables are killed at every step of the protocol: each row is there once."""
+
+import signal
+
+import pytest
+from killed_tables import ROUNDS, KilledJob, assert_exact_after_kills
+from table_job import POINTS
+
+pytestmark = pytest.mark.crash
+
+
+def test_killed_at_every_point(tmp_path):
+    assert {point.partition(":")[0] for point in ROUNDS} == set(POINTS)
+    assert_exact_after_kills(KilledJob("delta", tmp_path), ROUNDS)
+
+
+def test_appends_without_markers_are_noticed(tmp_path):
+    """The same job with a sink that only appends must fail, or the test above shows nothing."""
+    job = KilledJob("delta", tmp_path, "--without-markers", keys=20, each=40)
+    assert job.run("published:4") == -signal.SIGKILL
+    assert job.run() == 0
+    assert any("there twice" in problem for problem in job.problems(partial=False))

@@ -1,0 +1,151 @@
+"""Topics of a real broker through Spark's connector: what is read, and from Kafka to Kafka."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from services.kafka import KafkaBroker, connector_jars
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+
+def run(program: Path, directory: Path, java: str, *arguments: str) -> str:
+    """Run a program on a Spark with the connector; returns what it prints."""
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        env=os.environ
+        | {
+            "JDK_JAVA_OPTIONS": java,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_MASTER": "local[2]",
+            "PYSPARK_SUBMIT_ARGS": f"--jars {connector_jars()} pyspark-shell",
+            "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(directory / "jobs"),
+            "TURNBACK_CONF_PARALLELISM_DEFAULT": "2",
+        },
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: str):
+    """What came in every way of reading, all from one Spark."""
+    texts, rows, parts = kafka.create_topic(), kafka.create_topic(), kafka.create_topic(2)
+    kafka.write(texts, ["a", "b"])
+    _write_and_abort(kafka, texts, "aborted")
+    kafka.write(texts, ["c"])
+    headers = [("from", b"phone")]
+    kafka.write(
+        rows, ['{"user": "ann", "n": 1, "more": 2}'], key="k", timestamp=5000, headers=headers
+    )
+    kafka.write(rows, ["no json", b"\xff\xfe", '{"user": "bob"}'], timestamp=6000)
+    kafka.write(rows, [None], key="k")
+    for partition in (0, 1):
+        values = [f"{partition}{n}" for n in range(3)]
+        for number, value in enumerate(values):
+            kafka.write(parts, [value], partition=partition, timestamp=1000 * (number + 1))
+    wanted = {
+        "texts": (texts, "text", None),
+        "uncommitted": (texts, "uncommitted", None),
+        "rows": (rows, "json", None),
+        "offsets": (parts, "offsets", {"0": 1, "1": 3}),
+        "timestamp": (parts, "timestamp", 3000),
+        "pattern": (f"{parts}|{texts}", "pattern", None),
+        "missing": ("no-such-topic", "text", None),
+    }
+    directory = tmp_path_factory.mktemp("reads")
+    arguments = (kafka.servers, json.dumps(wanted))
+    return dict(
+        map(json.loads, run(HERE / "kafka_reads.py", directory, java, *arguments).splitlines())
+    )
+
+
+def _write_and_abort(kafka: KafkaBroker, topic: str, value: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic, value)
+    producer.flush(30)
+    producer.abort_transaction(30)
+
+
+def test_committed_records_are_read_in_order(reads):
+    assert reads["texts"] == ["a", "b", "c"]
+    assert reads["uncommitted"] == ["a", "b", "aborted", "c"]
+
+
+def test_rows_come_with_what_kafka_knows_of_them(reads):
+    ann, bob = reads["rows"]
+    assert ann == {
+        "user": "ann",
+        "n": 1,
+        "key": "k",
+        "partition": 0,
+        "offset": 0,
+        "timestamp": 5000,
+        "headers": [["from", "phone"]],
+    }
+    assert (bob["user"], bob["n"], bob["headers"], bob["offset"]) == ("bob", None, [], 3)
+
+
+def test_reading_starts_where_it_is_told_to(reads):
+    assert sorted(reads["offsets"]) == ["01", "02"]
+    assert sorted(reads["timestamp"]) == ["02", "12"]
+
+
+def test_all_topics_of_a_pattern_are_read(reads):
+    assert sorted(reads["pattern"]) == ["00", "01", "02", "10", "11", "12", "a", "b", "c"]
+
+
+def test_a_missing_topic_fails_the_job(reads):
+    assert reads["missing"].startswith("JobFailedError")
+
+
+# -- from Kafka to Kafka
+
+
+def test_likes_are_counted_once_across_restarts(kafka, tmp_path, java):
+    likes, totals = kafka.create_topic(2), kafka.create_topic(2)
+    example = ROOT / "examples" / "kafka_likes.py"
+    arguments = (kafka.servers, "--likes", likes, "--totals", totals, "--bounded")
+    for _ in range(2):
+        posts = [json.dumps({"post": f"p{i % 7}", "n": 1}) for i in range(700)]
+        kafka.write(likes, [*posts, "no json"])
+        run(example, tmp_path, java, *arguments)
+    found = [json.loads(value) for _, value in kafka.read(totals)]
+    assert Counter((row["post"], row["total"]) for row in found) == {
+        (f"p{post}", total): 1 for post in range(7) for total in range(1, 201)
+    }
+    # Where it goes on, by topic and partition.
+    shown = subprocess.run(
+        [sys.executable, "-m", "turnback.cli.main", "inspect", "kafka-likes@latest"],
+        env=os.environ | {"TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(tmp_path / "jobs")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    ends = [_end_of(kafka, likes, partition) for partition in (0, 1)]
+    for partition, end in enumerate(ends):
+        assert f"{likes} {partition}: {end}" in shown.stdout, shown.stdout + shown.stderr
+
+
+def _end_of(kafka: KafkaBroker, topic: str, partition: int) -> int:
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": "ends"})
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+    consumer.close()
+    return end

@@ -1,0 +1,40 @@
+"""Jobs that write to PostgreSQL, killed at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kills_contract import killed_everywhere, noticed_without_transactions, settled_by_hand
+from ledger import Ledger, ledger_size
+
+from services.postgres import PASSWORD, PostgresServer
+
+
+@pytest.fixture
+def ledger(
+    postgres: PostgresServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Ledger]:
+    parameters = {"dsn": postgres.dsn}
+    size = ledger_size(files=getattr(request, "param", 45))
+    made = Ledger(tmp_path, postgres, "postgres", parameters, PASSWORD, **size)
+    yield made
+    made.kill()
+    for name in postgres.prepared():
+        postgres.run(f"ROLLBACK PREPARED '{name}'")
+
+
+def test_killed_at_every_step(ledger: Ledger, postgres: PostgresServer) -> None:
+    killed_everywhere(ledger)
+    assert postgres.prepared() == []
+
+
+@pytest.mark.parametrize("ledger", [8], indirect=True)
+def test_the_reader_notices_a_sink_without_transactions(ledger: Ledger) -> None:
+    noticed_without_transactions(ledger)
+
+
+@pytest.mark.parametrize("ledger", [8], indirect=True)
+def test_what_a_dead_job_has_left_is_settled_by_hand(ledger: Ledger) -> None:
+    settled_by_hand(ledger)

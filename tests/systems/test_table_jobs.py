@@ -1,0 +1,133 @@
+"""Whole jobs with table sinks, without Spark: restarts, savepoints, and what a dead one left."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from table_support import DeltaPlace, Job
+
+from fake_job import FakeJob, schema
+from job_support import Jobs, eventually
+from turnback.inspect.snapshots import describe
+from turnback.inspect.transactions import Action, list_transactions, settle
+from turnback.snapshot.find import load_savepoint
+from turnback.spark.sinks import record_sinks
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "tables.py"
+DAY = "2026-01-0"
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[Jobs]:
+    made = Jobs(tmp_path)
+    yield made
+    made.close()
+
+
+def pay(jobs: Jobs, *payments: tuple[str, int, int]) -> None:
+    jobs.feed("in", *({"account": a, "day": f"{DAY}{d}", "amount": n} for a, d, n in payments))
+
+
+def start(jobs: Jobs, **options: Any) -> Any:
+    env = jobs.env()
+    build = runpy.run_path(str(EXAMPLE))["build"]
+    build(env, str(jobs.input("in")), str(jobs.directory / "tables"))
+    return jobs.start(env, "tables", **options)
+
+
+def table(jobs: Jobs, name: str, version: int | None = None) -> list[tuple[Any, ...]]:
+    rows = DeltaTable(str(jobs.directory / "tables" / name), version=version).to_pyarrow_table()
+    names = ["account", "day", "amount"] if name == "payments" else ["account", "balance"]
+    return sorted(zip(*(rows[column].to_pylist() for column in names), strict=True))
+
+
+def test_the_example_over_two_runs(jobs: Jobs) -> None:
+    pay(jobs, ("ann", 1, 10), ("bob", 1, 5), ("ann", 2, 1))
+    start(jobs, bounded=True).result(60)
+    assert table(jobs, "balances") == [("ann", 11), ("bob", 5)]
+    pay(jobs, ("ann", 2, 100))
+    start(jobs, bounded=True).result(60)
+    start(jobs, bounded=True).result(60)  # nothing new
+    assert table(jobs, "payments") == [
+        ("ann", "2026-01-01", 10),
+        ("ann", "2026-01-02", 1),
+        ("ann", "2026-01-02", 100),
+        ("bob", "2026-01-01", 5),
+    ]
+    assert table(jobs, "balances") == [("ann", 111), ("bob", 5)]
+
+
+def test_a_savepoint_tells_the_versions_that_match_it(jobs: Jobs) -> None:
+    pay(jobs, ("ann", 1, 10))
+    client = start(jobs)
+    eventually(lambda: written(jobs) and table(jobs, "balances") == [("ann", 10)])
+    where = client.stop_with_savepoint(savepoint_directory=jobs.directory / "sp").result(60)
+    client.result(60)
+    then = {name: table(jobs, name) for name in ("payments", "balances")}
+    pay(jobs, ("ann", 1, 20))
+    start(jobs, bounded=True).result(60)
+    targets = describe(load_savepoint(where, {})).targets
+    assert set(targets) == {"to-payments", "to-balances"}
+    for name, rows in then.items():
+        assert table(jobs, name) != rows
+        assert table(jobs, name, int(targets[f"to-{name}"])) == rows
+
+
+def written(jobs: Jobs) -> bool:
+    return DeltaTable.is_deltatable(str(jobs.directory / "tables" / "balances"))
+
+
+class DeadJob:
+    """A job that died with one epoch promised and one that no checkpoint has."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.job = FakeJob(str(tmp_path / "jobs"))
+        self.job.attempt()
+        self.output = Job(DeltaPlace(tmp_path))
+        ids = {"job_id": self.job.info.job_id, "job_directory": self.job.directory.storage.uri}
+        ctx = self.output.context(self.job.number, **ids)
+        self.output.sink.claim(ctx)
+        self.output.sink.committer(ctx).recover(())
+        record_sinks(self.job.directory, self.job.number, {"out": self.output.sink})
+        promised = self.write(("a", 1, "mon"), ("b", 2, "tue"), epoch=2)
+        self.job.checkpoint((schema(), {"a": 1}), transactions={"out": (promised,)})
+        self.write(("c", 3, None), epoch=3)
+
+    def write(self, *rows: Any, epoch: int) -> bytes:
+        job_id = self.job.info.job_id
+        return self.output.write(*rows, job_id=job_id, attempt=self.job.number, epoch=epoch)
+
+
+def test_what_a_dead_job_promised_is_listed(tmp_path: Path) -> None:
+    dead = DeadJob(tmp_path)
+    row, left = list_transactions(dead.job)
+    assert (row.sink, row.kind, row.state, row.epoch, row.rows) == (
+        "out",
+        "delta",
+        "promised",
+        2,
+        2,
+    )
+    assert str(dead.output.place.root) in row.what
+    assert row.bytes
+    assert (left.state, left.epoch) == ("left behind", 3)
+
+
+def test_what_a_dead_job_promised_is_committed_without_its_program(tmp_path: Path) -> None:
+    dead = DeadJob(tmp_path)
+    settle(dead.job, Action.COMMIT)
+    assert dead.output.rows() == [("a", 1, "mon"), ("b", 2, "tue")]
+    assert dead.output.files() == dead.output.place.referenced()
+    assert list_transactions(dead.job) == []
+
+
+def test_what_a_dead_job_promised_is_dropped(tmp_path: Path) -> None:
+    dead = DeadJob(tmp_path)
+    settle(dead.job, Action.ABORT)
+    assert dead.output.rows() == []
+    assert dead.output.files() == set()

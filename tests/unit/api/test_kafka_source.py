@@ -1,0 +1,186 @@
+"""What a Kafka source asks Spark's connector for, and what is refused before."""
+
+import json
+
+import pytest
+
+from turnback import (
+    JsonRowDeserializationSchema,
+    KafkaOffsetsInitializer,
+    KafkaSource,
+    KafkaTopicPartition,
+    SimpleStringSchema,
+    Types,
+    WatermarkStrategy,
+)
+from turnback.api.kafka_source import HEADERS, check_source
+from turnback.core.errors import ConfigurationError, PlanError
+from turnback.spark.kafka import configured_connector, how_to_get
+
+
+def builder():
+    made = KafkaSource.builder().set_bootstrap_servers("localhost:9092").set_topics("likes")
+    return made.set_value_only_deserializer(SimpleStringSchema())
+
+
+def test_defaults_are_the_beginning_and_committed_records():
+    source = builder().build()
+    assert source.options == {
+        "kafka.bootstrap.servers": "localhost:9092",
+        "subscribe": "likes",
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+    }
+    assert (source.bounded, source.type_info) == (False, Types.STRING())
+
+
+@pytest.mark.parametrize(
+    ("start", "options"),
+    [
+        (KafkaOffsetsInitializer.earliest(), {"startingOffsets": "earliest"}),
+        (KafkaOffsetsInitializer.latest(), {"startingOffsets": "latest"}),
+        (
+            KafkaOffsetsInitializer.timestamp(1000),
+            {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "latest"},
+        ),
+    ],
+)
+def test_where_to_start(start, options):
+    assert options.items() <= builder().set_starting_offsets(start).build().options.items()
+
+
+def test_where_to_start_in_each_partition():
+    start = KafkaOffsetsInitializer.offsets({KafkaTopicPartition("a", 0): 5, ("a", 1): 7})
+    found = builder().set_starting_offsets(start).build().options["startingOffsets"]
+    assert json.loads(found) == {"a": {"0": 5, "1": 7}}
+
+
+def test_several_topics_or_a_pattern():
+    bare = KafkaSource.builder().set_topics("a", "b")
+    assert bare._topics == {"subscribe": "a,b"}
+    assert KafkaSource.builder().set_topic_pattern("a.*")._topics == {"subscribePattern": "a.*"}
+    with pytest.raises(ConfigurationError, match="already"):
+        bare.set_topic_pattern("a.*")
+
+
+def test_properties_and_options_reach_the_connector():
+    source = builder().set_property("security.protocol", "SASL_SSL").set_group_id("likes")
+    found = source.set_option("maxOffsetsPerTrigger", 100).build().options
+    wanted = {
+        "kafka.security.protocol": "SASL_SSL",
+        "groupIdPrefix": "likes",
+        "maxOffsetsPerTrigger": "100",
+    }
+    assert wanted.items() <= found.items()
+
+
+def test_metadata_are_columns_beside_the_value():
+    source = builder().set_metadata_columns("timestamp", headers="notes").build()
+    assert source.type_info == Types.ROW_NAMED(
+        ["value", "timestamp", "notes"], [Types.STRING(), Types.INSTANT(), HEADERS]
+    )
+    assert source.options["includeHeaders"] == "true"
+
+
+def test_a_source_shows_no_secrets():
+    source = builder().set_property("sasl.jaas.config", "password=hunter2").build()
+    assert "hunter2" not in repr(source)
+
+
+@pytest.mark.parametrize(
+    ("made", "missing"),
+    [
+        (KafkaSource.builder(), "set_bootstrap_servers"),
+        (KafkaSource.builder().set_bootstrap_servers("a:1"), "set_topics"),
+        (
+            KafkaSource.builder().set_bootstrap_servers("a:1").set_topics("a"),
+            "set_value_only_deserializer",
+        ),
+        (JsonRowDeserializationSchema.builder(), "type_info"),
+    ],
+)
+def test_a_missing_setting_is_named(made, missing):
+    with pytest.raises(ConfigurationError, match=missing):
+        made.build()
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda b: b.set_bootstrap_servers(None), "not empty"),
+        (lambda b: b.set_topics(), "at least one"),
+        (lambda b: b.set_topics(["a"]), "not empty"),
+        (lambda b: b.set_topic_pattern("("), "regular expression"),
+        (lambda b: b.set_starting_offsets("earliest"), "KafkaOffsetsInitializer"),
+        (lambda b: b.set_bounded(KafkaOffsetsInitializer.earliest()), "cannot stop elsewhere"),
+        (lambda b: b.set_bounded("latest"), "KafkaOffsetsInitializer"),
+        (lambda b: b.set_value_only_deserializer("json"), "from_dataframe"),
+        (lambda b: b.set_value_only_deserializer(SimpleStringSchema("latin-1")), "UTF-8"),
+        (lambda b: b.set_metadata_columns("size"), "no 'size'"),
+        (lambda b: b.set_property("group.id", "x"), "set_group_id"),
+        (lambda b: b.set_property("client.id", []), "string"),
+        (lambda b: b.set_group_id(7), "not empty"),
+        (lambda b: KafkaOffsetsInitializer.timestamp(-1), "milliseconds"),
+        (lambda b: KafkaOffsetsInitializer.timestamp("now"), "milliseconds"),
+        (lambda b: KafkaOffsetsInitializer.offsets({}), "by partition"),
+        (lambda b: KafkaOffsetsInitializer.offsets({"a": 1}), "KafkaTopicPartition"),
+        (lambda b: KafkaOffsetsInitializer.offsets({("a", 0): -5}), "no offset"),
+        (lambda b: JsonRowDeserializationSchema.builder().type_info("string"), "rows"),
+    ],
+)
+def test_wrong_settings_are_refused(call, reason):
+    with pytest.raises((ConfigurationError, PlanError), match=reason):
+        call(KafkaSource.builder())
+
+
+def test_columns_have_names_of_their_own():
+    rows = JsonRowDeserializationSchema.builder().type_info("timestamp bigint").build()
+    made = builder().set_value_only_deserializer(rows).set_metadata_columns("timestamp")
+    with pytest.raises(ConfigurationError, match="kafka_timestamp"):
+        made.build()
+
+
+# -- from_source
+
+ANY_TIME = WatermarkStrategy.no_watermarks()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("likes", ANY_TIME, "likes"), "takes a KafkaSource"),
+        ((builder(), ANY_TIME, "likes"), "takes a KafkaSource"),
+        ((builder().build(), None, "likes"), "no_watermarks"),
+        ((builder().build(), ANY_TIME, None), "name"),
+        ((builder().build(), ANY_TIME, "likes", Types.LONG()), "and not"),
+    ],
+)
+def test_from_source_says_what_it_takes(arguments, reason):
+    with pytest.raises(PlanError, match=reason):
+        check_source(*arguments)
+
+
+# -- the connector
+
+
+def test_the_connector_is_found_in_sparks_settings(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    package = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+    assert configured_connector({}) is None
+    assert configured_connector({"spark.jars.packages": package}) == "spark.jars.packages"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--packages {package} pyspark-shell")
+    assert configured_connector({}) == "PYSPARK_SUBMIT_ARGS"
+
+
+def test_the_connector_is_found_among_sparks_jars(monkeypatch, tmp_path):
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    (tmp_path / "jars").mkdir()
+    jar = tmp_path / "jars" / "spark-sql-kafka-0-10_2.13-4.2.0.jar"
+    jar.touch()
+    assert configured_connector({}) == str(jar)
+
+
+def test_how_to_get_the_connector_names_the_version_of_spark():
+    assert "spark-sql-kafka-0-10_2.13:4.1.1" in how_to_get("4.1.1")

@@ -1,0 +1,196 @@
+"""What sinks of databases make of their arguments; no server is asked."""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+
+from turnback import MySqlSink, PostgresSink, RedisSink
+from turnback.core.errors import ConfigurationError
+from turnback.sinks.postgres import _copied
+from turnback.sinks.registry import sink_from_description
+from turnback.sinks.sql_database import TransactionId, name_job_in_database, name_sink_in_database
+from turnback.sinks.sql_text import chunks, joined_rows, plain_text
+
+DSN = "host=db port=5433 dbname=shop user=me"
+SECRET = "hunter2-%s'"
+
+
+def postgres(**arguments):
+    return PostgresSink(**({"dsn": DSN, "table": "posts"} | arguments))
+
+
+def mysql(**arguments):
+    return MySqlSink(**({"database": "shop", "user": "me", "table": "posts"} | arguments))
+
+
+def redis(**arguments):
+    return RedisSink(**({"key": "post"} | arguments))
+
+
+SQL_PROBLEMS = [
+    ({"table": ""}, "table is the name of a table"),
+    ({"table": 7}, "table is the name of a table"),
+    ({"table": "a.b.c"}, "'table' or 'schema.table', not 'a.b.c'"),
+    ({"table": "a."}, "'table' or 'schema.table'"),
+    ({"mode": "at-least-once"}, "'exactly-once' or 'upsert', not 'at-least-once'"),
+    ({"mode": "upsert"}, "upsert needs key"),
+    ({"mode": "upsert", "key": ["id", "id"]}, "list of different ones"),
+    ({"mode": "upsert", "key": [7]}, "key is the name of a column"),
+    ({"key": "id"}, "key is for mode='upsert'"),
+    ({"columns": []}, "columns is a list of the fields to write"),
+    ({"columns": "post"}, "columns is a list of the fields to write"),
+    ({"columns": 7}, "columns is a list of the fields to write"),
+    ({"columns": ["post", "post"]}, "names a field twice"),
+    ({"columns": {"a": "x", "b": "x"}}, "names a column twice"),
+    ({"columns": {"a": None}}, "a dict from field to column"),
+    ({"lock_timeout": 0}, "lock_timeout is a number of seconds above 0, not 0"),
+    ({"lock_timeout": "1 s"}, "lock_timeout is a number of seconds"),
+    ({"password_from": "TURNBACK_NOT_SET"}, "is not set"),
+    ({"password_from": ""}, "password_from is the name of an environment variable"),
+    ({"password": SECRET, "password_from": "HOME"}, "a password or password_from, not both"),
+]
+
+
+@pytest.mark.parametrize("make", [postgres, mysql])
+@pytest.mark.parametrize(("arguments", "told"), SQL_PROBLEMS)
+def test_bad_arguments_of_tables(make, arguments, told):
+    with pytest.raises(ConfigurationError) as refused:
+        make(**arguments)
+    assert told in str(refused.value)
+    assert make.__name__ in str(refused.value).lower()
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "told"),
+    [
+        (postgres, {"dsn": f"host=db {SECRET} x"}, "libpq cannot read dsn"),
+        (postgres, {"dsn": 7}, "dsn is a string"),
+        (postgres, {"dsn": "", "colour": "red"}, "libpq cannot read dsn and colour"),
+        (mysql, {"host": ""}, "host is a string"),
+        (mysql, {"user": None}, "user is a string"),
+        (mysql, {"database": 7}, "database is a string"),
+        (mysql, {"port": "3306"}, "port is a number up to 65535, not '3306'"),
+        (mysql, {"port": 70000}, "port is a number up to 65535"),
+        (mysql, {"table": "shop.posts"}, "name the database with database="),
+        (redis, {"url": "http://db"}, "url is 'redis://host:6379/0'"),
+        (redis, {"url": f"redis://:{SECRET}@db:port/0"}, "url is 'redis://host:6379/0'"),
+        (redis, {"url": 7}, "url is 'redis://host:6379/0'"),
+        (redis, {"key": ""}, "key is the name of a column"),
+        (redis, {"key": []}, "key is the name of a column"),
+        (redis, {"key": ["a", "a"]}, "a list of different ones"),
+        (redis, {"values": []}, "values is the name of a column"),
+        (redis, {"layout": "list"}, "'hash' or 'string', not 'list'"),
+        (redis, {"prefix": None}, "prefix is a string"),
+        (redis, {"ttl": 0}, "ttl is at least a millisecond, not 0"),
+        (redis, {"ttl": -1}, "ttl is at least a millisecond"),
+        (redis, {"ttl": "1 h"}, "ttl is a number of seconds, not '1 h'"),
+        (redis, {"password_from": "TURNBACK_NOT_SET"}, "is not set"),
+    ],
+)
+def test_other_bad_arguments(make, arguments, told):
+    with pytest.raises(ConfigurationError) as refused:
+        make(**arguments)
+    assert told in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("module", ["psycopg", "pymysql", "redis"])
+def test_a_missing_client_is_named(module, monkeypatch):
+    make = {"psycopg": postgres, "pymysql": mysql, "redis": redis}[module]
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'turnback\["):
+        make()
+
+
+def test_clients_are_not_imported_before_they_are_needed():
+    names = "turnback.PostgresSink, turnback.MySqlSink, turnback.RedisSink"
+    program = f"import turnback, sys; {names}; "
+    program += "print(sorted({'psycopg', 'pymysql', 'redis'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout == b"[]\n"
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        postgres(dsn=f"{DSN} password='{SECRET.replace(chr(39), chr(92) + chr(39))}'"),
+        postgres(password=SECRET),
+        mysql(password=SECRET),
+        redis(url="redis://me:hunter2-%25s%27@db:6379/0"),
+    ],
+    ids=["dsn", "postgres", "mysql", "redis"],
+)
+def test_a_password_is_kept_for_connections_and_told_nowhere(sink):
+    assert sink._password == SECRET
+    assert pickle.loads(pickle.dumps(sink))._password == SECRET
+    assert "hunter2" not in f"{sink!r} {sink} {sink.describe()}"
+
+
+def test_a_password_from_the_environment(monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "usual")
+    monkeypatch.setenv("SHOP", SECRET)
+    assert postgres()._password == "usual"
+    assert postgres(password_from="SHOP")._password == SECRET
+    assert mysql(password_from="SHOP")._password == SECRET
+    assert redis(password_from="SHOP")._password == SECRET
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        postgres(columns={"post": "title"}),
+        postgres(mode="upsert", key=["post", "day"], table="shop.posts"),
+        mysql(columns=["post"]),
+        mysql(mode="upsert", key="post", unix_socket="/run/db", ssl={"ca": "/ca"}),
+    ],
+)
+def test_sinks_are_made_anew(sink):
+    os.environ.pop("PGPASSWORD", None)
+    again = sink_from_description(sink.describe())
+    assert type(again) is type(sink)
+    assert vars(again) == vars(sink)
+
+
+def test_names_of_transactions_fit_xa_and_are_read_back():
+    short = name_sink_in_database("5f0c", "out-1")
+    assert short == "turnback:5f0c:out-1"
+    for job_id, uid in (("5f0c", "out"), ("j" * 99, "ü"), ("a:b", "c d" * 50), ("", "")):
+        sink = name_sink_in_database(job_id, uid)
+        assert sink.startswith(name_job_in_database(job_id))
+        txn = TransactionId(sink, 2**23 - 1, 2**40 - 1, 99_999, 2**40)
+        assert len(sink) <= 64
+        assert len(txn.branch) <= 64
+        assert TransactionId.parse(sink, txn.branch) == txn
+    assert name_sink_in_database("a", "b c") != name_sink_in_database("a", "b  c")
+
+
+@pytest.mark.parametrize(
+    ("sink", "branch"),
+    [("theirs", "1.2.3.4"), ("turnback:a:b", "1.2.3"), ("turnback:a", "1.2.3.4"), ("", "")],
+)
+def test_transactions_of_other_programs_are_not_ours(sink, branch):
+    assert TransactionId.parse(sink, branch) is None
+
+
+def test_rows_are_cut_into_chunks_and_none_is_split(monkeypatch):
+    monkeypatch.setattr("turnback.sinks.sql_text.CHUNK_BYTES", 10)
+    rows = pa.array(["aaaa", "b" * 30, "", "cc", "dddd", "eeee"])
+    texts = list(chunks(rows, "|"))
+    assert "|".join(texts) == "|".join(rows.to_pylist())
+    assert texts == ["aaaa", "b" * 30, "|cc|dddd|eeee"]
+    assert list(chunks(pa.array([], pa.string()), "|")) == []
+
+
+def test_copy_text():
+    columns = [pa.array(["a\tb", None, "\\N"]), pa.array([b"\xff", b"", None]), pa.array([1, 2, 3])]
+    assert joined_rows([_copied(c) for c in columns], "\t").to_pylist() == [
+        "a\\tb\t\\\\xff\t1",
+        "\\N\t\\\\x\t2",
+        "\\\\N\t\\N\t3",
+    ]
+    assert plain_text(pa.array([True, None])).to_pylist() == ["true", None]

@@ -1,0 +1,381 @@
+"""A sink on the write-ahead template, and every crash between staging and publishing."""
+
+import uuid
+from functools import partial
+
+import msgspec
+import pytest
+from sink_support import POSTS, posts, write
+
+from ledger_sink import LedgerSink
+from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.sinks import staged_elements
+from turnback.sinks.base import seal_handle, version_of
+from turnback.sinks.staged_elements import StagedTask
+from turnback.state.files import StorageRef, storage_of
+from turnback.storage.local import LocalStorage
+from turnback.types.columns import Batch
+from turnback.types.typeinfo import Types
+
+
+@pytest.fixture(params=["local", "objects"])
+def storage(request, tmp_path) -> StorageRef:
+    """A file system; and one without directories, as object stores are."""
+    if request.param == "local":
+        return StorageRef((tmp_path / "job").as_uri())
+    return StorageRef(f"memory://{uuid.uuid4().hex}/job")
+
+
+@pytest.fixture
+def sink(tmp_path) -> LedgerSink:
+    return LedgerSink(str(tmp_path / "likes.db"))
+
+
+@pytest.fixture
+def task(writer_ctx, storage):
+    return partial(writer_ctx, storage=storage)
+
+
+@pytest.fixture
+def driver(committer_ctx, storage):
+    return partial(committer_ctx, storage=storage)
+
+
+def staged(storage: StorageRef) -> list[str]:
+    return storage_of(storage).list("sinks")
+
+
+def published(sink: LedgerSink) -> list[str]:
+    return [call for call in sink.calls if call.startswith("publish ")]
+
+
+def test_visible_after_the_commit_only_and_once(sink, task, driver, storage):
+    writer = sink.writer(task())
+    writer.write(posts(("a", 1)))
+    assert staged(storage) == []
+    writer.write(posts(("b", None), (None, 3)))
+    transaction = writer.prepare()
+    assert len(staged(storage)) == 1
+    assert sink.likes() == []
+    for attempt in (3, 3, 4):
+        sink.committer(driver(attempt=attempt)).commit([transaction])
+    assert sink.likes() == [("a", 1), ("b", None), (None, 3)]
+    assert published(sink) == ["publish 3/7"]
+    assert staged(storage) == []
+
+
+def test_where_it_is_staged(sink, task, storage):
+    write(sink, task(uid="out/../put", task_attempt_id=12), ("a", 1))
+    assert staged(storage)[0].startswith("sinks/out%2F..%2Fput/staged/3/0000000007-00000-12-")
+
+
+def test_an_empty_epoch_has_no_transaction(sink, task, storage):
+    writer = sink.writer(task())
+    writer.write(posts())
+    assert writer.prepare() is None
+    assert staged(storage) == []
+    assert sink.calls == []
+
+
+def test_several_epochs_in_order_with_one_question(sink, task, driver):
+    second = write(sink, task(epoch=8), ("c", 3))
+    first = [write(sink, task(partition=p), (f"{p}", p)) for p in (2, 0, 10)]
+    committer = sink.committer(driver())
+    committer.commit([second, *first])
+    assert sink.calls == ["open", "published", "publish 3/7", "publish 3/8"]
+    assert sink.likes() == [("0", 0), ("2", 2), ("10", 10), ("c", 3)]
+    committer.commit([])
+    assert sink.calls[4:] == []
+
+
+def test_what_publish_gets(sink, task, driver, monkeypatch):
+    seen = []
+
+    def look(self, ctx, output):
+        batches = [*output.batches(), *output.batches()]
+        seen.append((ctx.uid, output, [batch.rows for batch in batches]))
+
+    monkeypatch.setattr(LedgerSink, "publish", look)
+    transactions = [write(sink, task(partition=p), ("a", p), ("b", p)) for p in range(2)]
+    sink.committer(driver(type=POSTS)).commit(transactions)
+    [(uid, output, rows)] = seen
+    assert uid == "out"
+    assert (output.attempt, output.epoch, output.rows) == (3, 7, 4)
+    assert output.version == version_of(3, 7) == (3 << 40) + 7 == task().version
+    assert output.type is POSTS
+    assert rows == [[("a", 0), ("b", 0)], [("a", 1), ("b", 1)]] * 2
+
+
+def test_large_output_is_staged_in_several_files(sink, task, driver, storage, monkeypatch):
+    monkeypatch.setattr(staged_elements, "FILE_BYTES", 1)
+    writer = sink.writer(task())
+    for n in range(3):
+        writer.write(posts(("a", n)))
+    assert len(staged(storage)) == 3
+    sink.committer(driver()).commit([writer.prepare()])
+    assert sink.likes() == [("a", 0), ("a", 1), ("a", 2)]
+    assert staged(storage) == []
+
+
+def test_killed_between_publish_and_cleaning(sink, task, driver, storage):
+    transaction = write(sink, task(), ("a", 1))
+    files = {path: storage_of(storage).get(path) for path in staged(storage)}
+    sink.committer(driver()).commit([transaction])
+    for path, data in files.items():
+        storage_of(storage).put(path, data)
+    sink.committer(driver(attempt=4)).recover([transaction])
+    assert sink.likes() == [("a", 1)]
+    assert staged(storage) == []
+
+
+def test_recover_publishes_pending_and_removes_the_rest(sink, task, driver, storage):
+    pending = write(sink, task(epoch=2), ("pending", 2))
+    write(sink, task(epoch=3), ("stray", 3))
+    write(sink, task(attempt=2, epoch=9), ("old stray", 3))
+    other = write(sink, task(uid="other"), ("other", 4))
+    newer = write(sink, task(attempt=5, epoch=3), ("newer", 5))
+    sink.committer(driver(attempt=4)).recover([pending])
+    assert sink.likes() == [("pending", 2)]
+    assert len(staged(storage)) == 2
+    sink.committer(driver(uid="other")).commit([other])
+    sink.committer(driver(attempt=5)).commit([newer])
+    assert sink.likes() == [("pending", 2), ("other", 4), ("newer", 5)]
+
+
+def test_recover_without_pending(sink, task, driver, storage):
+    write(sink, task(), ("stray", 1))
+    sink.committer(driver(attempt=4)).recover([])
+    assert sink.likes() == staged(storage) == []
+
+
+def test_a_publish_that_fails_is_done_again(sink, task, driver, storage, monkeypatch):
+    transactions = [write(sink, task(epoch=e), ("a", e)) for e in (7, 8)]
+    committer = sink.committer(driver())
+    publish = LedgerSink.publish
+
+    def fail(self, ctx, output):
+        if output.epoch == 8:
+            raise ConnectionError("gone")
+        publish(self, ctx, output)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(LedgerSink, "publish", fail)
+        with pytest.raises(SinkError, match=r"'out' of job 'likes'.*LedgerSink.publish.*gone"):
+            committer.commit(transactions)
+    assert sink.likes() == [("a", 7)]
+    assert len(staged(storage)) == 1
+    committer.commit(transactions)
+    assert sink.likes() == [("a", 7), ("a", 8)]
+
+
+def test_a_turned_back_job_writes_its_epochs_again(sink, task, driver):
+    for epoch in range(50, 53):
+        sink.committer(driver()).commit([write(sink, task(epoch=epoch), ("first", epoch))])
+    again = write(sink, task(attempt=4, epoch=51), ("again", 51))
+    sink.committer(driver(attempt=4)).commit([again])
+    assert [n for _, n in sink.likes()] == [50, 51, 52, 51]
+
+
+def test_the_late_commit_of_a_zombie_changes_nothing(sink, task, driver):
+    zombie = sink.committer(driver())
+    late = write(sink, task(epoch=9), ("zombie", 1))
+    sink.committer(driver(attempt=4)).commit([write(sink, task(attempt=4, epoch=8), ("new", 2))])
+    zombie.commit([late])
+    assert sink.likes() == [("new", 2)]
+
+
+def test_a_zombie_removes_nothing_of_its_successor(sink, task, driver, storage):
+    zombie = sink.committer(driver())
+    write(sink, task(epoch=9), ("zombie", 1))
+    write(sink, task(attempt=4, epoch=9), ("new", 1))
+    zombie.discard_others([])
+    zombie.recover([])
+    assert len(staged(storage)) == 1
+    assert "/4/" in staged(storage)[0]
+
+
+def test_of_two_attempts_of_a_task_one_counts(sink, task, driver, storage):
+    write(sink, task(task_attempt_id=40), ("a", 1))
+    winner = write(sink, task(task_attempt_id=41), ("a", 1))
+    committer = sink.committer(driver())
+    committer.discard_others([winner])
+    assert len(staged(storage)) == 1
+    committer.commit([winner])
+    assert sink.likes() == [("a", 1)]
+
+
+def test_abort_twice_in_the_task_and_on_the_driver(sink, task, driver, storage):
+    writer = sink.writer(task())
+    writer.write(posts(("a", 1)))
+    transaction = writer.prepare()
+    committer = sink.committer(driver())
+    for _ in range(2):
+        committer.abort([transaction])
+    assert staged(storage) == []
+    other = sink.writer(task())
+    other.write(posts(("b", 1)))
+    for _ in range(2):
+        other.abort()
+    with pytest.raises(SinkError, match="aborted already"):
+        other.write(posts(("b", 2)))
+
+
+def test_a_lost_file_stops_the_job_before_anything_is_published(sink, task, driver, storage):
+    first, second = (write(sink, task(epoch=e), ("a", e), ("b", e)) for e in (7, 8))
+    storage_of(storage).delete(staged(storage)[1])
+    with pytest.raises(SinkError, match=r"2 rows of epoch 8 are lost.*staged/3.*Put it back"):
+        sink.committer(driver()).commit([first, second])
+    assert sink.likes() == []
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: d[:-9] + b"x" + d[-8:]])
+def test_a_damaged_file_is_not_published(sink, task, driver, storage, damage):
+    intact = write(sink, task(), ("a", 1))
+    damaged = write(sink, task(partition=1), ("b", 1))
+    [path] = [p for p in staged(storage) if "-00001-" in p]
+    data = storage_of(storage).get(path)
+    storage_of(storage).put(path, damage(data))
+    with pytest.raises(SinkError, match=r"'out' of job 'likes'.*00001.* is damaged"):
+        sink.committer(driver()).commit([intact, damaged])
+    assert sink.likes() == []
+    storage_of(storage).put(path, data)
+    sink.committer(driver()).commit([intact, damaged])
+    assert sink.likes() == [("a", 1), ("b", 1)]
+
+
+@pytest.mark.parametrize("inline", [True, None])
+def test_where_the_job_keeps_its_checkpoints_in_memory(sink, writer_ctx, committer_ctx, inline):
+    ref = StorageRef(f"memory://{uuid.uuid4().hex}", inline=True) if inline else None
+    transaction = write(sink, writer_ctx(storage=ref), ("a", 1))
+    committer = sink.committer(committer_ctx(storage=ref))
+    committer.recover([transaction])
+    committer.discard_others([transaction])
+    committer.commit([transaction])
+    committer.abort([transaction])
+    assert sink.likes() == [("a", 1)]
+    assert ref is None or staged(ref) == []
+
+
+def test_too_much_for_the_drivers_memory(sink, writer_ctx, monkeypatch):
+    monkeypatch.setattr(staged_elements, "MAX_BYTES", 100)
+    with pytest.raises(SinkError, match="set a checkpoint directory"):
+        write(sink, writer_ctx(), ("a", 1))
+
+
+def test_a_job_that_had_a_directory_and_now_has_none(sink, task, committer_ctx):
+    transaction = write(sink, task(), ("a", 1))
+    with pytest.raises(SinkError, match="checkpoint directory it had"):
+        sink.committer(committer_ctx()).commit([transaction])
+
+
+def test_a_renamed_sink_asks_for_what_it_was(sink, task, driver):
+    transaction = write(sink, task(uid="before"), ("a", 1))
+    sink.committer(driver(uid="before")).commit([transaction])
+    sink.committer(driver(uid="after", attempt=4)).recover([transaction])
+    assert sink.likes() == [("a", 1)]
+
+
+def test_a_fork_has_a_marker_of_its_own(sink, task, driver):
+    for job_id in ("id-1", "id-2"):
+        transaction = write(sink, task(job_id=job_id), (job_id, 1))
+        sink.committer(driver(job_id=job_id)).commit([transaction])
+    assert len(sink.likes()) == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "checkpoints/1.json",
+        "sinks/out/staged/3/../../../../x",
+        "sinks/out/sink.json",
+        "/etc/passwd",
+    ],
+)
+def test_a_transaction_reaches_nothing_but_staged_files(sink, task, driver, storage, path):
+    storage_of(storage).put("checkpoints/1.json", b"needed")
+    real = StagedTask.decode(write(sink, task(), ("a", 1)), "")
+    part = msgspec.structs.replace(real.parts[0], path=path)
+    forged = msgspec.structs.replace(real, parts=(part,)).encode()
+    committer = sink.committer(driver())
+    for settle in (committer.commit, committer.abort):
+        with pytest.raises(SinkError, match="nothing was touched"):
+            settle([forged])
+    assert storage_of(storage).get("checkpoints/1.json") == b"needed"
+
+
+def test_transactions_of_other_kinds_and_versions_are_refused(sink, driver):
+    committer = sink.committer(driver())
+    for bad, reason in [
+        (seal_handle("file", 1, b""), "'file' sink"),
+        (seal_handle("write-ahead", 9, b""), "upgrade Turnback"),
+        (seal_handle("write-ahead", 1, b"\xc1"), "cannot be read"),
+    ]:
+        with pytest.raises(SinkError, match=reason):
+            committer.commit([bad])
+
+
+def test_objects_are_unpickled_only_if_the_program_says_so(tmp_path, task, driver):
+    class Counting(LedgerSink):
+        def publish(self, ctx, output):
+            self.calls += [row for batch in output.batches() for row in batch.rows]
+
+    sink, kind = Counting(str(tmp_path / "likes.db")), Types.PICKLED_BYTE_ARRAY()
+    writer = sink.writer(task(kind))
+    writer.write(Batch(kind, [{1}]))
+    transaction = writer.prepare()
+    with pytest.raises(SinkError, match="pickled"):
+        sink.committer(driver(type=POSTS)).commit([transaction])
+    sink.committer(driver(type=kind)).commit([transaction])
+    assert sink.calls[-1] == {1}
+
+
+def test_a_version_has_to_be_a_number(sink, task, driver, monkeypatch):
+    monkeypatch.setattr(LedgerSink, "published", lambda self, ctx: None)
+    with pytest.raises(SinkError, match=r"published returned None.*or 0"):
+        sink.committer(driver()).commit([write(sink, task(), ("a", 1))])
+
+
+def test_errors_of_the_template_pass_and_others_name_the_sink(sink, driver, monkeypatch):
+    monkeypatch.setattr(LedgerSink, "open", lambda self, ctx: 1 / 0)
+    with pytest.raises(SinkError, match=r"'out'.*LedgerSink.open failed: ZeroDivisionError"):
+        sink.committer(driver())
+
+    def refuse(self, ctx):
+        raise ConfigurationError("no such table")
+
+    monkeypatch.setattr(LedgerSink, "open", refuse)
+    with pytest.raises(ConfigurationError, match=r"^no such table"):
+        sink.committer(driver())
+
+
+def test_a_disk_that_is_full(sink, writer_ctx, tmp_path, monkeypatch):
+    def full(self, path, data):
+        raise StorageError("no space left")
+
+    monkeypatch.setattr(LocalStorage, "put", full)
+    writer = sink.writer(writer_ctx(storage=StorageRef(tmp_path.as_uri())))
+    writer.write(posts(("a", 1)))
+    with pytest.raises(SinkError, match=r"'out' of job 'likes': cannot stage.*no space left"):
+        writer.prepare()
+
+
+def test_files_that_cannot_be_removed_do_not_fail_the_commit(
+    sink, writer_ctx, committer_ctx, tmp_path, monkeypatch, caplog
+):
+    def stuck(self, path):
+        raise StorageError("read-only")
+
+    ref = StorageRef((tmp_path / "job").as_uri())
+    transaction = write(sink, writer_ctx(storage=ref), ("a", 1))
+    with monkeypatch.context() as broken:
+        broken.setattr(LocalStorage, "delete", stuck)
+        sink.committer(committer_ctx(storage=ref)).commit([transaction])
+    assert "stays until the next start: read-only" in caplog.text
+    sink.committer(committer_ctx(storage=ref, attempt=4)).recover([])
+    assert (sink.likes(), staged(ref)) == ([("a", 1)], [])
+
+
+def test_close_closes_what_open_opened(sink, driver):
+    committer = sink.committer(driver())
+    committer.close()
+    assert sink.calls == ["open", "close"]

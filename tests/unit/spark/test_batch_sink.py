@@ -1,0 +1,72 @@
+"""What `SparkBatchSink` remembers and sends to tasks; with DataFrames in tests/integration."""
+
+import pickle
+import threading
+import uuid
+
+import pytest
+
+from turnback import SparkBatchSink
+from turnback.core.errors import ConfigurationError
+from turnback.sinks.base import CommitterContext, version_of
+from turnback.spark.batch_sink import BatchEpoch, _Records
+from turnback.state.files import StorageRef
+
+
+def context(attempt: int = 3, storage: StorageRef | None = None, uid: str = "out"):
+    return CommitterContext("likes", "id-1", uid, attempt, storage=storage)
+
+
+@pytest.fixture
+def storage() -> StorageRef:
+    return StorageRef(f"memory://{uuid.uuid4().hex}")
+
+
+def test_a_function_is_needed():
+    with pytest.raises(ConfigurationError, match="takes a function of a DataFrame"):
+        SparkBatchSink("likes")
+
+
+def test_the_function_stays_on_the_driver():
+    lock = threading.Lock()  # cannot be pickled, as a session cannot
+    sink = SparkBatchSink(lambda frame, epoch: lock.acquire())
+    assert pickle.loads(pickle.dumps(sink)).describe()["kind"] == "for_each_batch"
+
+
+def test_what_it_is_called():
+    def into_the_warehouse(frame, epoch):
+        return
+
+    sink = SparkBatchSink(into_the_warehouse)
+    assert repr(sink) == "SparkBatchSink(into_the_warehouse)"
+    assert sink.describe() == {"kind": "for_each_batch", "function": "into_the_warehouse"}
+
+
+def test_the_newest_record_counts_and_older_files_go(storage):
+    assert _Records(context(storage=storage)).newest() == 0
+    _Records(context(3, storage)).write(version_of(3, 7))
+    _Records(context(4, storage)).write(version_of(3, 8))
+    assert len(_Records(context(storage=storage))._paths()) == 1
+    assert SparkBatchSink(print).published(context(5, storage)) == version_of(3, 8)
+
+
+def test_a_driver_that_was_replaced_does_not_turn_the_record_back(storage):
+    _Records(context(4, storage)).write(version_of(4, 9))
+    _Records(context(3, storage)).write(version_of(3, 10))
+    assert _Records(context(storage=storage)).newest() == version_of(4, 9)
+
+
+def test_sinks_have_records_of_their_own(storage):
+    _Records(context(3, storage)).write(version_of(3, 7))
+    assert SparkBatchSink(print).published(context(3, storage, "other")) == 0
+
+
+def test_nothing_is_recorded_of_a_job_in_memory():
+    for storage in (None, StorageRef("memory://x", inline=True)):
+        records = _Records(context(storage=storage))
+        records.write(5)
+        assert records.newest() == 0
+
+
+def test_a_version_joins_attempt_and_epoch():
+    assert BatchEpoch("likes", "id-1", "out", 3, 7).version == version_of(3, 7)
