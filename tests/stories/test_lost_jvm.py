@@ -45,12 +45,14 @@ def alone(place: Place) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def children(pid: int, name: str) -> list[int]:
-    """Child processes whose command line has this in it."""
+    """Child processes of another program than this one's, with this in their command line."""
     found = []
+    program = Path(f"/proc/{pid}/cmdline").read_text()  # also of a child that is just forked
     for path in Path("/proc").glob("[0-9]*"):
         try:
             parent = path.joinpath("stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(pid) and name in path.joinpath("cmdline").read_text():
+            command = path.joinpath("cmdline").read_text()
+            if parent == str(pid) and name in command and command != program:
                 found.append(int(path.name))
         except OSError:
             continue  # it has just ended

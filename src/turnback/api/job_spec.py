@@ -6,7 +6,10 @@ from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import Configuration, job_root, state_backend, storage_options
 from turnback.config.restart import choose_restart
 from turnback.config.savepoints import SavepointSettings
+from turnback.core.errors import ConfigurationError
 from turnback.job.status import ProgramSetting
+from turnback.program.graph import NodeKind
+from turnback.program.plan import Plan
 from turnback.spark.job import JobSpec
 
 
@@ -17,7 +20,7 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
     inline = storage is CheckpointStorage.JOBMANAGER
     return JobSpec(
         name=name,
-        root="memory://jobs" if inline else job_root(configuration),
+        root=_in_memory(job_root(configuration)) if inline else job_root(configuration),
         settings=settings,
         restart=choose_restart(configuration.raw, settings.enabled),
         backend=backend,
@@ -31,3 +34,21 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
             if entry.value_text is not None
         ),
     )
+
+
+def _in_memory(root: str) -> str:
+    """Where the jobs of a directory are in this process's memory: two directories, two places."""
+    return f"memory://jobs/{root.replace('://', '/').strip('/')}"
+
+
+def check_guarantees(program: Plan, spec: JobSpec) -> None:
+    """Refuse a sink that promises what the job's checkpoints cannot give."""
+    if not spec.settings.commits_every_epoch:
+        return
+    for operator in program.operators():
+        if operator.kind is NodeKind.SINK and operator.function.needs_checkpoints:
+            raise ConfigurationError(
+                f"job {spec.name!r}: sink {operator.uid!r} is exactly-once, and the job is not: "
+                'call enable_checkpointing("10 s") with the mode EXACTLY_ONCE, which is the '
+                "default, or choose another delivery guarantee"
+            )

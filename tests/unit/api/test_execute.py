@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from turnback import CollectSink, JobClient, StreamExecutionEnvironment
+from turnback import CheckpointingMode, CollectSink, JobClient, StreamExecutionEnvironment
 from turnback.api.launched import Launched, program_name
-from turnback.core.errors import PlanError
+from turnback.core.errors import ConfigurationError, PlanError
 from turnback.job.run import Launch, RunDirectory
 from turnback.testing import LocalEngine
 
@@ -134,3 +134,37 @@ def test_turnback_run_names_jobs_likewise(tmp_path: Path) -> None:
 def run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+
+
+class ExactlyOnceSink(CollectSink):
+    needs_checkpoints = True
+
+
+@pytest.mark.parametrize("mode", [None, CheckpointingMode.AT_LEAST_ONCE])
+def test_a_sink_that_is_exactly_once_is_refused_in_a_job_that_is_not(
+    env: StreamExecutionEnvironment, mode: CheckpointingMode | None
+) -> None:
+    if mode is not None:
+        env.enable_checkpointing(10, mode)
+    numbers(env, 1).sink_to(ExactlyOnceSink()).uid("exact")
+    with pytest.raises(ConfigurationError, match=r"sink 'exact' is exactly-once.*enable_checkp"):
+        env.execute("likes", bounded=True)
+    assert not (Path(env.configuration.value("state.checkpoints.dir")) / "likes").exists()
+
+
+def test_a_sink_that_is_exactly_once_runs_with_checkpoints(env: StreamExecutionEnvironment) -> None:
+    env.enable_checkpointing(10)
+    sink = ExactlyOnceSink()
+    numbers(env, 1).sink_to(sink).uid("exact")
+    env.execute("likes", bounded=True)
+    assert sink.results == [1]
+
+
+def test_jobs_in_memory_belong_to_their_directory(tmp_path: Path) -> None:
+    """A second test with a job of the same name does not resume the first one's."""
+    for directory in "ab":
+        env = StreamExecutionEnvironment(None, tmp_path / directory, engine=LocalEngine())
+        env.configure({"execution.checkpointing.storage": "jobmanager"})
+        sink = collected(numbers(env, 1, 2))
+        env.execute("job", bounded=True)
+        assert sink.results == [1, 2]
