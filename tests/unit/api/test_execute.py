@@ -163,8 +163,10 @@ def test_a_sink_that_is_exactly_once_runs_with_checkpoints(env: StreamExecutionE
 def test_jobs_in_memory_belong_to_their_directory(tmp_path: Path) -> None:
     """A second test with a job of the same name does not resume the first one's."""
     for directory in "ab":
-        env = StreamExecutionEnvironment(None, tmp_path / directory, engine=LocalEngine())
-        env.configure({"execution.checkpointing.storage": "jobmanager"})
+        in_memory = {"execution.checkpointing.storage": "jobmanager"}
+        env = StreamExecutionEnvironment(
+            None, tmp_path / directory, in_memory, engine=LocalEngine()
+        )
         sink = collected(numbers(env, 1, 2))
         env.execute("job", bounded=True)
         assert sink.results == [1, 2]
