@@ -1,4 +1,4 @@
-"""What holds for all tests: files, Ctrl-C, Java's options, one browser and one Kafka broker."""
+"""What holds for all tests: files, Ctrl-C, Java's options, one browser and one of each server."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from services.kafka import KafkaBroker
+    from services.mariadb import MariaDbServer
+    from services.postgres import PostgresServer
+    from services.redis import RedisServer
 
 # Tests write thousands of files, each synced to disk. No test switches the machine off, so memory
 # will do where there is enough of it.
@@ -93,3 +96,30 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
     with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A server that all tests share; each makes its tables anew."""
+    from services.postgres import postgres_server
+
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """A server that all tests share; each makes its tables anew."""
+    from services.mariadb import mariadb_server
+
+    with mariadb_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """A server that all tests share."""
+    from services.redis import redis_server
+
+    with redis_server() as server:
+        yield server

@@ -6,27 +6,19 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.missing import missing
-from services.process import free_port, running, stop
+from services.process import Restartable, free_port, started
 
 PASSWORD = "turnback-maria-Secret'1"
 
 
-@dataclass
-class MariaDbServer:
+class MariaDbServer(Restartable):
     """A running server; user `turnback` may do everything in the database `shop`."""
-
-    port: int
-    directory: Path
-    process: subprocess.Popen[bytes]
-    command: list[str]
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -64,20 +56,14 @@ class MariaDbServer:
             name = data if isinstance(data, str) else bytes(data).decode()
             self.run(f"XA ROLLBACK '{name[:length]}','{name[length:]}'")
 
-    def crash(self) -> None:
-        """End the server as a crash of its machine would."""
-        self.process.kill()
-        self.process.wait(20)
+    def is_ready(self) -> bool:
+        import pymysql
 
-    def start(self) -> None:
-        """Start it again on the same data and port."""
-        with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        end = time.monotonic() + 30
-        while not _ready(self.port):
-            if time.monotonic() > end:
-                raise TimeoutError((self.directory / "log").read_text()[-2000:])
-            time.sleep(0.05)
+        try:
+            self.connect(connect_timeout=2).close()
+        except pymysql.MySQLError:
+            return False
+        return True
 
 
 @contextmanager
@@ -87,21 +73,15 @@ def mariadb_server() -> Iterator[MariaDbServer]:
     if None in programs:
         missing("MariaDB is not installed")
     install, daemon = map(str, programs)
-    directory = Path(tempfile.mkdtemp(prefix="turnback-mariadb-"))
     user = ["--user=mysql"] if os.getuid() == 0 else []
-    if user:
-        shutil.chown(directory, "mysql", "mysql")
-    data, port = directory / "data", free_port()
-    common = ["--no-defaults", f"--datadir={data}", f"--tmpdir={directory}", *user]
-    setup = directory / "setup.sql"
-    quoted = PASSWORD.replace("'", "''")
-    setup.write_text(
-        "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n"
-        f"CREATE USER IF NOT EXISTS turnback@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
-        "GRANT ALL ON shop.* TO turnback@'127.0.0.1' WITH GRANT OPTION;\n"
-        "GRANT CREATE USER, RELOAD ON *.* TO turnback@'127.0.0.1';\n"
-    )
-    try:
+    port = free_port()
+    with tempfile.TemporaryDirectory(
+        prefix="turnback-mariadb-", ignore_cleanup_errors=True
+    ) as name:
+        directory = Path(name)
+        if user:
+            shutil.chown(directory, "mysql", "mysql")
+        common = ["--no-defaults", f"--datadir={directory}/data", f"--tmpdir={directory}", *user]
         subprocess.run(
             [install, *common, "--skip-test-db", "--auth-root-authentication-method=normal"],
             check=True,
@@ -111,24 +91,21 @@ def mariadb_server() -> Iterator[MariaDbServer]:
         command = [
             *(daemon, *common, f"--port={port}", "--bind-address=127.0.0.1"),
             *(f"--socket={directory}/socket", f"--pid-file={directory}/pid"),
-            *(f"--init-file={setup}", "--innodb-buffer-pool-size=64M", "--skip-name-resolve"),
+            *(f"--init-file={_setup(directory)}", "--innodb-buffer-pool-size=64M"),
+            "--skip-name-resolve",
         ]
-        with running(command, ready=lambda: _ready(port), log=directory / "log") as process:
-            server = MariaDbServer(port, directory, process, command)
+        with started(MariaDbServer(port, directory, command)) as server:
             yield server
-            stop(server.process)  # it may have been started again
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _ready(port: int) -> bool:
-    import pymysql
-
-    try:
-        pymysql.connect(
-            host="127.0.0.1", port=port, user="turnback", password=PASSWORD, database="shop",
-            connect_timeout=2,
-        ).close()  # fmt: skip
-    except pymysql.MySQLError:
-        return False
-    return True
+def _setup(directory: Path) -> Path:
+    """What the server does whenever it starts."""
+    quoted = PASSWORD.replace("'", "''")
+    setup = directory / "setup.sql"
+    setup.write_text(
+        "CREATE DATABASE IF NOT EXISTS shop CHARACTER SET utf8mb4;\n"
+        f"CREATE USER IF NOT EXISTS turnback@'127.0.0.1' IDENTIFIED BY '{quoted}';\n"
+        "GRANT ALL ON shop.* TO turnback@'127.0.0.1' WITH GRANT OPTION;\n"
+        "GRANT CREATE USER, RELOAD ON *.* TO turnback@'127.0.0.1';\n"
+    )
+    return setup

@@ -8,28 +8,19 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from services.missing import missing
-from services.process import free_port, running, stop
+from services.process import Restartable, free_port, started
 
 PASSWORD = "turnback-pg-Secret'1"
 
 
-@dataclass
-class PostgresServer:
+class PostgresServer(Restartable):
     """A running server; user `turnback` owns the database `shop`."""
-
-    port: int
-    directory: Path
-    process: subprocess.Popen[bytes]
-    command: list[str]
-    _names: list[str] = field(default_factory=list)
 
     @property
     def dsn(self) -> str:
@@ -58,35 +49,39 @@ class PostgresServer:
         """The names of all prepared transactions."""
         return [gid for (gid,) in self.query("SELECT gid FROM pg_prepared_xacts ORDER BY gid")]
 
+    def roll_back_prepared(self) -> None:
+        """Roll back all prepared transactions, whoever they belong to."""
+        self.run(*(f"ROLLBACK PREPARED '{name}'" for name in self.prepared()))
+
     def crash(self) -> None:
         """End the server as a crash of its machine would, without a checkpoint of its own."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait(20)
 
-    def start(self) -> None:
-        """Start it again on the same data and port."""
-        with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        deadline = threading.Event()
-        for _ in range(400):
-            if _ready(self.port):
-                return
-            deadline.wait(0.05)
-        raise TimeoutError((self.directory / "log").read_text()[-2000:])
+    def is_ready(self) -> bool:
+        import psycopg
+
+        try:
+            where = f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+            psycopg.connect(where, password=PASSWORD, connect_timeout=2).close()
+        except psycopg.Error:
+            return False
+        return True
 
 
 @contextmanager
 def postgres_server(*, max_prepared: int = 200) -> Iterator[PostgresServer]:
     """Run a server; skips the test when PostgreSQL is missing, unless CI=true."""
-    programs = _programs()
-    directory = Path(tempfile.mkdtemp(prefix="turnback-postgres-"))
-    prefix = _as_postgres(directory)
-    password = directory / "password"
-    password.write_text(PASSWORD)
-    if prefix:
-        shutil.chown(password, "postgres")
-    data, port = directory / "data", free_port()
-    try:
+    programs, port = _programs(), free_port()
+    with tempfile.TemporaryDirectory(
+        prefix="turnback-postgres-", ignore_cleanup_errors=True
+    ) as name:
+        directory = Path(name)
+        prefix = _as_postgres(directory)
+        data, password = directory / "data", directory / "password"
+        password.write_text(PASSWORD)
+        if prefix:
+            shutil.chown(password, "postgres")
         subprocess.run(
             [
                 *(*prefix, programs / "initdb", "-D", data, "-U", "postgres", "--no-sync"),
@@ -104,14 +99,10 @@ def postgres_server(*, max_prepared: int = 200) -> Iterator[PostgresServer]:
             "shared_buffers": "64MB",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        command = [*prefix, str(programs / "postgres"), "-D", str(data), *options]
-        with running(command, ready=lambda: _ready(port), log=directory / "log") as process:
-            server = PostgresServer(port, directory, process, command)
+        command = [*prefix, programs / "postgres", "-D", data, *options]
+        with started(PostgresServer(port, directory, command)) as server:
             _create(port)
             yield server
-            stop(server.process)  # it may have been started again
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _create(port: int) -> None:
@@ -122,17 +113,6 @@ def _create(port: int) -> None:
         quoted = PASSWORD.replace("'", "''")
         connection.execute(f"CREATE ROLE turnback LOGIN CREATEROLE PASSWORD '{quoted}'")
         connection.execute("CREATE DATABASE shop OWNER turnback")
-
-
-def _ready(port: int) -> bool:
-    import psycopg
-
-    try:
-        where = f"host=127.0.0.1 port={port} user=postgres dbname=postgres connect_timeout=2"
-        psycopg.connect(where, password=PASSWORD).close()
-    except psycopg.Error:
-        return False
-    return True
 
 
 def _programs() -> Path:

@@ -4,9 +4,12 @@ import os
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 
 def free_port() -> int:
@@ -70,6 +73,56 @@ def stop(process: subprocess.Popen[bytes], timeout: float = 10) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(timeout)
+
+
+@dataclass
+class Restartable(ABC):
+    """A server that can be crashed, and started again on the same data and port.
+
+    Attributes:
+        directory: Its data, and its output in the file `log`.
+        process: The one that runs, or ran last.
+    """
+
+    port: int
+    directory: Path
+    command: Sequence[str | os.PathLike[str]]
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Say whether it takes connections; has to answer quickly and not to raise."""
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        path = self.directory / "log"
+        with path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [os.fspath(part) for part in self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        _wait(self.process, self.is_ready, path, timeout=60)
+
+    def crash(self) -> None:
+        """End the server as a crash of its machine would."""
+        self.process.kill()
+        self.process.wait(20)
+
+
+R = TypeVar("R", bound=Restartable)
+
+
+@contextmanager
+def started(server: R) -> Iterator[R]:
+    """Run a server whose data nobody needs afterwards."""
+    try:
+        server.start()
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.crash()  # an orderly end waits for connections that are still open
 
 
 def _wait(

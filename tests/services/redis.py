@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.missing import missing
-from services.process import accepts, free_port, running, stop
+from services.process import Restartable, accepts, free_port, started
 
 PASSWORD = "turnback-redis-secret"
 
 
-@dataclass
-class RedisServer:
+class RedisServer(Restartable):
     """A running server with a password."""
-
-    port: int
-    directory: Path
-    process: subprocess.Popen[bytes]
-    command: list[str]
 
     @property
     def url(self) -> str:
@@ -38,20 +29,16 @@ class RedisServer:
 
         return redis.Redis.from_url(self.url, password=PASSWORD, **parameters)
 
-    def crash(self) -> None:
-        """End the server at once."""
-        self.process.kill()
-        self.process.wait(20)
+    def is_ready(self) -> bool:
+        import redis
 
-    def start(self) -> None:
-        """Start it again on the same data and port."""
-        with (self.directory / "log").open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        end = time.monotonic() + 20
-        while not _ready(self.port):
-            if time.monotonic() > end:
-                raise TimeoutError((self.directory / "log").read_text()[-2000:])
-            time.sleep(0.05)
+        if not accepts(self.port):
+            return False
+        try:
+            with self.connect() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
 
 
 @contextmanager
@@ -60,28 +47,11 @@ def redis_server() -> Iterator[RedisServer]:
     program = shutil.which("redis-server")
     if program is None:
         missing("Redis is not installed")
-    directory = Path(tempfile.mkdtemp(prefix="turnback-redis-"))
     port = free_port()
-    command = [
-        *(program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)),
-        *("--requirepass", PASSWORD, "--appendonly", "yes", "--appendfsync", "always"),
-    ]
-    try:
-        with running(command, ready=lambda: _ready(port), log=directory / "log") as process:
-            server = RedisServer(port, directory, process, command)
+    with tempfile.TemporaryDirectory(prefix="turnback-redis-", ignore_cleanup_errors=True) as name:
+        command = [
+            *(program, "--port", str(port), "--bind", "127.0.0.1", "--dir", name),
+            *("--requirepass", PASSWORD, "--appendonly", "yes", "--appendfsync", "always"),
+        ]
+        with started(RedisServer(port, Path(name), command)) as server:
             yield server
-            stop(server.process)  # it may have been started again
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _ready(port: int) -> bool:
-    import redis
-
-    if not accepts(port):
-        return False
-    try:
-        with redis.Redis(port=port, password=PASSWORD) as client:
-            return bool(client.ping())
-    except redis.RedisError:
-        return False

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from services.mariadb import MariaDbServer, mariadb_server
-from services.postgres import PostgresServer, postgres_server
-from services.redis import RedisServer, redis_server
+from turnback.sinks import sql_rows
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.state.files import StorageRef
 from turnback.types.typeinfo import TypeInfo, Types
@@ -16,22 +14,26 @@ from turnback.types.typeinfo import TypeInfo, Types
 _POSTS = Types.ROW_NAMED(["post", "n"], [Types.STRING(), Types.LONG()])
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    with postgres_server() as server:
-        yield server
+@pytest.fixture(autouse=True)
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here no other attempt of a task is about to finish; tests/crash has some."""
+    monkeypatch.setattr(sql_rows, "GRACE_S", 0.0)
 
 
-@pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDbServer]:
-    with mariadb_server() as server:
-        yield server
+@pytest.fixture(params=["delta", "iceberg"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """Where a table of each format is."""
+    from table_support import PLACES
+
+    return PLACES[request.param](tmp_path)
 
 
-@pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
+@pytest.fixture
+def job(place: Any) -> Any:
+    """A job that adds rows to a table of each format."""
+    from table_support import Job
+
+    return Job(place)
 
 
 @pytest.fixture

@@ -18,6 +18,12 @@ from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo
 
 POSTS = Types.ROW_NAMED(["post", "n", "day"], [Types.STRING(), Types.LONG(), Types.STRING()])
+A, B, C = ("a", 1, "mon"), ("b", None, "tue"), ("c", 3, None)
+
+
+def posts(*rows: tuple[Any, ...]) -> pa.Table:
+    """Rows as another program would write them."""
+    return pa.Table.from_batches([Batch(POSTS, list(rows)).arrow])
 
 
 class Place(Protocol):

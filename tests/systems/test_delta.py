@@ -7,14 +7,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from table_support import POSTS, DeltaPlace, Job
+from table_support import POSTS, A, B, C, DeltaPlace, Job
 
 from turnback import DeltaSink, Types
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.sinks.registry import sink_from_description
-
-A, B, C = ("a", 1, "mon"), ("b", None, "tue"), ("c", 3, None)
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ from datetime import time
 
 import pyarrow as pa
 import pytest
-from table_support import IcebergPlace, Job
+from table_support import A, B, IcebergPlace, Job
 
 from turnback import IcebergSink, Types
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.sinks.registry import sink_from_description
-
-A, B = ("a", 1, "mon"), ("b", None, "tue")
 
 
 @pytest.fixture

@@ -5,89 +5,25 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
 import pytest
-from sql_contract import (
-    ChecksContract,
-    Driver,
-    PreparedContract,
-    PromisesContract,
-    PublishedContract,
-    SqlServer,
-    Task,
-    no_grace,
-    write,
-)
+from sql_contract import SqlContract
+from sql_server import Driver, MariaDb, Task, with_new_tables, write
 
-from services.mariadb import PASSWORD, MariaDbServer
-from turnback import MySqlSink
+from services.mariadb import MariaDbServer
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.sql import SqlSink
 from turnback.types.typeinfo import Types
-
-__all__ = ["no_grace"]
-
-
-class MariaDb(SqlServer):
-    password = PASSWORD
-    foreign = (
-        *("XA START 'theirs','1'", "INSERT INTO posts VALUES ('foreign', 1)"),
-        *("XA END 'theirs','1'", "XA PREPARE 'theirs','1'"),
-    )
-
-    def sink(self, table: str = "posts", port: int | None = None, **arguments: Any) -> SqlSink:
-        given = self.server.parameters | {"password": PASSWORD, "table": table} | arguments
-        return MySqlSink(**(given | {"port": port or self.server.port}))
-
-    def settle_foreign(self) -> None:
-        self.server.run("XA ROLLBACK 'theirs','1'")
-
-    def roll_back_all(self) -> None:
-        self.server.roll_back_prepared()
 
 
 @pytest.fixture
 def db(mariadb: MariaDbServer) -> Iterator[MariaDb]:
-    found = MariaDb(mariadb)
-    found.clear()
-    yield found
-    found.roll_back_all()
+    yield from with_new_tables(MariaDb(mariadb))
 
 
-class TestPrepared(PreparedContract):
-    @pytest.fixture
-    def db(self, db: MariaDb) -> MariaDb:
-        return db
+class TestMariaDb(SqlContract):
+    odd = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\'", "'", "''", '"', "ä€𝄞", "`%s", "a\0b", None]
 
 
-class TestPublished(PublishedContract):
-    @pytest.fixture
-    def db(self, db: MariaDb) -> MariaDb:
-        return db
-
-
-class TestPromises(PromisesContract):
-    @pytest.fixture
-    def db(self, db: MariaDb) -> MariaDb:
-        return db
-
-
-class TestChecks(ChecksContract):
-    @pytest.fixture
-    def db(self, db: MariaDb) -> MariaDb:
-        return db
-
-
-ODD = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\'", "'", "''", '"', "ä€𝄞", "`%s", "a\0b", None]
-
-
-def test_odd_strings(db: MariaDb, task: Task, driver: Driver) -> None:
-    sink = db.sink()
-    sink.claim(driver())
-    rows = [(text, n) for n, text in enumerate(ODD)]
-    sink.committer(driver()).commit([write(sink, task(), *rows)])
-    assert db.rows() == rows
 
 
 INSTANT = dt.datetime(2026, 1, 31, 12, 30, 15, 123456, dt.UTC)

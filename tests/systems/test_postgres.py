@@ -5,89 +5,25 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
 
 import pytest
-from sql_contract import (
-    ChecksContract,
-    Driver,
-    PreparedContract,
-    PromisesContract,
-    PublishedContract,
-    SqlServer,
-    Task,
-    no_grace,
-    write,
-)
+from sql_contract import SqlContract
+from sql_server import Driver, Postgres, Task, with_new_tables, write
 
-from services.postgres import PASSWORD, PostgresServer, postgres_server
-from turnback import PostgresSink
+from services.postgres import PostgresServer, postgres_server
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.sql import SqlSink
 from turnback.types.typeinfo import Types
-
-__all__ = ["no_grace"]
-
-
-class Postgres(SqlServer):
-    password = PASSWORD
-    foreign = ("BEGIN", "INSERT INTO posts VALUES ('foreign', 1)", "PREPARE TRANSACTION 'theirs'")
-
-    def sink(self, table: str = "posts", port: int | None = None, **arguments: Any) -> SqlSink:
-        given = {"password": PASSWORD} | arguments
-        if given["password"] is None:
-            del given["password"]
-        dsn = self.server.dsn.replace(str(self.server.port), str(port or self.server.port))
-        return PostgresSink(dsn, table=table, **given)
-
-    def settle_foreign(self) -> None:
-        self.server.run("ROLLBACK PREPARED 'theirs'")
-
-    def roll_back_all(self) -> None:
-        self.server.run(*(f"ROLLBACK PREPARED '{name}'" for name in self.server.prepared()))
 
 
 @pytest.fixture
 def db(postgres: PostgresServer) -> Iterator[Postgres]:
-    found = Postgres(postgres)
-    found.clear()
-    yield found
-    found.roll_back_all()
+    yield from with_new_tables(Postgres(postgres))
 
 
-class TestPrepared(PreparedContract):
-    @pytest.fixture
-    def db(self, db: Postgres) -> Postgres:
-        return db
+class TestPostgres(SqlContract):
+    odd = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\.", "\\t", "'", '"', "ä€𝄞", "{", "a\\", None]
 
 
-class TestPublished(PublishedContract):
-    @pytest.fixture
-    def db(self, db: Postgres) -> Postgres:
-        return db
-
-
-class TestPromises(PromisesContract):
-    @pytest.fixture
-    def db(self, db: Postgres) -> Postgres:
-        return db
-
-
-class TestChecks(ChecksContract):
-    @pytest.fixture
-    def db(self, db: Postgres) -> Postgres:
-        return db
-
-
-ODD = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\.", "\\t", "'", '"', "ä€𝄞", "{", "a\\", None]
-
-
-def test_odd_strings(db: Postgres, task: Task, driver: Driver) -> None:
-    sink = db.sink()
-    sink.claim(driver())
-    rows = [(text, n) for n, text in enumerate(ODD)]
-    sink.committer(driver()).commit([write(sink, task(), *rows)])
-    assert db.rows() == rows
 
 
 def test_a_string_with_a_nul_is_refused_by_name(db: Postgres, task: Task, driver: Driver) -> None:

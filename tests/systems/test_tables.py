@@ -1,36 +1,15 @@
 """What every sink for a table format promises, against the formats' own libraries and readers."""
 
 import threading
-from datetime import UTC, date, datetime
-from decimal import Decimal
 
 import msgspec
-import pyarrow as pa
 import pytest
-from table_support import PLACES, POSTS, Job
+from table_support import A, B, C, Job, posts
 
-from turnback import Types
-from turnback.core.errors import ConfigurationError, NullKeyError, SinkError
+from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
 from turnback.sinks.table_committer import ConflictError
 from turnback.sinks.table_files import TableFile, TableTransaction
-from turnback.types.columns import Batch
-
-A, B, C = ("a", 1, "mon"), ("b", None, "tue"), ("c", 3, None)
-
-
-@pytest.fixture(params=PLACES)
-def place(request, tmp_path):
-    return PLACES[request.param](tmp_path)
-
-
-@pytest.fixture
-def job(place):
-    return Job(place)
-
-
-def posts(*rows):
-    return pa.Table.from_batches([Batch(POSTS, list(rows)).arrow])
 
 
 def decoded(job, data):
@@ -248,99 +227,11 @@ def test_a_transaction_that_names_files_of_others_is_refused(job, path):
             settle([forged])
 
 
-# -- what a table is like
-
-
-def test_differences_to_the_table_are_named(job):
-    schema = pa.schema([("post", pa.int64()), ("day", pa.string()), ("extra", pa.string())])
-    job.place.create(schema)
-    with pytest.raises(ConfigurationError) as refused:
-        job.sink.check_claim(job.context())
-    for part in ("column 'post' is int64 in the table, string here", "no column 'n' (int64)"):
-        assert part in str(refused.value)
-    assert "'day'" not in str(refused.value)
-
-
-def test_a_column_that_must_not_be_null_is_refused(job):
-    fields = [
-        pa.field("post", pa.string(), nullable=False),
-        ("n", pa.int64()),
-        ("day", pa.string()),
-    ]
-    job.place.create(pa.schema(fields))
-    with pytest.raises(ConfigurationError, match="column 'post' must not be null in the table"):
-        job.sink.check_claim(job.context())
-
-
-def test_columns_may_be_in_another_order_and_more(job):
-    names = ["day", "extra", "n", "post"]
-    job.place.create(pa.schema([(n, pa.int64() if n == "n" else pa.string()) for n in names]))
-    job.start().commit([job.write(A, C)])
-    assert job.rows() == [A, C]
-    assert job.place.read()["extra"].null_count == 2
-
-
-def test_a_table_with_other_partitions_is_refused(job):
-    job.start()
-    with pytest.raises(ConfigurationError, match="is partitioned not at all"):
-        Job(job.place, partition_by=["day"]).start()
-
-
-def test_partition_columns(place):
-    type_ = Types.ROW_NAMED(
-        ["n", "text", "number", "day", "flag", "at"],
-        [
-            Types.LONG(),
-            Types.STRING(),
-            Types.INT(),
-            Types.SQL_DATE(),
-            Types.BOOLEAN(),
-            Types.INSTANT(),
-        ],
-    )
-    job = Job(place, type_, partition_by=["text", "number", "day", "flag", "at"])
-    at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-    rows = [
-        (1, "plain", 1, date(2026, 1, 2), True, at),
-        (2, "a/ b=%'é%2F", -1, date(1969, 12, 31), False, at),
-        (3, "plain", 1, date(2026, 1, 2), True, at),
-        (4, None, None, None, None, None),
-    ]
+def test_what_a_sink_has_prepared_is_not_anothers(job):
     committer = job.start()
-    committer.commit([job.write(*rows)])
-    assert job.rows() == sorted(rows, key=repr)
-    assert len(job.place.referenced()) == 3
-
-
-def test_values_of_all_types_come_back(place):
-    instant = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
-    nested = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LIST(Types.STRING())])
-    columns = {
-        "bytes": (Types.BYTES(), b"\0\xff"),
-        "byte": (Types.BYTE(), -128),
-        "short": (Types.SHORT(), 2**15 - 1),
-        "int": (Types.INT(), -(2**31)),
-        "long": (Types.LONG(), 2**63 - 1),
-        "big": (Types.BIG_INT(), 10**38 - 1),
-        "float": (Types.FLOAT(), 0.5),
-        "double": (Types.DOUBLE(), float("inf")),
-        "money": (Types.BIG_DEC(12, 2), Decimal("-1234567890.12")),
-        "exact": (Types.BIG_DEC(38, 18), Decimal("12345678901234567890.123456789012345678")),
-        "date": (Types.SQL_DATE(), date(1, 1, 1)),
-        "instant": (Types.INSTANT(), instant),
-        "local": (Types.SQL_TIMESTAMP(), instant.replace(tzinfo=None)),
-        "list": (Types.LIST(Types.LONG()), [1, None, 3]),
-        "map": (Types.MAP(Types.STRING(), Types.LONG()), {"x": 1, "y": None}),
-        "row": (nested, (1, ["é"])),
-    }
-    type_ = Types.ROW_NAMED(list(columns), [kind for kind, _ in columns.values()])
-    job = Job(place, type_)
-    values = tuple(value for _, value in columns.values())
-    job.start().commit([job.write(values, (None,) * len(columns))])
-    full, empty = sorted(job.place.read().to_pylist(), key=lambda row: row["long"] is None)
-    assert set(empty.values()) == {None}
-    expected = dict(zip(columns, values, strict=True)) | {"row": {"a": 1, "b": ["é"]}}
-    assert {**full, "map": dict(full["map"])} == expected
+    data = msgspec.msgpack.encode(["file", 1, b""])
+    with pytest.raises(SinkError, match="belongs to a 'file' sink"):
+        committer.commit([data])
 
 
 # -- whose it is
@@ -365,159 +256,3 @@ def test_an_owner_with_promised_output_is_not_taken_over(job):
     fork.directory = "file:///jobs/fork"
     with pytest.raises(ConfigurationError, match="cannot be taken over"):
         fork.sink.check_claim(fork.context(take_over=True, job_id="id-2"))
-
-
-# -- upserts
-
-
-@pytest.fixture
-def upserts(place):
-    return Job(place, mode="upsert", key=["post"])
-
-
-def test_rows_with_a_known_key_are_replaced(upserts):
-    committer = upserts.start()
-    committer.commit([upserts.write(A, B)])
-    committer.commit([upserts.write(("a", 9, "wed"), C, epoch=8)])
-    assert upserts.rows() == [("a", 9, "wed"), B, C]
-
-
-def test_the_last_element_of_a_key_counts(upserts):
-    committer = upserts.start()
-    first = upserts.write(("a", 1, None), ("b", 1, None), ("a", 2, None))
-    second = upserts.write(("a", 3, None), ("a", 4, None), epoch=8)
-    committer.commit([first, second])
-    assert upserts.rows() == [("a", 4, None), ("b", 1, None)]
-
-
-def test_an_old_upsert_that_comes_again_changes_nothing(upserts):
-    committer = upserts.start()
-    old, new = upserts.write(("a", 1, None)), upserts.write(("a", 2, None), epoch=8)
-    committer.commit([old])
-    committer.commit([new])
-    committer.commit([old])
-    upserts.start(4, [old]).commit([old])
-    assert upserts.rows() == [("a", 2, None)]
-
-
-def test_upserts_leave_nothing_staged(upserts):
-    committer = upserts.start()
-    committer.commit([upserts.write(A)])
-    upserts.write(B, epoch=8)
-    upserts.start(4)
-    hidden = upserts.place.root / ".turnback"
-    assert [path.name for path in hidden.rglob("*") if path.is_file()] == [".owner"]
-
-
-def test_a_null_key_is_refused(upserts):
-    upserts.start()
-    with pytest.raises(NullKeyError, match="the key column 'post' is null"):
-        upserts.write((None, 1, None))
-
-
-def test_a_change_of_mode_is_refused_while_output_is_promised(upserts):
-    upserts.start()
-    promised = upserts.write(A)
-    with pytest.raises(ConfigurationError, match="in the other mode"):
-        Job(upserts.place).start(4, [promised])
-    upserts.start(5, [promised])
-    assert upserts.rows() == [A]
-
-
-# -- a control
-
-
-def test_without_the_number_old_output_comes_back(upserts, monkeypatch):
-    """Nothing but the number in the table keeps a repeated commit from being made again."""
-    committer = upserts.start()
-    old, new = upserts.write(("a", 1, None)), upserts.write(("a", 2, None), epoch=8)
-    kept = {path: path.read_bytes() for path in upserts.place.root.rglob("*") if staged(path)}
-    committer.commit([old])
-    committer.commit([new])
-    for path, data in kept.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    target = type(upserts.sink.target(upserts.context()))
-    look = target.published
-    monkeypatch.setattr(target, "published", lambda self: look(self) * 0)
-    committer.commit([old])
-    assert upserts.rows() == [("a", 1, None)]
-
-
-def staged(path):
-    return ".turnback" in path.parts and path.suffix in (".parquet", ".inprogress")
-
-
-# -- arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"mode": "replace"}, "mode is 'append' or 'upsert'"),
-        ({"mode": "upsert"}, "go together"),
-        ({"key": ["post"]}, "go together"),
-        ({"partition_by": ["day", "day"]}, "each once"),
-        ({"partition_by": [3]}, "names of columns"),
-    ],
-)
-def test_arguments_that_cannot_be_used(place, arguments, reason):
-    with pytest.raises(ConfigurationError, match=reason):
-        place.sink(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        ({"partition_by": ["week"]}, "'week', which the stream does not have; .* post, n, day"),
-        ({"mode": "upsert", "key": ["id"]}, "key names 'id', which the stream does not have"),
-        ({"partition_by": ["post", "n", "day"]}, "needs a column that is not in partition_by"),
-    ],
-)
-def test_arguments_that_do_not_fit_the_stream(place, arguments, reason):
-    job = Job(place, **arguments)
-    with pytest.raises(ConfigurationError, match=reason):
-        job.sink.check_claim(job.context())
-    assert not place.root.exists()
-
-
-def test_a_merge_between_look_and_write_is_noticed(upserts):
-    upserts.start(3)
-    zombie, successor = (upserts.sink.target(upserts.context(attempt)) for attempt in (3, 4))
-    assert zombie.published() == successor.published() == 0
-    successor.merge(posts(("a", 2, None)), version_of(4, 1))
-    with pytest.raises(ConflictError):
-        zombie.merge(posts(("a", 1, None)), version_of(3, 7))
-    assert upserts.rows() == [("a", 2, None)]
-
-
-def test_a_merge_that_changes_nothing_still_counts(upserts):
-    committer = upserts.start()
-    committer.commit([upserts.write(A)])
-    zombie = upserts.sink.target(upserts.context(3))
-    zombie.published()
-    committer.commit([upserts.write(A, epoch=8)])
-    assert max(upserts.place.remembered()) == version_of(3, 8)
-    with pytest.raises(ConflictError):
-        zombie.merge(posts(A), version_of(3, 7))
-
-
-def test_columns_that_only_the_table_has_when_rows_are_replaced(upserts):
-    names = ["day", "extra", "n", "post"]
-    schema = pa.schema([(n, pa.int64() if n == "n" else pa.string()) for n in names])
-    upserts.place.create(schema)
-    upserts.place.append(pa.table([["mon"], ["kept"], [1], ["a"]], schema=schema))
-    if upserts.place.format == "iceberg":
-        with pytest.raises(ConfigurationError, match="would lose its values"):
-            upserts.start()
-        return
-    upserts.start().commit([upserts.write(("a", 2, "tue"), B)])
-    assert upserts.rows() == [("a", 2, "tue"), B]
-    assert sorted(upserts.place.read()["extra"].to_pylist(), key=str) == [None, "kept"]
-
-
-def test_what_a_sink_has_prepared_is_not_anothers(job):
-    committer = job.start()
-    data = msgspec.msgpack.encode(["file", 1, b""])
-    with pytest.raises(SinkError, match="belongs to a 'file' sink"):
-        committer.commit([data])

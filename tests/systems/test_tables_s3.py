@@ -7,13 +7,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
-from table_support import Job
+from table_support import A, B, C, Job
 
 from services.s3 import S3Server, s3_server
 from turnback import DeltaSink, IcebergSink
 from turnback.storage.open import open_storage
-
-A, B, C = ("a", 1, "mon"), ("b", None, "tue"), ("c", 3, None)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,103 @@
+"""SQL servers as the contracts of their sinks see them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from services import mariadb, postgres
+from turnback import MySqlSink, PostgresSink
+from turnback.sinks import sql_database
+from turnback.sinks.base import CommitterContext, WriterContext
+from turnback.sinks.sql import SqlSink
+from turnback.types.columns import Batch
+
+Task, Driver = Callable[..., WriterContext], Callable[..., CommitterContext]
+
+
+class SqlServer(ABC):
+    """What a contract needs of a server.
+
+    Attributes:
+        password: Of its user; must appear nowhere.
+        foreign: Statements with which another program prepares a transaction of table `posts`.
+    """
+
+    password: str
+    foreign: tuple[str, ...]
+
+    def __init__(self, server: Any) -> None:
+        self.server = server
+
+    @abstractmethod
+    def sink(self, table: str = "posts", port: int | None = None, **arguments: Any) -> SqlSink:
+        """A sink of the server, at another port if wanted."""
+
+    @abstractmethod
+    def settle_foreign(self) -> None:
+        """Roll back what `foreign` prepared."""
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return list(self.server.query("SELECT post, n FROM posts ORDER BY n, post"))
+
+    def ours(self) -> list[str]:
+        return [name for name in self.server.prepared() if name.startswith("turnback:")]
+
+    def clear(self) -> None:
+        """Make the tables anew."""
+        self.server.roll_back_prepared()
+        tables = ("posts", "latest", *sql_database.HELPERS)
+        self.server.run(*(f"DROP TABLE IF EXISTS {table}" for table in tables))
+        self.server.run(
+            "CREATE TABLE posts (post text, n bigint)",
+            "CREATE TABLE latest (post varchar(50) PRIMARY KEY, n bigint)",
+        )
+
+
+def write(sink: SqlSink, ctx: WriterContext, *rows: Any) -> bytes:
+    writer = sink.writer(ctx)
+    writer.write(Batch(ctx.type, list(rows)))
+    prepared = writer.prepare()
+    assert prepared is not None
+    return prepared
+
+
+class Postgres(SqlServer):
+    password = postgres.PASSWORD
+    foreign = ("BEGIN", "INSERT INTO posts VALUES ('foreign', 1)", "PREPARE TRANSACTION 'theirs'")
+
+    def sink(self, table: str = "posts", port: int | None = None, **arguments: Any) -> SqlSink:
+        given = {"password": self.password} | arguments
+        if given["password"] is None:
+            del given["password"]
+        dsn = self.server.dsn.replace(str(self.server.port), str(port or self.server.port))
+        return PostgresSink(dsn, table=table, **given)
+
+    def settle_foreign(self) -> None:
+        self.server.run("ROLLBACK PREPARED 'theirs'")
+
+
+class MariaDb(SqlServer):
+    password = mariadb.PASSWORD
+    foreign = (
+        *("XA START 'theirs','1'", "INSERT INTO posts VALUES ('foreign', 1)"),
+        *("XA END 'theirs','1'", "XA PREPARE 'theirs','1'"),
+    )
+
+    def sink(self, table: str = "posts", port: int | None = None, **arguments: Any) -> SqlSink:
+        given = self.server.parameters | {"password": self.password, "table": table} | arguments
+        return MySqlSink(**(given | {"port": port or self.server.port}))
+
+    def settle_foreign(self) -> None:
+        self.server.run("XA ROLLBACK 'theirs','1'")
+
+
+S = TypeVar("S", bound=SqlServer)
+
+
+def with_new_tables(db: S) -> Iterator[S]:
+    """A server for one test, which leaves nothing prepared."""
+    db.clear()
+    yield db
+    db.server.roll_back_prepared()
