@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from services.kafka import KafkaBroker
 from turnback.sinks import sql_rows
 from turnback.sinks.base import CommitterContext, WriterContext
 from turnback.state.files import StorageRef
@@ -34,6 +35,20 @@ def job(place: Any) -> Any:
     from table_support import Job
 
     return Job(place)
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    """A topic with some partitions."""
+    return kafka.create_topic(3)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The directory of a job that has none yet."""
+    made = tmp_path / "likes"
+    made.mkdir()
+    return made
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,6 +26,9 @@ from turnback.sinks.base import Committer, CommitterContext, WriterContext
 from turnback.state.files import StorageRef
 from turnback.storage.local import LocalStorage
 from turnback.types.columns import Batch
+
+if TYPE_CHECKING:
+    from services.kafka import KafkaBroker
 
 KEYS, EPOCHS, PER_EPOCH = 500, 20, 20
 """500 keys, each with the numbers 0 to 399 in order: 20 in each of 20 epochs."""
@@ -117,6 +120,12 @@ def numbers(records: Iterable[tuple[bytes | None, bytes]]) -> dict[str, list[int
         row = decode(value)
         found[row["key"]].append(row["n"])
     return found
+
+
+def values(kafka: KafkaBroker, topic: str, *, committed: bool = True) -> list[int]:
+    """The numbers in a topic, sorted."""
+    found = numbers(kafka.read(topic, committed=committed))
+    return sorted(n for one in found.values() for n in one)
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from kafka_job import SinkJob, kafka_sink
+from kafka_job import SinkJob, kafka_sink, values
 
-from services.kafka import PASSWORD, USER, KafkaBroker
+from services.kafka import PASSWORD, USER
 from services.process import free_port
 from turnback import DeliveryGuarantee
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks import kafka_client
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    made = tmp_path / "likes"
-    made.mkdir()
-    return made
-
-
-def values(kafka, topic, **options) -> list[int]:
-    return sorted(json.loads(value)["n"] for _, value in kafka.read(topic, **options))
 
 
 # -- failures of the broker

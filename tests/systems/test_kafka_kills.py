@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-from pathlib import Path
 
 import kafka_job
 import pytest
 from kafka_job import EPOCHS, KEYS, PER_EPOCH, POINTS, numbers
 
-from services.kafka import KafkaBroker
 from turnback import DeliveryGuarantee
 
 # Each process is a copy of one that has imported everything, and has no client of Kafka yet.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["kafka_job", "confluent_kafka"])
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic(3)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    made = tmp_path / "likes"
-    made.mkdir()
-    return made
 
 
 def life(kafka, topic, directory, attempt, guarantee, kill=None) -> int:

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 
 import pytest
-from kafka_job import SinkJob, kafka_sink, numbers
+from kafka_job import SinkJob, kafka_sink, numbers, values
 
-from services.kafka import KafkaBroker
 from turnback import DeliveryGuarantee
 from turnback.core.errors import SinkError
-
-
-@pytest.fixture
-def topic(kafka: KafkaBroker) -> str:
-    return kafka.create_topic(3)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    made = tmp_path / "likes"
-    made.mkdir()
-    return made
-
-
-def values(kafka, topic, **options) -> list[int]:
-    return sorted(json.loads(value)["n"] for _, value in kafka.read(topic, **options))
 
 
 def test_an_epoch_that_is_published_again_writes_nothing(kafka, topic, directory):
