@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from job_support import COUNTED, Count, Jobs, counted
 from turnback import CloseableIterator, DataStream, JobClient
+from turnback.api import launched
+from turnback.api.launched import Launched
 from turnback.core.errors import JobFailedError, PlanError
+from turnback.job.run import Launch, RunDirectory
 
 
 def counts(jobs: Jobs, letters: str) -> DataStream:
@@ -20,11 +24,46 @@ def counts(jobs: Jobs, letters: str) -> DataStream:
 
 
 def test_all_elements_of_a_stream_that_ends(jobs: Jobs) -> None:
-    for _ in range(2):  # it starts empty every time
+    for _ in range(2):
+        launched._COLLECTING.clear()  # the name is the same, and it starts empty every time
         elements = counts(jobs, "abab").execute_and_collect()
         assert sorted(elements) == counted("abab")
         assert elements.job.done()
         assert list(elements) == []
+
+
+def test_each_job_without_a_name_is_one_of_its_own(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    events = jobs.env().from_files(jobs.input("events"), "json", "k string", uid="events")
+    with events.key_by("k").process(Count(), COUNTED).uid("count").execute_and_collect() as first:
+        assert next(first) == ("a", 1)
+        second = counts(jobs, "ab").execute_and_collect()  # while the first one runs
+        assert sorted(second) == counted("ab")
+        jobs.feed("events", {"k": "a"})
+        assert next(first) == ("a", 2)
+    assert second.job.report.job_name == f"{first.job.report.job_name}-2"
+
+
+def test_a_program_that_is_started_again_collects_everything_again(
+    jobs: Jobs, tmp_path: Path
+) -> None:
+    """Nothing of what the driver before it gave out is there any more."""
+    run = RunDirectory(tmp_path / "run")
+
+    def program() -> list[Any]:
+        driver, found = Launched(Launch(script="clicks.py"), run), []
+        launched._COLLECTING.clear()  # as in a new process
+        for letters in ("abab", "aab"):
+            stream = counts(jobs, letters)
+            stream._graph.environment._launched = driver
+            with stream.execute_and_collect() as elements:
+                found.append((elements.job.report.job_name, sorted(elements)))
+        return found
+
+    expected = [("clicks-collect", counted("abab")), ("clicks-collect-2", counted("aab"))]
+    assert program() == expected
+    assert run.running() is not None  # as after a driver that died
+    assert program() == expected
 
 
 def test_a_job_with_a_name_goes_on(jobs: Jobs) -> None:

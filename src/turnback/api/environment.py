@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.job_spec import check_guarantees, job_spec
+from turnback.api.job_spec import check_guarantees, job_spec, warn
 from turnback.api.kafka_source import KafkaSource, check_source
 from turnback.api.launched import (
     ProgramPlanned,
@@ -40,7 +39,7 @@ from turnback.program.plan import Plan
 from turnback.program.planner import plan
 from turnback.program.time import WatermarkStrategy
 from turnback.snapshot.matching import Allowed, Renames
-from turnback.spark.job import ClaimMode, JobReport
+from turnback.spark.job import ClaimMode, JobReport, JobSpec
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import TypeInfo
 
@@ -51,13 +50,6 @@ if TYPE_CHECKING:
 
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.
-_LOG = logging.getLogger(__name__)
-
-_AT_MOST_ONCE = (
-    "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
-    "Call enable_checkpointing(...) for more",
-)
-
 
 class ExecuteOptions(TypedDict, total=False):
     """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
@@ -322,8 +314,11 @@ class StreamExecutionEnvironment:
         return self.execute_async(job_name, **options).result()
 
     def execute_anew(self) -> JobClient:
-        """Start a job that is not to be found again: it starts empty every time."""
-        return self.execute_async(collecting_name(self._launched), fresh=True)
+        """Start a job that only hands out its elements: it starts empty, and has its own name."""
+        spec = job_spec("collect", self.configuration)
+        name = check_job_name(collecting_name(self._launched, spec.root))
+        spec = replace(spec, name=name, bounded=self._graph.ends(), fresh=True, anew=True)
+        return self._start(spec)
 
     def execute_async(
         self,
@@ -366,12 +361,9 @@ class StreamExecutionEnvironment:
             claim_mode: Whether the savepoint it starts from becomes the job's, to be deleted.
             epoch_interval: Least time between the starts of two epochs.
         """
-        from turnback.spark.runner import JobRunner
-
         name = check_job_name(program_name(self._launched) if job_name is None else job_name)
         if fresh and start_from is not None:
             raise ConfigurationError("fresh=True and start_from exclude each other")
-        program = self.plan()
         spec = replace(
             job_spec(name, self.configuration),
             bounded=self._graph.ends() if bounded is None else bounded,
@@ -385,13 +377,19 @@ class StreamExecutionEnvironment:
             take_over_sinks=take_over_sinks,
             claim_mode=claim_mode,
         )
+        return self._start(spec)
+
+    def _start(self, spec: JobSpec) -> JobClient:
+        """Start the program as a job."""
+        from turnback.spark.runner import JobRunner
+
+        program = self.plan()
         if self._launched is not None:
             spec = self._launched.override(spec)
             if self._launched.launch.mode is LaunchMode.PLAN:
                 raise ProgramPlanned(program, spec)
         check_guarantees(program, spec)
-        for warning in (*program.warnings, *(() if spec.settings.enabled else _AT_MOST_ONCE)):
-            _LOG.warning("job %r: %s", spec.name, warning)
+        warn(program, spec)
         client = JobClient(JobRunner(self.engine, program, spec)).start()
         self._graph.clear()
         self._executed = spec.name

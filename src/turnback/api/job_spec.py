@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import Configuration, job_root, state_backend, storage_options
 from turnback.config.restart import choose_restart
@@ -11,6 +13,13 @@ from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
 from turnback.spark.job import JobSpec
+
+
+_LOG = logging.getLogger(__name__)
+_AT_MOST_ONCE = (
+    "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
+    "Call enable_checkpointing(...) for more"
+)
 
 
 def job_spec(name: str, configuration: Configuration) -> JobSpec:
@@ -52,3 +61,9 @@ def check_guarantees(program: Plan, spec: JobSpec) -> None:
                 'call enable_checkpointing("10 s") with the mode EXACTLY_ONCE, which is the '
                 "default, or choose another delivery guarantee"
             )
+
+
+def warn(program: Plan, spec: JobSpec) -> None:
+    """Log what is allowed but may surprise."""
+    for warning in (*program.warnings, *(() if spec.settings.enabled else (_AT_MOST_ONCE,))):
+        _LOG.warning("job %r: %s", spec.name, warning)

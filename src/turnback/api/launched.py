@@ -6,9 +6,11 @@ import builtins
 import json
 import logging
 import sys
+from collections import defaultdict
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
@@ -19,6 +21,8 @@ from turnback.program.plan import Plan
 from turnback.spark.job import ClaimMode, JobSpec
 
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_COLLECTING: defaultdict[tuple[str, str], count[int]] = defaultdict(lambda: count(1))
+"""Numbers for jobs that only hand out their elements, by root and name."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -74,28 +78,29 @@ class Launched:
     def __init__(self, launch: Launch, run: RunDirectory) -> None:
         self.launch = launch
         self.run = run
-        self._started: str | None = None
+        self._started: JobSpec | None = None
 
     def override(self, spec: JobSpec) -> JobSpec:
         """Let the command line win over the program.
 
-        A driver that was started again after a crash resumes its job, wherever that began. When
-        the program runs its job a second time, the program alone decides where that starts.
+        A driver that was started again after a crash resumes its job, wherever that began; jobs that
+        only hand out their elements begin anew, as what they gave out is gone. When the program
+        runs its job a second time, the program alone decides where that starts.
 
         Raises:
             ConfigurationError: The program runs another job: it is not clear which is meant.
         """
-        launch, again = self.launch, self._started is not None
-        if self._started not in (None, spec.name):
+        launch, before = self.launch, self._started
+        if before and before.name != spec.name and not (before.anew and spec.anew):
             raise ConfigurationError(
-                f"this program runs several jobs, {self._started!r} and {spec.name!r}: with "
+                f"this program runs several jobs, {before.name!r} and {spec.name!r}: with "
                 "`turnback run` it can be one. Start each with a program of its own"
             )
-        self._started = spec.name
+        self._started = spec
         resumed = self.run.running() is not None  # a driver of this launch ran the job, and died
         spec = replace(
             spec,
-            name=launch.name or spec.name,
+            name=spec.name if spec.anew else launch.name or spec.name,
             allow_non_restored_state=launch.allow_non_restored_state
             or spec.allow_non_restored_state,
             renames={**spec.renames, **dict[Any, Any](launch.renames)},
@@ -107,10 +112,12 @@ class Launched:
             resumed=resumed,
             script=(launch.script, *launch.arguments),
         )
-        if again:
+        if before:
             return replace(spec, take_over_sinks=False)
         if launch.mode is LaunchMode.RUN and resumed:
-            return replace(spec, start_from=None, fresh=False, take_over_sinks=False)
+            spec = replace(spec, take_over_sinks=False)
+            if not spec.anew:
+                return replace(spec, start_from=None, fresh=False)
         if launch.start_from is not None:
             return replace(spec, start_from=launch.start_from, fresh=False)
         return replace(spec, start_from=None, fresh=True) if launch.fresh else spec
@@ -153,12 +160,20 @@ def program_name(launched: Launched | None) -> str:
     return Path(script).stem
 
 
-def collecting_name(launched: Launched | None) -> str:
-    """Return the name of a job that only hands out what it collects."""
+def collecting_name(launched: Launched | None, root: str) -> str:
+    """Return a name of its own for a job that only hands out what it collects.
+
+    The first of a program below a root has a plain one, the others are numbered: the next run of
+    the program gives each the same name again.
+    """
     try:
-        return f"{program_name(launched)}-collect"
+        name = program_name(launched)
+        if launched is None or not launched.launch.name:
+            name = f"{name}-collect"
     except ConfigurationError:  # a notebook or a shell
-        return "collect"
+        name = "collect"
+    number = next(_COLLECTING[root, name])
+    return name if number == 1 else f"{name}-{number}"
 
 
 def _record_crash(run: RunDirectory) -> None:

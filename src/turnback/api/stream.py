@@ -217,7 +217,7 @@ class DataStream(Named, Partitioned):
 
         Args:
             job_execution_name: The job's identity: one of the same name goes on from its last
-                checkpoint. Without a name the job starts empty every time.
+                checkpoint. Without a name the job has one of its own, and starts empty every time.
             limit: Give a list of the first so many elements, and end the job.
 
         Returns:

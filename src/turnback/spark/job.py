@@ -58,6 +58,8 @@ class JobSpec:
     """What the driver shares with its supervisor, if it has one."""
     resumed: bool = False
     """Whether the supervisor has started the driver again after one that died."""
+    anew: bool = False
+    """Whether it only hands out its elements: those of an earlier process are gone with it."""
     script: tuple[str, ...] = ()
     """The program and its arguments, if they are known."""
     program_settings: tuple[ProgramSetting, ...] = ()

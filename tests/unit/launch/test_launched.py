@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from turnback import ClaimMode, RestartStrategies
-from turnback.api.launched import Launched
+from turnback.api.launched import Launched, collecting_name
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import ConfigurationError
 from turnback.job.run import Launch, RunDirectory
@@ -98,3 +98,26 @@ def test_a_program_with_two_jobs_is_refused(tmp_path: Path) -> None:
     one.override(SPEC)
     with pytest.raises(ConfigurationError, match="'job' and 'second'"):
         one.override(replace(SPEC, name="second"))
+
+
+@pytest.mark.parametrize("said", [{"start_from": "/sp"}, {"fresh": True}, {}])
+def test_what_only_hands_out_its_elements_never_goes_on(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    spec = replace(SPEC, fresh=True, anew=True)
+    first = launched(tmp_path, **said).override(spec)
+    again = launched(tmp_path, **said)
+    again.run.set_running(1)
+    found = again.override(spec)
+    assert (found.start_from, found.fresh) == (first.start_from, first.fresh)
+    assert found.fresh or found.start_from == "/sp"
+
+
+def test_several_that_only_hand_out_their_elements(tmp_path: Path) -> None:
+    one = launched(tmp_path, name="other")
+    names = [collecting_name(one, str(tmp_path)) for _ in range(2)]
+    specs = [one.override(replace(SPEC, name=name, fresh=True, anew=True)) for name in names]
+    assert [spec.name for spec in specs] == ["other", "other-2"]
+    assert all(spec.fresh for spec in specs)
+    with pytest.raises(ConfigurationError, match="'other-2' and 'job'"):
+        one.override(SPEC)
