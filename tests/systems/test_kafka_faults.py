@@ -20,7 +20,6 @@ from turnback import DeliveryGuarantee
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks import kafka_client
 
-
 # -- failures of the broker
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from kafka_job import SinkJob, kafka_sink, numbers, values
 

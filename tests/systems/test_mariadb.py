@@ -24,8 +24,6 @@ class TestMariaDb(SqlContract):
     odd = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\'", "'", "''", '"', "ä€𝄞", "`%s", "a\0b", None]
 
 
-
-
 INSTANT = dt.datetime(2026, 1, 31, 12, 30, 15, 123456, dt.UTC)
 LOCAL = INSTANT.replace(tzinfo=None)
 TYPES = {

@@ -24,8 +24,6 @@ class TestPostgres(SqlContract):
     odd = ["", "a\tb", "a\nb\r\n", "\\", "\\N", "\\.", "\\t", "'", '"', "ä€𝄞", "{", "a\\", None]
 
 
-
-
 def test_a_string_with_a_nul_is_refused_by_name(db: Postgres, task: Task, driver: Driver) -> None:
     sink = db.sink()
     sink.claim(driver())

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.
 
+
 class ExecuteOptions(TypedDict, total=False):
     """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
 

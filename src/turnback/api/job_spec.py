@@ -14,7 +14,6 @@ from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
 from turnback.spark.job import JobSpec
 
-
 _LOG = logging.getLogger(__name__)
 _AT_MOST_ONCE = (
     "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "

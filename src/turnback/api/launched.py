@@ -83,9 +83,9 @@ class Launched:
     def override(self, spec: JobSpec) -> JobSpec:
         """Let the command line win over the program.
 
-        A driver that was started again after a crash resumes its job, wherever that began; jobs that
-        only hand out their elements begin anew, as what they gave out is gone. When the program
-        runs its job a second time, the program alone decides where that starts.
+        A driver that was started again after a crash resumes its job, wherever that began; one that
+        only hands out its elements begins anew, as what it gave out is gone. When the program runs
+        its job a second time, the program alone decides where that starts.
 
         Raises:
             ConfigurationError: The program runs another job: it is not clear which is meant.
