@@ -16,12 +16,14 @@ from turnback.testing.levels import Levels
 
 Build = Callable[[StreamExecutionEnvironment], Sequence[CollectSink]]
 """Writes the program and returns its sinks."""
+Inputs = Mapping[str, Sequence[Any]]
+"""Elements by source, or by partition of a source."""
 Results = list[list[Any]]
 """Of each sink."""
 
 
 def results_however_cut(
-    data: st.DataObject, inputs: Mapping[str, Sequence[Any]], build: Build
+    data: st.DataObject, inputs: Inputs, build: Build
 ) -> Results:
     """What each sink gets of the elements of every source.
 

@@ -9,12 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from manual_clock import ManualClock
 from turnback import CollectSink, DataStream, StreamExecutionEnvironment
-from turnback.program.plan import Plan
+from turnback.program.plan import Plan, SourcePlan
 from turnback.sinks.base import CommitterContext
 from turnback.spark.epochs import EpochAcks, check_barriers
 from turnback.spark.event_time import EventTime
+from turnback.spark.partitions import PARTITION_COLUMN, partition_number
 from turnback.state.files import StateFile, StorageRef
 from turnback.testing.levels import Levels
 from turnback.types.columns import Batch, stream_columns
@@ -29,11 +32,13 @@ class FakeFrame:
     """As much of a streaming DataFrame as building a program needs."""
 
     schema: Any
+    partitions: tuple[str, ...] = ()
     isStreaming: bool = True  # noqa: N815 - Spark's name
 
     @property
     def columns(self) -> list[str]:
-        return [name for name, _ in stream_columns(as_type(self.schema))]
+        own = [PARTITION_COLUMN] if self.partitions else []
+        return [*(name for name, _ in stream_columns(as_type(self.schema))), *own]
 
 
 def environment(parallelism: int = 2, **configuration: Any) -> StreamExecutionEnvironment:
@@ -42,9 +47,15 @@ def environment(parallelism: int = 2, **configuration: Any) -> StreamExecutionEn
     return env.set_parallelism(parallelism)
 
 
-def source(env: StreamExecutionEnvironment, uid: str, schema: Any) -> DataStream:
-    """A stream of the rows that `LocalEngine.epoch` is given under this uid."""
-    stream = env.from_dataframe(FakeFrame("value bigint"), uid)  # type: ignore[arg-type]
+def source(
+    env: StreamExecutionEnvironment, uid: str, schema: Any, partitions: int = 0
+) -> DataStream:
+    """A stream of the rows that `LocalEngine.epoch` is given under this uid.
+
+    With partitions, they are given under ``uid-0``, ``uid-1`` and so on.
+    """
+    names = tuple(f"{uid}-{number}" for number in range(partitions))
+    stream = env.from_dataframe(FakeFrame("value bigint", names), uid)  # type: ignore[arg-type]
     stream._node.type = as_type(schema)
     return stream
 
@@ -100,16 +111,30 @@ class LocalEngine:
         self, inputs: Mapping[str, Sequence[Any]], *, ended: bool
     ) -> tuple[list[Barrier], int]:
         """Run an epoch; gives its barriers, and how many tasks have read the sources."""
-        batches = {
-            each.uid: [
-                Batch(each.type, part).arrow for part in self._tasks(inputs.get(each.uid, ()))
-            ]
-            for each in self.plan.sources
-        }
+        batches = {each.uid: self._batches(each, inputs) for each in self.plan.sources}
         places = range(sum(map(len, batches.values())))
-        now = self.time.begin(dict(zip(places, places, strict=True)), ended=ended)
+        partitions = {each.uid: each.dataframe.partitions for each in self.plan.sources}
+        files = dict(zip(places, places, strict=True))
+        now = self.time.begin(files, partitions, ended=ended)
         orders = [self._order(program.level.index, now) for program in self.levels.programs]
         return self.levels.run(batches, orders), sum(map(len, batches.values()))
+
+    def _batches(
+        self, source: SourcePlan, inputs: Mapping[str, Sequence[Any]]
+    ) -> list[pa.RecordBatch]:
+        """What each task reads of a source."""
+        batches = [
+            Batch(source.type, part).arrow for part in self._tasks(inputs.get(source.uid, ()))
+        ]
+        if not source.partitioned:
+            return batches
+        return [
+            batch.append_column(PARTITION_COLUMN, pa.array([number] * len(part), pa.int64()))
+            for name in source.dataframe.partitions
+            for number in [partition_number(name)]
+            for part in self._tasks(inputs.get(name, ()))
+            for batch in [Batch(source.type, part).arrow]
+        ]
 
     def _tasks(self, elements: Sequence[Any]) -> list[list[Any]]:
         """The elements of each task; in their order, if it matters."""

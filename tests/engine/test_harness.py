@@ -13,13 +13,18 @@ import pytest
 
 from faults import POINTS
 from turnback import (
+    CollectSink,
     FileSink,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     Row,
     StreamExecutionEnvironment,
+    Time,
+    TumblingEventTimeWindows,
     ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
 )
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import (
@@ -210,6 +215,27 @@ def test_what_it_refuses(job: JobHarness, what: str) -> None:
         call(job)
     job.push("events", ("p", "view"))  # it goes on
     assert job.output("counts") == [("p", 1), ("p", 2)]
+
+
+def test_partitions_have_watermarks_of_their_own(tmp_path: Path) -> None:
+    by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+    def counted(env: StreamExecutionEnvironment) -> None:
+        events = source(env, "events", "post string, at bigint", partitions=2)
+        timed = events.assign_timestamps_and_watermarks(by_time).uid("time")
+        tens = timed.key_by("post").window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
+        counts = tens.aggregate(n=count()).uid("counts")
+        numbers = counts.map(lambda c: Row(c.post, c.n), "post string, n bigint").uid("numbers")
+        numbers.sink_to(CollectSink()).uid("out")
+
+    with JobHarness(counted, tmp_path) as job:
+        job.push("events", ("a", 1), ("a", 95), partition=1)
+        assert job.output("out") == []
+        job.restart()
+        job.push("events", ("a", 2), ("a", 11))
+        assert job.output("out") == [("a", 2)]
+        with pytest.raises(ConfigurationError, match=r"'events' has no partition 2; declare it"):
+            job.push("events", ("a", 3), partition=2)
 
 
 def test_what_cannot_be_a_harness(tmp_path: Path) -> None:

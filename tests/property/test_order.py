@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from any_cut import Build, Results, results_however_cut
+from any_cut import Build, Inputs, Results, results_however_cut
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
     CollectSink,
@@ -20,15 +20,21 @@ from turnback import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
+    OutputTag,
+    ProcessWindowFunction,
     Row,
+    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
     TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    count,
     list_of,
+    sum_of,
 )
+from turnback.types.hints import as_type
 
 EVENT = "key string, at bigint, n bigint"
 BY_TIME = WatermarkStrategy.for_bounded_out_of_orderness(
@@ -87,41 +93,50 @@ class Listed(KeyedProcessFunction):
         yield Row(str(ctx.get_current_key()), timestamp, [*self.seen])
 
 
+class Listing(ProcessWindowFunction):
+    """Tells in which order the elements of a window have come."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
+        order = 0
+        for element in elements:
+            order = order * 31 + element.n
+        yield Row(key, context.window().end, order % 1_000_003)
+
+
 def listed(stream: DataStream) -> CollectSink:
     together = stream.key_by(lambda row: 0, key_type=Types.INT())
     kind = "of string, at bigint, seen array<bigint>"
     return collected(together.process(Listed(), output_type=kind).uid("listed"), "out")
 
 
-def timed(env: StreamExecutionEnvironment) -> DataStream:
-    return source(env, "s", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("time")
+def timed(events: DataStream) -> DataStream:
+    return events.assign_timestamps_and_watermarks(BY_TIME).uid("time")
 
 
-def split(env: StreamExecutionEnvironment) -> list[CollectSink]:
+def split(events: DataStream) -> list[CollectSink]:
     """A stream that is split and united again."""
-    events = timed(env)
+    events = timed(events)
     one = events.map(lambda e: Row(e.key, e.at, e.n), output_type=EVENT).uid("one")
     two = events.map(lambda e: Row(e.key, e.at, e.n + 100), output_type=EVENT).uid("two")
     return [listed(one.union(two))]
 
 
-def through_keys(env: StreamExecutionEnvironment) -> list[CollectSink]:
+def through_keys(events: DataStream) -> list[CollectSink]:
     """What timers of many keys give, in one place."""
-    return [listed(timed(env).key_by("key").process(Numbered(), output_type=SEEN).uid("numbers"))]
+    return [listed(timed(events).key_by("key").process(Numbered(), output_type=SEEN).uid("numbers"))]
 
 
-def united(env: StreamExecutionEnvironment) -> list[CollectSink]:
+def united(events: DataStream) -> list[CollectSink]:
     """What two operators with timers give, and what they were given."""
-    events = timed(env)
+    events = timed(events)
     one = events.key_by("key").process(Numbered(), output_type=SEEN).uid("by-key")
     two = events.key_by("n").process(Numbered(), output_type=SEEN).uid("by-n")
     same = events.map(lambda e: Row(e.key, 0, e.n), output_type=SEEN).uid("same")
     return [listed(one.union(two, same))]
 
 
-def waiting(env: StreamExecutionEnvironment) -> list[CollectSink]:
+def waiting(events: DataStream) -> list[CollectSink]:
     """Two strategies: elements wait for the slower one, twice."""
-    events = source(env, "s", EVENT)
     fast = events.filter(lambda e: e.n % 2 == 0).uid("even")
     slow = events.filter(lambda e: e.n % 2 == 1).uid("odd")
     slow = slow.map(lambda e: Row(e.key, e.at // 2, e.n), output_type=EVENT).uid("slower")
@@ -131,9 +146,8 @@ def waiting(env: StreamExecutionEnvironment) -> list[CollectSink]:
     return [listed(numbers)]
 
 
-def connected(env: StreamExecutionEnvironment) -> list[CollectSink]:
+def connected(events: DataStream) -> list[CollectSink]:
     """Two inputs of one strategy each."""
-    events = source(env, "s", EVENT)
     fast = events.filter(lambda e: e.n % 2 == 0).uid("even")
     slow = events.filter(lambda e: e.n % 2 == 1).uid("odd")
     a = fast.assign_timestamps_and_watermarks(BY_TIME).uid("a")
@@ -142,9 +156,9 @@ def connected(env: StreamExecutionEnvironment) -> list[CollectSink]:
     return [listed(pairs.process(NumberedPairs(), output_type=SEEN).uid("pairs"))]
 
 
-def windows(env: StreamExecutionEnvironment) -> list[CollectSink]:
+def windows(events: DataStream) -> list[CollectSink]:
     """Windows of many keys, declared and not."""
-    keyed = timed(env).key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
+    keyed = timed(events).key_by("key").window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
     declared = keyed.aggregate(all=list_of("n")).uid("declared")
     first = declared.map(lambda w: Row(w.key, 0, w.all[0]), output_type=SEEN).uid("first")
     reduced = keyed.reduce(lambda a, b: Row(a.key, a.at, a.n * 3 + b.n)).uid("reduced")
@@ -152,23 +166,50 @@ def windows(env: StreamExecutionEnvironment) -> list[CollectSink]:
     return [listed(first.union(plain))]
 
 
-PROGRAMS: list[Callable[..., list[CollectSink]]] = [
+def late(events: DataStream) -> list[CollectSink]:
+    """Sliding windows, some of whose elements come late, and some too late."""
+    late = OutputTag("late", as_type(EVENT))
+    sliding = SlidingEventTimeWindows.of(Time.milliseconds(12), Time.milliseconds(4))
+    keyed = timed(events).key_by("key").window(sliding)
+    lists = keyed.allowed_lateness(3).side_output_late_data(late).process(Listing(), SEEN)
+    seen = lists.uid("lists").get_side_output(late)
+    plain = seen.map(lambda e: Row(e.key, -1, e.n), output_type=SEEN).uid("late")
+    return [listed(lists.union(plain))]
+
+
+def declared(events: DataStream) -> list[CollectSink]:
+    """Aggregates that do not wait for anything, in windows that share elements and others."""
+    keyed = timed(events).key_by("key")
+    outputs = []
+    for uid, assigner in [
+        ("tumbling", TumblingEventTimeWindows.of(Time.milliseconds(10))),
+        ("sliding", SlidingEventTimeWindows.of(Time.milliseconds(12), Time.milliseconds(4))),
+    ]:
+        counts = keyed.window(assigner).aggregate(all=count(), total=sum_of("n")).uid(uid)
+        rows = counts.map(lambda w: Row(w.key, w.all, w.total), output_type=SEEN)
+        outputs.append(rows.uid(f"{uid}-rows"))
+    return [listed(outputs[0].union(outputs[1]))]
+
+
+PROGRAMS: list[Callable[[DataStream], list[CollectSink]]] = [
     split,
     through_keys,
     united,
     waiting,
     connected,
     windows,
+    late,
+    declared,
 ]
 
 
-def results_in_one(events: Sequence[Any], build: Build) -> Results:
+def results_in_one(inputs: Inputs, build: Build) -> Results:
     """What each sink gets if all is one epoch and one task."""
     with tempfile.TemporaryDirectory() as root:
         env = environment(1).set_max_parallelism(8)
         sinks = build(env)
-        engine = LocalEngine(env.plan(), Path(root))
-        engine.epoch({"s": events})
+        engine = LocalEngine(env.plan(), Path(root), source_tasks=1)
+        engine.epoch(inputs)
         engine.epoch({}, ended=True)
         return [list(map(tuple, sink.results)) for sink in sinks]
 
@@ -178,16 +219,28 @@ EVENTS = st.lists(
 ).map(lambda pairs: [(key, at, n) for n, (key, at) in enumerate(pairs)])
 
 
-@pytest.mark.parametrize("build", PROGRAMS, ids=lambda build: build.__name__)
-@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("partitions", [0, 1, 3])
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data(), events=EVENTS)
-def test_order(build: Build, data: st.DataObject, events: list[Any]) -> None:
-    assert results_however_cut(data, {"s": events}, build) == results_in_one(events, build)
+def test_order(
+    program: Callable[[DataStream], list[CollectSink]],
+    partitions: int,
+    data: st.DataObject,
+    events: list[Any],
+) -> None:
+    def build(env: StreamExecutionEnvironment) -> list[CollectSink]:
+        return program(source(env, "s", EVENT, partitions))
+
+    inputs: Inputs = {"s": events}
+    if partitions:
+        inputs = {f"s-{i}": [e for e in events if e[2] % partitions == i] for i in range(partitions)}
+    assert results_however_cut(data, inputs, build) == results_in_one(inputs, build)
 
 
 def test_strategies_before_and_after_a_shuffle(tmp_path: Path) -> None:
     env = environment(2)
-    numbers = timed(env).key_by("key").process(Numbered(), output_type=SEEN).uid("numbers")
+    numbers = timed(source(env, "s", EVENT)).key_by("key").process(Numbered(), output_type=SEEN).uid("numbers")
     again = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("position")
     listed(numbers.assign_timestamps_and_watermarks(again).uid("again"))
     engine = LocalEngine(env.plan(), tmp_path)

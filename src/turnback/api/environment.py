@@ -280,6 +280,7 @@ class StreamExecutionEnvironment:
     def _source(
         self, frame: Any, uid: str | None, type: TypeInfo | None = None, *, bounded: bool = False
     ) -> DataStream:
+        from turnback.spark.partitions import PARTITION_COLUMN
         from turnback.spark.sources import needs_all_columns
 
         names = [name.lower() for name in frame.columns]
@@ -290,6 +291,7 @@ class StreamExecutionEnvironment:
         uid = None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=frame, uid=uid)
         node.bounded, node.whole = bounded, needs_all_columns(frame)
+        node.partitioned = PARTITION_COLUMN in frame.columns
         return DataStream(self._graph, node)
 
     # -- running

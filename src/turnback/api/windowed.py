@@ -17,13 +17,13 @@ from turnback.program.functions import (
     ReduceFunction,
     WindowFunction,
 )
-from turnback.program.graph import NodeKind, OutputTag, strategies_before
+from turnback.program.graph import NodeKind, OutputTag, has_partitions, strategies_before
 from turnback.program.operator_state import has_operator_state
 from turnback.program.time import Duration, as_milliseconds
 from turnback.program.triggers import Evictor, Trigger
 from turnback.program.window_aggregation import plan_window_aggregation
 from turnback.program.window_operator import Folding, WindowOperator, WindowPlan
-from turnback.program.windows import WindowAssigner
+from turnback.program.windows import TumblingEventTimeWindows, WindowAssigner
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import TypeInfo
 
@@ -140,9 +140,22 @@ class WindowedStream:
         self._check_evictor()
         keyed = self._keyed
         declared = plan_window_aggregation(self._plan, keyed._key, aggregates)
-        if declared.combined is not None and len(strategies_before(keyed._node)) == 1:
+        if declared.combined is not None and self._can_combine(aggregates):
             return keyed._combined(*declared.combined)
         return self._run(declared.plan, declared.type, self.aggregate)
+
+    def _can_combine(self, aggregates: Mapping[str, Aggregate]) -> bool:
+        """Whether elements can be aggregated as they come, and need not wait for others.
+
+        Partitions are not in step with each other. An element that is ahead still falls into its
+        window, but not into some of several, and not behind those that are to come before it.
+        """
+        node, assigner = self._keyed._node, self._plan.assigner
+        if len(strategies_before(node)) > 1:
+            return False
+        in_order = any(aggregate.in_order for aggregate in aggregates.values())
+        tumbling = isinstance(assigner, TumblingEventTimeWindows)
+        return not has_partitions(node) or (tumbling and not in_order)
 
     def _with(self, **changes: Any) -> WindowedStream:
         changed = WindowedStream(self._keyed, self._plan.assigner)

@@ -38,9 +38,11 @@ class Aggregate(ABC):
 
     Attributes:
         columns: The columns it reads.
+        in_order: Whether elements have to come in the order of their source.
     """
 
     columns: tuple[str, ...] = ()
+    in_order = False
 
     @abstractmethod
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
@@ -205,6 +207,8 @@ def _stddev(n: Any, mean: Any, m2: Any) -> Any:
 class _End(Aggregate):
     """The value of the element that comes first or last by another column."""
 
+    in_order = True  # of elements with the same value there
+
     def __init__(self, column: str, by: str, *, last: bool) -> None:
         self.columns = (column, by)
         self._last = last
@@ -230,6 +234,8 @@ class _End(Aggregate):
 
 
 class _Collected(_OfColumn):
+    in_order = True
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         collected = ListTypeInfo(columns[0])
         return collected, collected

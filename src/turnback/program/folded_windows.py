@@ -27,9 +27,11 @@ class PaneFunction(Function, ABC):
 
     Attributes:
         panes: How windows are cut.
+        in_order: Whether elements are processed one after the other.
     """
 
     panes: Panes
+    in_order = True
 
     @abstractmethod
     def folded_type(self) -> TypeInfo:

@@ -115,6 +115,7 @@ class Node:
         parallelism: Number of instances; None for the job's default.
         bounded: Whether it is a source that ends by nature.
         whole: Whether it is a source of which all columns are read, whoever needs them.
+        partitioned: Whether it is a source whose partitions have watermarks of their own.
     """
 
     id: int
@@ -128,6 +129,7 @@ class Node:
     parallelism: int | None = None
     bounded: bool = False
     whole: bool = False
+    partitioned: bool = False
 
     @property
     def key(self) -> KeySpec | None:
@@ -202,6 +204,24 @@ class StreamGraph:
                 needed.add(node.id)
                 stack.extend(node.inputs)
         return [n for n in self.nodes if n.id in needed]
+
+
+def sources_before(node: Node) -> list[Node]:
+    """All sources that the elements of an operator come from."""
+    found, seen, stack = [], {node.id}, [node]
+    while stack:
+        each = stack.pop()
+        if each.kind is NodeKind.SOURCE:
+            found.append(each)
+        new = {before.id: before for before in each.inputs if before.id not in seen}
+        seen.update(new)
+        stack.extend(new.values())
+    return found
+
+
+def has_partitions(node: Node) -> bool:
+    """Whether elements come from partitions with watermarks of their own."""
+    return any(source.partitioned for source in sources_before(node))
 
 
 def strategies_before(node: Node) -> set[int | None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -43,11 +44,13 @@ class Input:
         key: How it is keyed, if it is.
         strategies: Uids of the watermark strategies that it comes from; empty text for elements
             without one.
+        partitioned: Whether it comes from partitions with watermarks of their own.
     """
 
     type: TypeInfo
     key: KeySpec | None = None
     strategies: tuple[str, ...] = ()
+    partitioned: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class SourcePlan:
     Attributes:
         type: Type of its elements.
         read: Type of what is read of them: without columns that no operator needs.
+        partitioned: Whether its partitions have watermarks of their own.
     """
 
     id: int
@@ -174,6 +178,7 @@ class SourcePlan:
     type: TypeInfo
     read: TypeInfo
     dataframe: Any
+    partitioned: bool = False
 
 
 @dataclass(frozen=True)
@@ -186,6 +191,7 @@ class Plan:
             `native`.
         native: Whether Spark alone feeds the first shuffle, with no Python before it.
         max_parallelism: Number of key groups.
+        strategy_sources: Uids of the sources of each watermark strategy, by its uid.
     """
 
     sources: tuple[SourcePlan, ...]
@@ -194,6 +200,7 @@ class Plan:
     native: bool
     max_parallelism: int
     warnings: tuple[str, ...]
+    strategy_sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def uids(self) -> dict[str, tuple[str, NodeKind, int]]:
         """Name, kind and parallelism of all sources and operators, by uid."""

@@ -12,7 +12,16 @@ import xxhash
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
-from turnback.program.graph import PASSED_THROUGH, REDUCED, KeySpec, Node, NodeKind, StreamGraph
+from turnback.program.graph import (
+    PASSED_THROUGH,
+    REDUCED,
+    KeySpec,
+    Node,
+    NodeKind,
+    StreamGraph,
+    has_partitions,
+    sources_before,
+)
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning
 from turnback.program.plan import (
@@ -210,11 +219,26 @@ class _Cut:
                 for c in channels
             ]
         sources = tuple(
-            SourcePlan(n.id, self.uids[n.id], n.name, _typed(n), self.read[n.id], n.function)
+            SourcePlan(
+                n.id, self.uids[n.id], n.name, _typed(n), self.read[n.id], n.function, n.partitioned
+            )
             for n in self.nodes
             if n.kind is NodeKind.SOURCE
         )
-        return Plan(sources, tuple(levels), tuple(channels), native, self.max_parallelism, warnings)
+        strategy_sources = {
+            self.uids[n.id]: tuple(self.uids[source.id] for source in sources_before(n))
+            for n in self.nodes
+            if n.kind is NodeKind.TIMESTAMPS
+        }
+        return Plan(
+            sources,
+            tuple(levels),
+            tuple(channels),
+            native,
+            self.max_parallelism,
+            warnings,
+            strategy_sources,
+        )
 
     def _assign(self, node: Node) -> None:
         """Give a node its level and its parallelism."""
@@ -344,6 +368,7 @@ class _Cut:
                 self._type(each),
                 node.key_of(number),
                 tuple(sorted(self._inherited(node, (number,)))),
+                has_partitions(each),
             )
             for number, each in enumerate(node.inputs)
         )

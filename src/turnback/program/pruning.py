@@ -8,7 +8,14 @@ from typing import Any
 from turnback.program.fields_read import fields_read
 from turnback.program.folded_windows import FoldedWindows
 from turnback.program.functions import KeyedBatchFunction
-from turnback.program.graph import PASSED_THROUGH, KeySpec, Node, NodeKind, strategies_before
+from turnback.program.graph import (
+    PASSED_THROUGH,
+    KeySpec,
+    Node,
+    NodeKind,
+    has_partitions,
+    strategies_before,
+)
 from turnback.program.timers import has_timers
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
@@ -107,6 +114,8 @@ def _read_by_windows(
     node: Node, function: FoldedWindows, names: Collection[str]
 ) -> set[str] | None:
     """What an `AggregateFunction` reads, if windows do nothing else with elements."""
-    kept = function.plan.late is not None or len(strategies_before(node.inputs[0])) > 1
+    (read,) = node.inputs
+    waits = len(strategies_before(read)) > 1 or has_partitions(read)
+    kept = function.plan.late is not None or waits
     aggregate = function.folding.aggregate
     return None if kept or aggregate is None else fields_read(aggregate.add, names)

@@ -14,7 +14,7 @@ from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
 EVENT_TIMERS = "timers.event"
 PROCESSING_TIMERS = "timers.processing"
 AHEAD = "timers.ahead"
-"""Elements that wait for a slower stream; see `ahead_name`."""
+"""Elements that wait for a slower stream or partition; see `ahead_name`."""
 
 
 class Rank(NamedTuple):
@@ -62,10 +62,12 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
         ]
     else:
         return {}
-    for number, rank in enumerate(ranks(operator)):
+    in_order = not isinstance(function, PaneFunction) or function.in_order
+    for number, rank in enumerate(ranks(operator) if in_order else ()):
         # Of elements with one watermark those of later ranks come last, so they can have to wait
         # even for a stream of the same strategy.
-        if "" not in operator.strategies and (number > 0 or len(operator.strategies) > 1):
+        several = number > 0 or len(operator.strategies) > 1
+        if "" not in operator.strategies and (several or operator.inputs[rank.input].partitioned):
             element = operator.inputs[rank.input].type
             parts = Types.LONG(), element, Types.LIST(Types.LONG())
             waiting = RowTypeInfo(("time", "element", "place"), parts)

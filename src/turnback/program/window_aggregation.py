@@ -83,6 +83,8 @@ class WindowAggregation(PaneFunction):
     It gives one row per key and window: the key, the bounds, and the result of every aggregate.
     """
 
+    in_order = False
+
     def __init__(
         self,
         key: KeySpec,

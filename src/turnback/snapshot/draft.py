@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -90,7 +90,8 @@ class SavepointDraft(Generic[S, P]):
         if uid not in self.operators or uid in self.source_uids():
             check_operator(self._name, self.states, uid)
         self.states = {id: state for id, state in self.states.items() if id[0] != uid}
-        self.watermarks.pop(uid, None)
+        gone = self._watermark_keys(uid)
+        self.watermarks = {key: t for key, t in self.watermarks.items() if key not in gone}
         if uid not in self.source_uids():
             self.operators.pop(uid, None)
 
@@ -123,7 +124,8 @@ class SavepointDraft(Generic[S, P]):
             renamed.get(uid, uid): msgspec.structs.replace(info, uid=renamed.get(uid, uid))
             for uid, info in self.operators.items()
         }
-        self.watermarks = {renamed.get(uid, uid): t for uid, t in self.watermarks.items()}
+        moved = {key: new + key.removeprefix(old) for key in self._watermark_keys(old, uids)}
+        self.watermarks = {moved.get(key, key): t for key, t in self.watermarks.items()}
 
     def add_sources(
         self, positions: Mapping[str, P], operators: Iterable[OperatorInfo] = ()
@@ -160,6 +162,12 @@ class SavepointDraft(Generic[S, P]):
 
     def uids(self) -> set[str]:
         return {id[0] for id in self.states} | set(self.operators) | self.source_uids()
+
+    def _watermark_keys(self, uid: str, uids: Collection[str] | None = None) -> set[str]:
+        """Under what its watermark is, and those of partitions, ``uid#partition``."""
+        others = set(self.operators if uids is None else uids) - {uid}
+        keys = self.watermarks.keys() - others
+        return {key for key in keys if key == uid or key.startswith(f"{uid}#")}
 
     def _move(self, moves: Mapping[StateId, StateId]) -> None:
         moved: dict[StateId, tuple[StateSchema, S]] = {}

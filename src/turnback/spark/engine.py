@@ -35,6 +35,7 @@ from turnback.spark.internals import (
 )
 from turnback.spark.job import JobSpec
 from turnback.spark.orders import send_orders
+from turnback.spark.partitions import partition_names, spark_hash
 from turnback.spark.scratch import Positions, Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (
@@ -43,9 +44,7 @@ from turnback.spark.sources import (
     leaf_directories,
     literal_pattern,
     no_sources,
-    partition_hashes,
     single_file,
-    spark_hash,
     union_sources,
 )
 from turnback.spark.worker import Task, close_functions, run_tasks, spark_job
@@ -86,11 +85,8 @@ class EpochInput(Protocol):
     def file_order(self) -> dict[int, int]:
         """The place of every new file in its source, by `spark_hash` of its path."""
 
-    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
-        """The partitions of each source that has any; None if there is no input to tell.
-
-        As `partition_hashes` has them; only Kafka has partitions of this kind.
-        """
+    def partitions(self) -> Mapping[str, Sequence[str]] | None:
+        """The names of the partitions of streams that have any; None if no input tells."""
 
 
 class Query(Protocol):
@@ -304,9 +300,9 @@ class SparkEpochInput:
         names = [(path, path.replace(":///", ":/", 1)) for path in paths]
         return {spark_hash(name): place for place, both in enumerate(names) for name in both}
 
-    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
-        offsets = self.scratch.offsets(self.batch.number).values()
-        return tuple(hashes for offset in offsets if (hashes := partition_hashes(offset)))
+    def partitions(self) -> dict[str, Sequence[str]]:
+        offsets = self.scratch.offsets(self.batch.number)
+        return {leaf: names for leaf, each in offsets.items() if (names := partition_names(each))}
 
 
 @dataclass
@@ -329,7 +325,7 @@ class EmptyInput:
     def file_order(self) -> dict[int, int]:
         return {}
 
-    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
+    def partitions(self) -> None:
         return None
 
 

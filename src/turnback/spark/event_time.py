@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Mapping
 
 from turnback.core.clock import Clock
 from turnback.program.plan import Plan
 from turnback.program.time import MAX_TIME, MIN_TIME
 from turnback.program.timers import goes_by_time
-from turnback.worker.time import EpochTime, Partitions, Segment, advance, watermark_of
+from turnback.spark.partitions import partition_number
+from turnback.worker.time import WHOLE, EpochTime, Partitions, Segment, advance, watermark_of
 
+_LOG = logging.getLogger(__name__)
 _NEVER_S = 3600.0
+_SILENT_S = 60.0
+_WHOLE_NAME = ""
+"""In place of a partition: a source that has none, beside one that has."""
 
 
 class EventTime:
@@ -20,6 +26,7 @@ class EventTime:
         plan: The program.
         clock: What time it is.
         restored: The watermarks of the snapshot that the attempt starts from; None without one.
+            Those of partitions are under ``STRATEGY#PARTITION``.
     """
 
     def __init__(self, plan: Plan, clock: Clock, restored: Mapping[str, int] | None) -> None:
@@ -28,16 +35,18 @@ class EventTime:
         self._operators = {
             op.uid: op.strategies for op in plan.operators() if "" not in op.strategies
         }
+        self._sources = plan.strategy_sources
+        self._partitioned = {source.uid for source in plan.sources if source.partitioned}
         self._greatest: dict[str, int] = {}
-        for uid, strategy in self._strategies.items():
-            watermark = (restored or {}).get(uid, MIN_TIME)
-            if strategy.bound_ms is not None and MIN_TIME < watermark < MAX_TIME:
-                # A bound that has changed since then does not move the watermark.
-                self._greatest[uid] = watermark + strategy.bound_ms + 1
         self._partitions: Partitions = {}
-        self._partitioned: tuple[tuple[int, ...], ...] = ()
-        self._active_s = dict.fromkeys(self._strategies, clock.monotonic())
+        self._names: dict[int, str] = {}
+        """Of partitions, by their numbers."""
+        for uid in self._strategies:
+            self._restore(uid, restored or {})
+        self._started_s = clock.monotonic()
+        self._active_s = dict.fromkeys(self._strategies, self._started_s)
         self._partitions_active_s: dict[tuple[str, int], float] = {}
+        self._has_warned: set[str] = set()
         self._epoch = EpochTime()
         self._was_idle: tuple[str, ...] = ()
         self._now_ms = 0
@@ -50,7 +59,7 @@ class EventTime:
     def begin(
         self,
         files: dict[int, int],
-        partitioned: tuple[tuple[int, ...], ...] | None = None,
+        partitions: Mapping[str, Iterable[str]] | None = None,
         *,
         ended: bool,
     ) -> EpochTime:
@@ -58,13 +67,13 @@ class EventTime:
 
         Args:
             files: The place of every new file in its source.
-            partitioned: The partitions of each source that has any; None for those it had.
+            partitions: The names of the partitions of each source that has any; None for those it
+                had.
             ended: Whether event time ends with this epoch.
         """
         self._was_idle, self._ended = self._idle(), ended
-        if partitioned is not None:
-            self._partitioned = partitioned
-        self._drop_idle_partitions()
+        if partitions is not None:
+            self._wait_for(partitions)
         # Never back: what has expired in one epoch may be gone in the next.
         self._now_ms = max(self._now_ms, self._clock.now_ms())
         self._epoch = EpochTime(
@@ -74,7 +83,7 @@ class EventTime:
             ended=ended,
             files=files,
             partitions={uid: dict(known) for uid, known in self._partitions.items()},
-            partitioned=self._partitioned,
+            idle_partitions=self._idle_partitions(),
         )
         return self._epoch
 
@@ -84,14 +93,21 @@ class EventTime:
         self._greatest, self._partitions = advance(self._epoch, segments)
         now = self._clock.monotonic()
         self._active_s.update({segment.strategy: now for segment in segments})
-        spoken = {(s.strategy, s.partition): now for s in segments if s.partition is not None}
-        self._partitions_active_s.update(spoken)
+        self._partitions_active_s.update({(s.strategy, s.partition): now for s in segments})
         self._next_timer_ms = next_timer_ms
+        self._warn_of_silence(now)
 
     def watermarks(self) -> dict[str, int]:
-        """The watermark of every operator that has one."""
+        """The watermark of every operator that has one, and of the partitions of its source."""
         marks = {uid: self._combined(uids) for uid, uids in self._operators.items()}
         marks |= {uid: self._combined([uid]) for uid in self._strategies}
+        for uid, known in ({} if self._ended else self._partitions).items():
+            bound = self._strategies[uid].bound_ms
+            marks |= {
+                f"{uid}#{self._names[number]}": watermark_of(greatest, bound)
+                for number, greatest in known.items()
+                if number in self._names
+            }
         return {uid: mark for uid, mark in marks.items() if mark > MIN_TIME}
 
     def due_in_s(self) -> float:
@@ -101,7 +117,8 @@ class EventTime:
             waits.append((self._next_timer_ms - self._clock.now_ms()) / 1000)
         if len(self._strategies) > 1 and self._idle() != self._was_idle:
             waits.append(0.0)
-        if any(self._idle_partitions()):
+        known = self._epoch.idle_partitions
+        if any(set(idle) - set(known.get(uid, ())) for uid, idle in self._idle_partitions().items()):
             waits.append(0.0)
         return max(min(waits), 0.0)
 
@@ -128,24 +145,64 @@ class EventTime:
             and (now - self._active_s[uid]) * 1000 >= strategy.idle_ms
         )
 
-    def _idle_partitions(self) -> Iterator[tuple[str, int]]:
+    def _idle_partitions(self) -> dict[str, tuple[int, ...]]:
         """Partitions that had no elements for longer than their strategy allows.
 
-        If all of a strategy are idle there is nothing to go by, and all stay.
+        If all of a strategy are idle there is nothing to go by, and all are waited for.
         """
-        now = self._clock.monotonic()
+        now, found = self._clock.monotonic(), {}
         for uid, known in self._partitions.items():
             idle_ms = self._strategies[uid].idle_ms
             if idle_ms is None:
                 continue
             since = {n: self._partitions_active_s.setdefault((uid, n), now) for n in known}
-            idle = [n for n, active in since.items() if (now - active) * 1000 >= idle_ms]
-            if len(idle) < len(known):
-                yield from ((uid, number) for number in idle)
+            idle = tuple(n for n, active in since.items() if (now - active) * 1000 >= idle_ms)
+            if 0 < len(idle) < len(known):
+                found[uid] = idle
+        return found
 
-    def _drop_idle_partitions(self) -> None:
-        """Do not wait for idle partitions until they have elements again."""
-        for uid, number in list(self._idle_partitions()):
-            known = self._partitions[uid]
-            del known[number]
-            self._greatest[uid] = max(self._greatest.get(uid, MIN_TIME), min(known.values()))
+    def _restore(self, uid: str, watermarks: Mapping[str, int]) -> None:
+        """Begin where a strategy and the partitions of its sources were."""
+        bound = self._strategies[uid].bound_ms
+        if bound is None:
+            return
+        for key, watermark in watermarks.items():
+            if not MIN_TIME < watermark < MAX_TIME:
+                continue
+            # A bound that has changed since then does not move the watermark.
+            greatest = watermark + bound + 1
+            if key == uid:
+                self._greatest[uid] = greatest
+            elif key.startswith(f"{uid}#") and self._partitioned.intersection(self._sources[uid]):
+                number = self._number(key.removeprefix(f"{uid}#"))
+                self._partitions.setdefault(uid, {})[number] = greatest
+
+    def _wait_for(self, partitions: Mapping[str, Iterable[str]]) -> None:
+        """Wait for all partitions of the sources of each strategy, and for no others."""
+        for uid, sources in self._sources.items():
+            apart = self._partitioned.intersection(sources)
+            numbers = [self._number(name) for s in apart for name in partitions.get(s, ())]
+            if not numbers:
+                continue
+            if len(apart) < len(sources):
+                numbers.append(self._number(_WHOLE_NAME))
+            known = self._partitions.get(uid, {})
+            self._partitions[uid] = {n: known.get(n, MIN_TIME) for n in numbers}
+
+    def _number(self, name: str) -> int:
+        number = WHOLE if name == _WHOLE_NAME else partition_number(name)
+        self._names[number] = name
+        return number
+
+    def _warn_of_silence(self, now: float) -> None:
+        """Say once that watermarks wait for partitions in which nothing has ever come."""
+        for uid, known in self._partitions.items():
+            silent = sorted(self._names.get(n, "?") for n, t in known.items() if t == MIN_TIME)
+            long = now - self._started_s > _SILENT_S
+            if long and 0 < len(silent) < len(known) and uid not in self._has_warned:
+                self._has_warned.add(uid)
+                _LOG.warning(
+                    "time stands still in %r: nothing has come yet from %s. Use "
+                    "WatermarkStrategy.with_idleness not to wait for partitions without data",
+                    uid, ", ".join(silent),
+                )  # fmt: skip

@@ -13,13 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import ConfigurationError
+from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
 from turnback.types.columns import stream_ddl
 
 _JAR = "spark-sql-kafka-0-10"
 _CORRUPT = "_turnback_corrupt"
-PARTITION_COLUMN = "_turnback_partition"
-"""From which partition a row comes, for watermarks; no part of the elements."""
 
 
 def kafka_frame(
@@ -45,7 +44,8 @@ def kafka_frame(
         raise ConfigurationError(f"KafkaSource: {error}") from None
     records = records.where("value IS NOT NULL")
     wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
-    wanted.append(F.xxhash64(F.concat_ws(" ", "topic", "partition")).alias(PARTITION_COLUMN))
+    partition = F.shiftright(F.xxhash64(F.concat_ws("-", "topic", "partition")), 2)
+    wanted += [partition.alias(PARTITION_COLUMN), F.col("offset").alias(OFFSET_COLUMN)]
     if isinstance(schema, JsonRowDeserializationSchema):
         return _parsed(records, schema, wanted)
     return records.select(F.col("value").cast("string").alias("value"), *wanted)

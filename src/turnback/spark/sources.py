@@ -13,17 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import xxhash
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.plan import Plan, SourcePlan
 from turnback.spark.internals import source_directories, streaming_nodes
-from turnback.spark.kafka import PARTITION_COLUMN
+from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.types.row import Row
@@ -196,17 +194,6 @@ def no_sources(spark: SparkSession, plan: Plan) -> DataFrame:
     return spark.range(0, 1, 1, 1).where("id > 0").select(*columns)
 
 
-def spark_hash(text: str) -> int:
-    """What Spark's `xxhash64` gives for a text."""
-    number = xxhash.xxh64_intdigest(text.encode(), seed=42)
-    return number - (1 << 64) if number >> 63 else number
-
-
-def partition_hashes(offset: str | None) -> tuple[int, ...]:
-    """The partitions that an offset of Kafka's connector is about, as in `PARTITION_COLUMN`."""
-    return tuple(spark_hash(f"{topic} {number}") for topic, number, _ in kafka_positions(offset))
-
-
 def nulls(layout: RowLayout) -> list[Column]:
     """The data columns of a layout, all null."""
     return [F.lit(None).cast(type.ddl()).alias(name) for name, type in layout.fields]
@@ -268,7 +255,7 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
 def _file_columns(frame: DataFrame) -> tuple[Column, ...]:
     """From which file and block, or which partition, each row comes; nothing if not known."""
     if PARTITION_COLUMN in frame.columns:
-        return F.col(PARTITION_COLUMN), F.lit(PARTITION)
+        return F.col(PARTITION_COLUMN), F.lit(PARTITION) - F.col(OFFSET_COLUMN)
     columns = F.xxhash64("_metadata.file_path"), F.col("_metadata.file_block_start")
     try:
         frame.select(*columns)

@@ -225,8 +225,8 @@ class LocalEpochInput:
     def file_order(self) -> dict[int, int]:
         return {number: number for number in range(self.source_tasks())}  # a batch is a file
 
-    def partitions(self) -> tuple[tuple[int, ...], ...] | None:
-        return None
+    def partitions(self) -> Mapping[str, Sequence[str]] | None:
+        return {uid: each.partitions for uid, each in self.query.readers.items() if each.partitions}
 
     def positions(self) -> Sources | None:
         self.is_confirmed = True

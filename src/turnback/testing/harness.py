@@ -163,16 +163,19 @@ class JobHarness:
 
     # -- what goes in and comes out
 
-    def push(self, uid: str, *elements: Any, checkpoint: bool = True) -> None:
+    def push(
+        self, uid: str, *elements: Any, partition: int = 0, checkpoint: bool = True
+    ) -> None:
         """Give a source elements, and wait until the job has processed them, as one epoch.
 
         Args:
             uid: Of the source.
             *elements: Rows as tuples, dicts, `Row`, or what the source's type says.
+            partition: Of the source, if it was declared with partitions.
             checkpoint: Take a checkpoint, so that output is committed and state can be seen.
 
         Raises:
-            ConfigurationError: There is no such source.
+            ConfigurationError: There is no such source, or partition.
             ElementTypeError: An element is none of the source's type.
             JobFailedError: The job has failed for good.
             DriverCrash: The driver was killed, as `crash_at` requested.
@@ -181,7 +184,7 @@ class JobHarness:
         if uid not in self._pushes.sources:
             raise unknown("source", uid, self._pushes.sources)
         if elements:
-            self._pushes.sources[uid].push(elements)
+            self._pushes.sources[uid].push(elements, partition)
             self._pushes.arrived.set()
         pushed = {uid: len(source.batches) for uid, source in self._pushes.sources.items()}
         engine = driver.engine

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from turnback.core.errors import TurnbackError
 from turnback.program.plan import Channel, Plan, Routing
 from turnback.spark.frames import pickled
+from turnback.spark.partitions import PARTITION_COLUMN
 from turnback.types.columns import Batch, from_column, stream_columns
 from turnback.types.keys import partition_of
 from turnback.worker.level import LevelInstance
@@ -28,7 +29,7 @@ from turnback.worker.message import (
     encode_error,
 )
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
-from turnback.worker.time import Stamps
+from turnback.worker.time import PARTITION, Stamps
 
 Partitions = dict[int, list[pa.RecordBatch]]
 BeforeTask = Callable[[LevelProgram], None]
@@ -69,9 +70,12 @@ class Levels:
             columns = [name for name, _ in stream_columns(source.read)]
             for batch in inputs.get(source.uid, ()):
                 elements = Batch(source.read, batch.select(columns))
-                # Batches are in the order of their source.
+                # Batches are in the order of their source, or of their partition.
                 number = np.full(len(elements), len(tasks), np.int64)
-                elements.stamps = Stamps(number, 0 * number, number, 0 * number)
+                part, block = number, 0 * number
+                if PARTITION_COLUMN in batch.schema.names:
+                    part, block = batch[PARTITION_COLUMN].to_numpy(), PARTITION - number
+                elements.stamps = Stamps(number, block, part, 0 * number)
                 tasks[len(tasks)] = [layout.pack(channels[source.id], elements, None)]
         return tasks
 

@@ -15,6 +15,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
+from turnback.api.arguments import positive
 from turnback.api.environment import StreamExecutionEnvironment
 from turnback.api.stream import DataStream
 from turnback.checkpoint.log import CheckpointLog
@@ -23,6 +24,7 @@ from turnback.job.directory import JobDirectory
 from turnback.program.graph import StreamGraph
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
+from turnback.spark.partitions import PARTITION_COLUMN, partition_number
 from turnback.spark.sources import CollectionReader
 from turnback.state.backend import sub_codec
 from turnback.state.expiry import TIME_BYTES
@@ -44,13 +46,16 @@ class LocalSource(ABC):
     """
 
     isStreaming = True  # noqa: N815 - Spark's name
+    partitions: tuple[str, ...] = ()
+    """The names of those that have watermarks of their own."""
 
     def __init__(self, type: TypeInfo) -> None:
         self.schema = type
 
     @property
     def columns(self) -> list[str]:
-        return [name for name, _ in stream_columns(self.schema)]
+        own = [PARTITION_COLUMN] if self.partitions else []
+        return [*(name for name, _ in stream_columns(self.schema)), *own]
 
     @abstractmethod
     def restore(self, offset: str, entries: Sequence[str]) -> None:
@@ -84,9 +89,19 @@ class PushedElements(LocalSource):
         self._next = 0
         self._end: int | None = None
 
-    def push(self, elements: Sequence[Any]) -> None:
+    def push(self, elements: Sequence[Any], partition: int = 0) -> None:
         """Add elements; raises `ElementTypeError` if one is not of the stream's type."""
-        self.batches.append(Batch(self.schema, list(elements)).arrow)
+        batch = Batch(self.schema, list(elements)).arrow
+        if partition not in range(len(self.partitions) or 1):
+            raise ConfigurationError(
+                f"source {self.uid!r} has no partition {partition!r}; declare it with "
+                f"source(..., partitions=N), where they are counted from 0"
+            )
+        if self.partitions:
+            number = partition_number(self.partitions[partition])
+            column = pa.array([number] * batch.num_rows, pa.int64())
+            batch = batch.append_column(PARTITION_COLUMN, column)
+        self.batches.append(batch)
 
     def restore(self, offset: str, entries: Sequence[str]) -> None:
         self._next = json.loads(offset)["pushes"]
@@ -238,7 +253,7 @@ class Pushes:
         self.sources: dict[str, PushedElements] = {}
         self.arrived = threading.Event()
 
-    def source(self, uid: str, type: TypeInfo) -> PushedElements:
+    def source(self, uid: str, type: TypeInfo, partitions: int) -> PushedElements:
         """The source with this uid; what was pushed to it before is still in it."""
         source = self.sources.setdefault(uid, PushedElements(uid, type))
         if source.schema != type and source.batches:
@@ -246,16 +261,21 @@ class Pushes:
                 f"source {uid!r} has had elements of {source.schema} and is declared as {type} now"
             )
         source.schema = type
+        source.partitions = tuple(f"{uid}-{number}" for number in range(partitions))
         return source
 
 
-def source(env: StreamExecutionEnvironment, uid: str, type: Any) -> DataStream:
+def source(
+    env: StreamExecutionEnvironment, uid: str, type: Any, *, partitions: int = 0
+) -> DataStream:
     """A stream of the elements that `JobHarness.push` is given for this uid.
 
     Args:
         env: The environment that the harness passes to the program.
         uid: Identity of the source.
         type: Of its elements, as in `from_files`: a DDL string, a NamedTuple, a dataclass, ...
+        partitions: How many partitions it has that have no order among them and watermarks of their
+            own, as a topic of Kafka has.
 
     Raises:
         PlanError: The environment is not that of a harness.
@@ -267,7 +287,10 @@ def source(env: StreamExecutionEnvironment, uid: str, type: Any) -> DataStream:
             "elsewhere, use from_files, from_dataframe, ..."
         )
     kind = as_type(type)
-    stream = env.from_dataframe(pushes.source(uid, kind), uid)  # type: ignore[arg-type]
+    if partitions:
+        positive("partitions", partitions)
+    pushed = pushes.source(uid, kind, partitions)
+    stream = env.from_dataframe(pushed, uid)  # type: ignore[arg-type]
     stream._node.type = kind
     return stream
 

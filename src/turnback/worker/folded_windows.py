@@ -97,7 +97,7 @@ class FoldedWindowRunner(OrderedRunner):
         self._clock.watermark, self._after = self.watermarks()
         out = self.timed_output()
         self._load()
-        batches = self.whole_batches()
+        batches = self.whole_batches(self._after)
         if batches is None:
             self._fold(self.in_order(self._after), out)
         elif any(self._is_partly_late(batch, marks) for batch, marks in batches):

@@ -29,6 +29,7 @@ from turnback.worker.message import (
 )
 from turnback.worker.operator_state import ran, snapshot
 from turnback.worker.operators import OpenOperators
+from turnback.worker.time import PARTITION
 from turnback.worker.program import LevelProgram
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
@@ -145,7 +146,9 @@ class _Epoch:
             self.time.enter(0, 0)
             yield elements
             return
-        new = (np.diff(stamps.segment) != 0) | (np.diff(stamps.mark) != 0)
+        # In a partition the offset changes from row to row.
+        blocks = np.maximum(stamps.mark, PARTITION)
+        new = (np.diff(stamps.segment) != 0) | (np.diff(blocks) != 0)
         starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(elements)]
         for start, end in pairwise(starts):
             self.time.enter(int(stamps.segment[start]), int(stamps.mark[start]))

@@ -47,9 +47,9 @@ class OrderedRunner(KeyedRunner):
 
     They process the elements of an epoch at its end, when the watermark at each of them is known,
     and in the order of these watermarks. So what comes out does not depend on where epochs end.
-    With several watermark strategies upstream, elements that are ahead of the slowest wait in the
-    state. At one watermark elements come in the order of their ranks: by input, then by strategy.
-    Those of a later rank wait until no more of an earlier one can come.
+    With several watermark strategies or partitions upstream, elements that are ahead of the slowest
+    wait in the state. At one watermark elements come in the order of their ranks: by input, then by
+    strategy; and then by partition. They wait until no more can come that belong before them.
 
     Args:
         functions: What is called for the elements of each input, if something is.
@@ -73,9 +73,9 @@ class OrderedRunner(KeyedRunner):
         self._ahead: list[WaitingState | None] = [
             self.states.get(ahead_name(number)) for number in range(len(self._ranks))
         ]
-        self._waits = any(state is not None for state in self._ahead)
+        waits = any(state is not None for state in self._ahead)
         # Where a stream without watermarks takes part, nothing would ever be done with waiting.
-        moves = not self._waits or time.has_watermarks(operator.strategies)
+        moves = not waits or time.has_watermarks(operator.strategies)
         self._has_event_time = moves and "" not in operator.strategies
         self._gathered: list[list[Batch]] = [[] for _ in operator.inputs]
 
@@ -98,17 +98,14 @@ class OrderedRunner(KeyedRunner):
             return MIN_TIME, MIN_TIME
         return time.watermark_before(strategies), time.watermark(strategies)
 
-    def whole_batches(self) -> list[Ordered] | None:
-        """All elements in the order of the watermarks at them; None if some may have to wait.
-
-        Then `in_order` has them.
-        """
+    def whole_batches(self, after: int) -> list[Ordered] | None:
+        """The same as `in_order` gives, in batches; None if they cannot be had so."""
         (batches,) = self._gathered
         stamped = all(batch.stamps is not None for batch in batches)
-        if self._waits or not self._has_event_time or not stamped:
+        if len(self._ranks) > 1 or not self._has_event_time or not stamped:
             return None
         self._gathered = [[]]
-        return self._ordered([batch for batch in batches if len(batch)])
+        return self._due(0, [batch for batch in batches if len(batch)], after)
 
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
@@ -117,14 +114,12 @@ class OrderedRunner(KeyedRunner):
         stamped = all(batch.stamps is not None for batches in inputs for batch in batches)
         if not self._has_event_time or not stamped:
             return self._as_they_come(inputs)
-        if not self._waits:
-            return self.elements(self._ordered(inputs[0]))
+        if len(self._ranks) == 1:
+            return self.elements(self._due(0, inputs[0], after))
         ready: list[Element] = []
         for number, rank in enumerate(self._ranks):
-            limit = self._limit(number, after)
-            ready += self._waited(number, limit)
-            new = self._ordered(self._of_rank(inputs[rank.input], rank))
-            ready += self._ready(self.elements(new, rank.input), number, limit)
+            new = self._of_rank(inputs[rank.input], rank)
+            ready += self.elements(self._due(number, new, after), rank.input)
         ready.sort(key=itemgetter(0))  # keeps the order of ranks
         return ready
 
@@ -184,40 +179,60 @@ class OrderedRunner(KeyedRunner):
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
 
+    def _due(self, rank: int, new: list[Batch], after: int) -> list[Ordered]:
+        """The elements of a rank whose time has come, in order; the others are kept."""
+        ahead = self._ahead[rank]
+        if ahead is None:
+            return self._ordered(new)
+        limit, due = self._limit(rank, after), []
+        for batch, marks in self._ordered([*self._waited(rank, ahead, limit), *new]):
+            count = int(np.searchsorted(marks, max(limit, MIN_TIME), side="right"))
+            count = count if limit >= MIN_TIME else 0
+            if count < len(batch):
+                self._keep(ahead, rank, _part(batch, count, len(batch)), marks[count:])
+            if count:
+                due.append((_part(batch, 0, count), marks[:count]))
+        return due
+
     def _limit(self, rank: int, after: int) -> int:
         """Up to which watermark elements of a rank are processed."""
-        time = self.time
+        time, own = self.time, self._ranks[rank].strategy
         earlier = [each.strategy for each in self._ranks[:rank]]
+        if time.has_partitions(own):
+            earlier.append(own)  # at one watermark, those of another partition may come first
         if not time.is_idle(self.operator.strategies):
             earlier = [uid for uid in earlier if not time.is_idle((uid,))]
         if time.epoch.ended or not earlier:
             return after
         return min(after, time.watermark(earlier) - 1)
 
-    def _waited(self, rank: int, limit: int) -> Iterator[Element]:
+    def _waited(self, rank: int, ahead: WaitingState, limit: int) -> list[Batch]:
         """Elements of a rank that have waited until now."""
-        ahead, function = self._ahead[rank], self._functions[self._ranks[rank].input]
-        if ahead is not None:
-            ahead.open(limit)
-            while (due := ahead.take(limit)) is not None:
-                mark, key, waiting = due
-                for time, row, place in waiting:
-                    yield mark, time, key, row, function, self._waited_at(place)
+        rows, stamps = [], []
+        ahead.open(limit)
+        while (due := ahead.take(limit)) is not None:
+            mark, _, waiting = due
+            for time, row, place in waiting:
+                rows.append(row)
+                stamps.append((MIN_TIME if time is None else time, mark, *self._waited_at(place)))
+        if not rows:
+            return []
+        batch = Batch(self.operator.inputs[self._ranks[rank].input].type, rows)
+        batch.stamps = Stamps(*np.array(stamps, np.int64).T)
+        return [batch]
 
-    def _ready(self, elements: Iterable[Element], rank: int, limit: int) -> Iterator[Element]:
-        """Those of some elements whose time has come; keeps the others."""
-        ahead = self._ahead[rank]
-        for element in elements:
-            mark, time, self.backend.key, row, _, cause = element
-            if ahead is None or mark <= limit:
-                yield element
-            else:
-                waiting = ahead.get(mark) or []
-                ahead.put(mark, [*waiting, (time, row, self._place(cause))])
+    def _keep(self, ahead: WaitingState, rank: int, batch: Batch, marks: Times) -> None:
+        """Let elements wait."""
+        keys = self.key_readers[self._ranks[rank].input](batch)
+        segments, rows = batch.stamps.segment.tolist(), batch.stamps.row.tolist()
+        columns = marks.tolist(), times_of(batch), keys, batch.rows, segments, rows
+        for mark, time, self.backend.key, element, segment, row in zip(*columns, strict=True):
+            waiting = ahead.get(mark) or []
+            ahead.put(mark, [*waiting, (time, element, self._place(segment, row))])
 
-    def _place(self, cause: Cause) -> list[int] | None:
-        segment = self.time.segment(cause[0])
-        return None if segment is None else [*segment.place, cause[1]]
+    def _place(self, segment: int, row: int) -> list[int] | None:
+        known = self.time.segment(segment)
+        return None if known is None else [*known.place, row]
 
     def _waited_at(self, place: list[int] | None) -> Cause:
         """Where an element is that has waited."""
@@ -284,13 +299,24 @@ def key_orders(backend: KeyedStateBackend, keys: Iterable[Any]) -> list[int]:
     return [xxh3_64_intdigest(location[1]) >> 1 for location in backend.locate_all(keys)]
 
 
+def _part(batch: Batch, start: int, end: int) -> Batch:
+    """Some of the elements of a batch, one after the other."""
+    if end - start == len(batch):
+        return batch
+    part = Batch(batch.type, batch.arrow.slice(start, end - start))
+    part.stamps = batch.stamps.take(slice(start, end))
+    return part
+
+
 def _reordered(
     batches: list[Batch], marks: list[Times], order: Any
 ) -> tuple[list[Batch], list[Times]]:
     """The same elements in another order."""
     every = np.concatenate(marks)
     stamps = Stamps.join([batch.stamps for batch in batches]).take(order)
-    table = pa.Table.from_batches([batch.arrow for batch in batches]).take(pa.array(order))
+    schema = batches[-1].arrow.schema
+    tables = [pa.Table.from_batches([batch.arrow]).cast(schema) for batch in batches]
+    table = pa.concat_tables(tables).take(pa.array(order))
     every, start = every[order], 0
     parts, ordered = [], []
     for data in table.to_batches(max_chunksize=_CHUNK):

@@ -11,9 +11,10 @@ their order.
 What operators give out has segments too: the place is that of the elements it was made from, so
 that it has their order, wherever it was made.
 
-A source may also have partitions without an order among them, as Kafka has. Each has a greatest
-timestamp of its own, and the slowest counts: at an element, what came before it in its partition,
-and what had come in all others before the epoch.
+A source may also have partitions without an order among them, as Kafka has. A strategy looks at
+each of them for itself: the watermark at an element depends on what came before it in its own
+partition. How far time has come, the slowest partition tells; elements that are ahead of it wait
+where order matters.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ import numpy as np
 from turnback.program.time import MAX_TIME, MIN_TIME
 
 Times = np.ndarray[Any, np.dtype[np.int64]]
-Part = tuple[int, int]
-"""A file by its place in the source, and a block of it; or a partition, and `PARTITION`."""
+Part = tuple[int, int, int]
+"""A part of a source: its partition, then a file by its place and a block of it, or an offset."""
 Place = tuple[int, ...]
 """Where a segment is among others, to be compared.
 
-For a part of a source: the number of its strategy, the epoch, the file and the block.
+For a part of a source: the number of its strategy, the partition, the epoch, the file and the
+block.
 """
 
 NOWHERE = -1
@@ -41,7 +43,9 @@ NOWHERE = -1
 LAST = 2**62
 """In a place: after whatever has come."""
 PARTITION = -1
-"""In place of a block: what is called a file is a partition."""
+"""In place of a block, less an offset: what is called a file is a partition."""
+WHOLE = 0
+"""The partition of what comes from a source without any."""
 Partitions = dict[str, dict[int, int]]
 """The greatest timestamp of every partition, by uid of the strategy."""
 
@@ -90,7 +94,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
             give out, nothing.
         place: Where it is. Parts of a source of which no one knows are all in one place.
         greatest: The greatest timestamp in it, if it is a part of a source.
-        partition: The partition of the source it belongs to, if there are any.
+        partition: The partition of the source it belongs to.
         giver: The operator that gives it out. Of what was made from one element by several, it
             tells what comes first.
     """
@@ -99,7 +103,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
     strategy: str
     place: Place
     greatest: int = MIN_TIME
-    partition: int | None = None
+    partition: int = WHOLE
     giver: int = -1
 
 
@@ -113,7 +117,7 @@ class EpochTime(msgspec.Struct, frozen=True):
         ended: Whether nothing comes any more, so that watermarks go to the end of time.
         files: The place of every file in its source, by what tasks know files by.
         partitions: The greatest timestamp of every partition so far, by uid of the strategy.
-        partitioned: Of each source that has partitions, those that watermarks wait for.
+        idle_partitions: Those that watermarks do not wait for, by uid of the strategy.
     """
 
     now_ms: int = 0
@@ -122,7 +126,7 @@ class EpochTime(msgspec.Struct, frozen=True):
     ended: bool = False
     files: dict[int, int] = {}
     partitions: Partitions = {}
-    partitioned: tuple[tuple[int, ...], ...] = ()
+    idle_partitions: dict[str, tuple[int, ...]] = {}
 
 
 def watermark_of(greatest: int, bound_ms: int | None) -> int:
@@ -134,24 +138,18 @@ def watermark_of(greatest: int, bound_ms: int | None) -> int:
 
 def advance(time: EpochTime, segments: Iterable[Segment]) -> tuple[dict[str, int], Partitions]:
     """The greatest timestamps after an epoch: by strategy, and of their partitions."""
-    after = dict(time.greatest)
     partitions = {uid: dict(known) for uid, known in time.partitions.items()}
+    idle = {(uid, each) for uid, some in time.idle_partitions.items() for each in some}
     for segment in segments:
-        uid, number = segment.strategy, segment.partition
-        if not uid:
-            continue
-        if number is None:
-            after[uid] = max(after.get(uid, MIN_TIME), segment.greatest)
-            continue
-        known = partitions.setdefault(uid, {})
-        if number not in known:
-            # With one partition of a source come all others: nothing has been heard of them yet.
-            source = next((each for each in time.partitioned if number in each), (number,))
-            floor = time.greatest.get(uid, MIN_TIME)
-            known |= {each: floor for each in source if each not in known}
-        known[number] = max(known[number], segment.greatest)
+        if segment.strategy:
+            known = partitions.setdefault(segment.strategy, {})
+            before = known.get(segment.partition, MIN_TIME)
+            known[segment.partition] = max(before, segment.greatest)
+            idle.discard((segment.strategy, segment.partition))
+    after = dict(time.greatest)
     for uid, known in partitions.items():
-        after[uid] = max(after.get(uid, MIN_TIME), min(known.values()))
+        slowest = min((t for each, t in known.items() if (uid, each) not in idle), default=MIN_TIME)
+        after[uid] = max(after.get(uid, MIN_TIME), slowest)
     return after, partitions
 
 
@@ -160,12 +158,10 @@ class _Base(NamedTuple):
 
     Attributes:
         base: The greatest timestamp before the segment.
-        ceiling: What came in the segment counts up to this: other partitions are not further.
         bound: How late elements may be.
     """
 
     base: int
-    ceiling: int
     bound: int | None
 
 
@@ -197,19 +193,23 @@ class TaskTime:
         self._number = number
         self._first_id = (level << 24 | task) << 24
         self._ordered = ordered
-        self._at: Part = (0, 0)
+        self._at: Part = (WHOLE, 0, 0)
+        self._first_offsets: dict[int, int] = {}
         self._own: dict[tuple[str, Part], _OwnPart] = {}
         self._given: dict[tuple[Place, int], int] = {}
         self._given_segments: dict[int, Segment] = {}
         self._segments: dict[int, Segment] = {}
         self._after: dict[str, int] = dict(time.greatest)
-        self._partitions: Partitions = {}
         self._bases: dict[int, _Base] = {}
 
     def enter(self, file: int, block: int) -> None:
         """Go to the part of the source from which the next elements come."""
-        place = file if block == PARTITION else self.epoch.files.get(file)
-        self._at = (0, 0) if place is None else (place, block)
+        if block <= PARTITION:
+            # A task reads one range of a partition, which begins here.
+            self._at = (file, 0, self._first_offsets.setdefault(file, PARTITION - block))
+            return
+        place = self.epoch.files.get(file)
+        self._at = (WHOLE, 0, 0) if place is None else (WHOLE, place, block)
 
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
@@ -240,18 +240,18 @@ class TaskTime:
             Segment(
                 self._id(own.number),
                 strategy,
-                (self._numbers[strategy], self._number, *part),
+                (self._numbers[strategy], partition, self._number, file, block),
                 own.greatest,
-                part[0] if part[1] == PARTITION else None,
+                partition,
             )
-            for (strategy, part), own in self._own.items()
+            for (strategy, (partition, file, block)), own in self._own.items()
         ]
         return (*read, *self._given_segments.values())
 
     def learn(self, segments: Iterable[Segment]) -> None:
         """Learn of all parts of the sources in this epoch."""
         self._segments.update({segment.id: segment for segment in segments})
-        self._after, self._partitions = advance(self.epoch, self._segments.values())
+        self._after, _ = advance(self.epoch, self._segments.values())
         self._bases.clear()
 
     def segments(self) -> tuple[Segment, ...]:
@@ -274,6 +274,10 @@ class TaskTime:
         """Whether event time moves where these are combined."""
         return all(self._bounds.get(uid) is not None for uid in strategies)
 
+    def has_partitions(self, strategy: str) -> bool:
+        """Whether partitions without an order among them go by this strategy."""
+        return len(self.epoch.partitions.get(strategy, ())) > 1
+
     def of_strategy(self, stamps: Stamps, strategy: str) -> Any:
         """For each element, whether it is known to go by this strategy."""
         known = [id for id, each in self._segments.items() if each.strategy == strategy]
@@ -284,9 +288,9 @@ class TaskTime:
         marks = stamps.mark.copy()
         for id in np.unique(stamps.segment).tolist():
             if id >= 0:
-                base, ceiling, bound = self._bases.get(id) or self._base(id)
+                base, bound = self._bases.get(id) or self._base(id)
                 mine = stamps.segment == id
-                greatest = np.maximum(np.minimum(stamps.mark[mine], ceiling), base)
+                greatest = np.maximum(stamps.mark[mine], base)
                 if bound is None:
                     marks[mine] = MIN_TIME
                     continue
@@ -339,23 +343,16 @@ class TaskTime:
     def _base(self, id: int) -> _Base:
         """What is known of the time at a segment without looking into it."""
         segment = self._segments[id]
-        earlier = [
-            other.greatest
-            for other in self._segments.values()
-            if other.strategy == segment.strategy and other.place < segment.place
-        ]
-        known = self.epoch.greatest.get(segment.strategy, MIN_TIME)
-        base = max(known, *earlier) if segment.partition is None and earlier else known
-        ceiling = MAX_TIME if segment.partition is None else self._slowest_other(segment)
-        self._bases[id] = _Base(base, ceiling, self._bounds[segment.strategy])
+        uid, partition = segment.strategy, segment.partition
+        base = max(
+            self.epoch.greatest.get(uid, MIN_TIME),
+            self.epoch.partitions.get(uid, {}).get(partition, MIN_TIME),
+        )
+        for other in self._segments.values():
+            if (other.strategy, other.partition) == (uid, partition):
+                base = max(base, other.greatest if other.place < segment.place else MIN_TIME)
+        self._bases[id] = _Base(base, self._bounds[uid])
         return self._bases[id]
-
-    def _slowest_other(self, segment: Segment) -> int:
-        """The least of the greatest timestamps of all other partitions, before the epoch."""
-        before = self.epoch.partitions.get(segment.strategy, {})
-        floor = self.epoch.greatest.get(segment.strategy, MIN_TIME)
-        others = self._partitions[segment.strategy].keys() - {segment.partition}
-        return min((before.get(other, floor) for other in others), default=MAX_TIME)
 
     def _combined(self, strategies: Sequence[str], greatest: Mapping[str, int]) -> int:
         idle = self.epoch.idle

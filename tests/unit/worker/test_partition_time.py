@@ -1,5 +1,6 @@
-"""Watermarks of a source with partitions: the slowest of them counts."""
+"""Watermarks of a source with partitions: each has its own, and the slowest counts."""
 
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,52 +9,59 @@ import pytest
 from manual_clock import ManualClock
 from turnback.program.time import MIN_TIME, WatermarkStrategy
 from turnback.spark.event_time import EventTime
-from turnback.spark.sources import partition_hashes, spark_hash
-from turnback.worker.time import PARTITION, EpochTime, Segment, Stamps, TaskTime, advance
+from turnback.spark.partitions import partition_names, partition_number
+from turnback.worker.time import PARTITION, WHOLE, EpochTime, Segment, Stamps, TaskTime, advance
 
 FAST, SLOW, SILENT = 1, 2, 3
-ALL = ((FAST, SLOW, SILENT),)
 
 
-def heard(partition: int, greatest: int) -> Segment:
-    return Segment(partition, "time", (0, 0), greatest, partition)
+def heard(partition: int, greatest: int, place: int = 0) -> Segment:
+    return Segment(partition, "time", (0, partition, place), greatest, partition)
 
 
 def after(time: EpochTime, *segments: Segment) -> int:
     return advance(time, segments)[0]["time"]
 
 
+def waiting_for(*partitions: int, **greatest: int) -> EpochTime:
+    return EpochTime(partitions={"time": dict.fromkeys(partitions, MIN_TIME)}, greatest=greatest)
+
+
 def test_the_slowest_partition_counts():
-    time = EpochTime(partitioned=((FAST, SLOW),))
-    assert after(time, heard(FAST, 900), heard(SLOW, 100)) == 100
+    assert after(waiting_for(FAST, SLOW), heard(FAST, 900), heard(SLOW, 100)) == 100
 
 
 def test_a_partition_that_nothing_was_heard_of_is_waited_for():
-    assert after(EpochTime(partitioned=ALL), heard(FAST, 900), heard(SLOW, 100)) == MIN_TIME
+    time = waiting_for(FAST, SLOW, SILENT)
+    assert after(time, heard(FAST, 900), heard(SLOW, 100)) == MIN_TIME
 
 
 def test_a_partition_that_is_new_does_not_turn_time_back():
-    known = {"time": {FAST: 900, SLOW: 500}}
-    time = EpochTime(greatest={"time": 500}, partitions=known, partitioned=ALL)
+    known = {"time": {FAST: 900, SLOW: 500, SILENT: MIN_TIME}}
+    time = EpochTime(greatest={"time": 500}, partitions=known)
     greatest, partitions = advance(time, [heard(SILENT, 10), heard(SLOW, 800)])
     assert greatest == {"time": 500}
-    assert partitions == {"time": {FAST: 900, SLOW: 800, SILENT: 500}}
+    assert partitions == {"time": {FAST: 900, SLOW: 800, SILENT: 10}}
 
 
-def test_sources_of_other_partitions_are_not_waited_for():
-    assert after(EpochTime(partitioned=((FAST,), (SLOW,))), heard(FAST, 900)) == 900
+def test_an_idle_partition_is_not_waited_for():
+    time = EpochTime(
+        partitions={"time": {FAST: 100, SLOW: 50}}, idle_partitions={"time": (SLOW,)}
+    )
+    assert after(time, heard(FAST, 900)) == 900
+    assert after(time, heard(FAST, 900), heard(SLOW, 60)) == 60
 
 
-def test_files_beside_partitions_go_by_their_order_as_ever():
-    time = EpochTime()
-    assert after(time, Segment(1, "time", (0, 0), 100), Segment(2, "time", (1, 0), 50)) == 100
+def test_files_go_by_their_order_as_ever():
+    first, second = Segment(1, "time", (0, 0), 100), Segment(2, "time", (0, 1), 50)
+    assert after(EpochTime(), first, second) == 100
 
 
 # -- in a task
 
 
-def stamps_of(time: TaskTime, partition: int, times: list[int]) -> Stamps:
-    time.enter(partition, PARTITION)
+def stamps_of(time: TaskTime, partition: int, times: list[int], offset: int = 0) -> Stamps:
+    time.enter(partition, PARTITION - offset)
     return time.stamp("time", np.array(times, np.int64))
 
 
@@ -67,25 +75,44 @@ def marks(epoch: EpochTime, read: dict[int, list[int]]) -> dict[int, list[int]]:
 
 
 def test_with_one_partition_every_element_moves_time():
-    assert marks(EpochTime(partitioned=((FAST,),)), {FAST: [10, 30, 20]}) == {
-        FAST: [MIN_TIME, 9, 29]
-    }
+    assert marks(waiting_for(FAST), {FAST: [10, 30, 20]}) == {FAST: [MIN_TIME, 9, 29]}
 
 
-def test_an_element_is_not_ahead_of_what_other_partitions_had_before():
+def test_the_watermark_at_an_element_is_that_of_its_own_partition():
     known = {"time": {FAST: 50, SLOW: 40}}
-    epoch = EpochTime(greatest={"time": 40}, partitions=known, partitioned=((FAST, SLOW),))
+    epoch = EpochTime(greatest={"time": 40}, partitions=known)
     found = marks(epoch, {FAST: [100, 200], SLOW: [45, 70, 60]})
-    # The fast one waits for the slow one; that may come as far as the fast one was.
-    assert found == {FAST: [39, 39], SLOW: [39, 44, 49]}
+    assert found == {FAST: [49, 99], SLOW: [39, 44, 69]}
 
 
-def test_no_watermark_at_an_element_is_beyond_that_of_the_epoch():
-    known = {"time": {FAST: 50, SLOW: 40}}
-    epoch = EpochTime(greatest={"time": 40}, partitions=known, partitioned=((FAST, SLOW),))
-    read = {FAST: [100], SLOW: [60, 41]}
-    end = after(epoch, heard(FAST, 100), heard(SLOW, 60)) - 1
-    assert all(mark <= end for each in marks(epoch, read).values() for mark in each)
+def test_a_partition_that_comes_late_does_not_turn_time_back():
+    epoch = EpochTime(greatest={"time": 500}, partitions={"time": {FAST: 500, SLOW: MIN_TIME}})
+    assert marks(epoch, {SLOW: [45, 70]}) == {SLOW: [499, 499]}
+
+
+def test_ranges_of_a_partition_that_several_tasks_read_are_in_its_order():
+    """Spark's connector divides a partition if `minPartitions` wants more tasks."""
+    tasks, segments, stamps = [], [], {}
+    for task, offset, times in [(0, 7, [60, 55]), (1, 5, [10, 90])]:
+        time = TaskTime({"time": 0})
+        time.begin(waiting_for(FAST), 1, 0, task, ordered=True)
+        stamps[offset] = stamps_of(time, FAST, times, offset)
+        tasks.append(time)
+        segments += time.own_segments()
+    time = tasks[0]
+    time.learn(segments)
+    assert time.marks(stamps[5]).tolist() == [MIN_TIME, 9]
+    assert time.marks(stamps[7]).tolist() == [89, 89]
+
+
+def test_batches_of_a_range_are_one_part():
+    time = TaskTime({"time": 0})
+    time.begin(waiting_for(FAST), 1, 0, 0, ordered=True)
+    stamps_of(time, FAST, [10, 20], 5)
+    second = stamps_of(time, FAST, [15], 7)
+    (segment,) = time.own_segments()
+    assert (segment.partition, segment.greatest) == (FAST, 20)
+    assert (second.row.tolist(), second.mark.tolist()) == ([2], [20])
 
 
 # -- on the driver
@@ -96,54 +123,115 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def event_time(clock: ManualClock, idle_ms: int | None = None, restored=None) -> EventTime:
-    strategy = WatermarkStrategy(0, "at", idle_ms)
-    plan = SimpleNamespace(strategies={"time": strategy}, operators=lambda: ())
+LIKES = {"likes": ("likes-0", "likes-1")}
+LIKES_0, LIKES_1 = map(partition_number, LIKES["likes"])
+
+
+def event_time(clock, idle_ms=None, restored=None, bound=0, others=()) -> EventTime:
+    sources = [SimpleNamespace(uid="likes", partitioned=True)]
+    sources += [SimpleNamespace(uid=uid, partitioned=False) for uid in others]
+    plan = SimpleNamespace(
+        strategies={"time": WatermarkStrategy(bound, "at", idle_ms)},
+        operators=lambda: (),
+        sources=sources,
+        strategy_sources={"time": tuple(source.uid for source in sources)},
+    )
     return EventTime(plan, clock, restored)
 
 
 def test_the_driver_goes_by_the_slowest_partition_too(clock):
     time = event_time(clock)
-    time.begin({}, ((FAST, SLOW),), ended=False)
-    time.advance([heard(FAST, 900)], None)
-    assert time.watermarks() == {}
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900)], None)
+    assert time.watermarks() == {"time#likes-0": 899}
     time.begin({}, None, ended=False)
-    time.advance([heard(SLOW, 100)], None)
-    assert time.watermarks() == {"time": 99}
+    time.advance([heard(LIKES_1, 100)], None)
+    assert time.watermarks() == {"time": 99, "time#likes-0": 899, "time#likes-1": 99}
 
 
-def test_after_a_restore_all_partitions_begin_at_the_watermark(clock):
-    time = event_time(clock, restored={"time": 99})
-    time.begin({}, ((FAST, SLOW),), ended=False)
-    time.advance([heard(FAST, 900)], None)
-    assert time.watermarks() == {"time": 99}
+def test_after_a_restore_each_partition_goes_on_where_it_was(clock):
+    before = event_time(clock)
+    before.begin({}, LIKES, ended=False)
+    before.advance([heard(LIKES_0, 900), heard(LIKES_1, 100)], None)
+    time = event_time(clock, restored=before.watermarks())
+    assert time.watermarks() == before.watermarks()
+    epoch = time.begin({}, LIKES, ended=False)
+    assert epoch.partitions == {"time": {LIKES_0: 900, LIKES_1: 100}}
+    time.advance([heard(LIKES_1, 1000)], None)
+    assert time.watermarks()["time"] == 899
+
+
+def test_another_bound_after_a_restore_moves_no_watermark(clock):
+    restored = {"time": 99, "time#likes-0": 899, "time#likes-1": 99}
+    assert event_time(clock, restored=restored, bound=50).watermarks() == restored
+
+
+def test_a_partition_that_was_added_is_waited_for_and_one_that_is_gone_is_not(clock):
+    time = event_time(clock)
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900), heard(LIKES_1, 100)], None)
+    time.begin({}, {"likes": ("likes-0", "other-0")}, ended=False)
+    time.advance([heard(LIKES_0, 1000)], None)
+    assert time.watermarks() == {"time": 99, "time#likes-0": 999}
+    time.begin({}, None, ended=False)
+    time.advance([heard(partition_number("other-0"), 500)], None)
+    assert time.watermarks()["time"] == 499
+
+
+def test_a_source_without_partitions_is_waited_for_like_one(clock):
+    time = event_time(clock, others=("files",))
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900), heard(LIKES_1, 800)], None)
+    assert "time" not in time.watermarks()
+    time.advance([heard(WHOLE, 300)], None)
+    assert time.watermarks()["time"] == 299
+    again = event_time(clock, others=("files",), restored=time.watermarks())
+    assert again.watermarks() == time.watermarks()
 
 
 def test_an_idle_partition_is_not_waited_for_until_it_is_back(clock):
     time = event_time(clock, idle_ms=1000)
-    time.begin({}, ((FAST, SLOW),), ended=False)
-    time.advance([heard(FAST, 900), heard(SLOW, 100)], None)
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900), heard(LIKES_1, 100)], None)
     clock.advance(900)
     time.begin({}, None, ended=False)
-    time.advance([heard(FAST, 1900)], None)
-    assert time.watermarks() == {"time": 99}
+    time.advance([heard(LIKES_0, 1900)], None)
+    assert time.watermarks()["time"] == 99
     clock.advance(600)
     assert time.due_in_s() == 0
-    assert time.begin({}, None, ended=False).greatest == {"time": 1900}
+    time.begin({}, None, ended=False)
     assert time.due_in_s() > 0
-    time.advance([heard(SLOW, 200), heard(FAST, 2900)], None)
-    assert time.watermarks() == {"time": 1899}
+    time.advance([], None)
+    assert time.watermarks()["time"] == 1899
+    time.begin({}, None, ended=False)
+    time.advance([heard(LIKES_1, 200), heard(LIKES_0, 2900)], None)
+    assert time.watermarks()["time"] == 1899
 
 
 def test_if_all_partitions_are_idle_time_stands_still(clock):
     time = event_time(clock, idle_ms=1000)
-    time.begin({}, ((FAST, SLOW),), ended=False)
-    time.advance([heard(FAST, 900), heard(SLOW, 100)], None)
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900), heard(LIKES_1, 100)], None)
     clock.advance(5000)
     assert time.due_in_s() > 0
-    assert time.begin({}, None, ended=False).greatest == {"time": 100}
+    time.begin({}, None, ended=False)
+    time.advance([], None)
+    assert time.watermarks()["time"] == 99
 
 
-def test_partitions_are_known_by_what_spark_makes_of_them():
-    assert partition_hashes('{"likes":{"1":5}}') == (spark_hash("likes 1"),)
-    assert partition_hashes('{"logOffset":3}') == partition_hashes(None) == ()
+def test_one_is_told_why_time_stands_still(clock, caplog):
+    time = event_time(clock)
+    with caplog.at_level(logging.WARNING):
+        for number in range(100):
+            time.begin({}, LIKES, ended=False)
+            time.advance([heard(LIKES_0, number)], None)
+            clock.advance(1000)
+    assert [record.getMessage() for record in caplog.records] == [
+        "time stands still in 'time': nothing has come yet from likes-1. Use "
+        "WatermarkStrategy.with_idleness not to wait for partitions without data"
+    ]
+
+
+def test_partitions_have_the_names_that_kafka_gives_them():
+    assert partition_names('{"likes":{"1":5}}') == ("likes-1",)
+    assert partition_names('{"logOffset":3}') == partition_names(None) == ()

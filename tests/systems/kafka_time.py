@@ -1,0 +1,116 @@
+"""Windows over a topic, run in several ways on one Spark; prints what came, a line of JSON for each.
+
+`python kafka_time.py SERVERS TOPIC WAYS`, where WAYS is JSON: by name, options of the connector and
+whether a task fails once.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from turnback import (
+    Duration,
+    JsonRowDeserializationSchema,
+    KafkaOffsetsInitializer,
+    KafkaSource,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessWindowFunction,
+    RestartStrategies,
+    Row,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    Time,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count,
+)
+
+EVENT = Types.ROW_NAMED(["key", "at", "n"], [Types.STRING(), Types.LONG(), Types.LONG()])
+SEEN = Types.ROW_NAMED(
+    ["what", "key", "at", "n"], [Types.STRING(), Types.STRING(), Types.LONG(), Types.LONG()]
+)
+LATE = OutputTag("late", EVENT)
+BY_TIME = WatermarkStrategy.for_bounded_out_of_orderness(
+    Duration.of_millis(5)
+).with_timestamp_assigner("at")
+
+
+class InOrder(ProcessWindowFunction):
+    """Tells in which order the elements of a window have come."""
+
+    def process(self, key: Any, context: Any, elements: Any) -> Iterator[Any]:
+        order = 0
+        for element in elements:
+            order = (order * 31 + element.n) % 1_000_003
+        yield Row("window", key, context.window().end, order)
+
+
+class Numbered(KeyedProcessFunction):
+    """Numbers elements and timers; fails at an element, if there is a file that says so."""
+
+    seen = ValueStateDescriptor("seen", int)
+
+    def __init__(self, failure: str) -> None:
+        self.failure = Path(failure)
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        if value.n == 60 and self.failure.exists():
+            self.failure.unlink()
+            raise RuntimeError("the test wants it")
+        ctx.timer_service().register_event_time_timer(value.at + 7)
+        yield self._next(ctx, "element", value.n)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterator[Any]:
+        yield self._next(ctx, "timer", timestamp)
+
+    def _next(self, ctx: Any, what: str, n: int) -> Any:
+        self.seen.update((self.seen.value() or 0) + 1)
+        return Row(what, ctx.get_current_key(), self.seen.value(), n)
+
+
+def results(
+    env: StreamExecutionEnvironment, name: str, where: tuple[str, str], options: Mapping[str, str]
+) -> list[Any]:
+    schema = JsonRowDeserializationSchema.builder().type_info(EVENT).build()
+    builder = KafkaSource.builder().set_bootstrap_servers(where[0]).set_topics(where[1])
+    builder.set_value_only_deserializer(schema).set_bounded(KafkaOffsetsInitializer.latest())
+    for key, value in options.items():
+        builder.set_option(key, value)
+    events = env.from_source(builder.build(), BY_TIME, "events", uid="events")
+    keyed = events.uid("time").key_by("key")
+    sliding = SlidingEventTimeWindows.of(Time.milliseconds(30), Time.milliseconds(10))
+    windows = keyed.window(sliding).allowed_lateness(5).side_output_late_data(LATE)
+    ordered = windows.process(InOrder(), SEEN).uid("windows")
+    late = ordered.get_side_output(LATE)
+    late = late.map(lambda e: Row("late", e.key, e.at, e.n), SEEN).uid("late")
+    tumbling = TumblingEventTimeWindows.of(Time.milliseconds(20))
+    counts = keyed.window(tumbling).aggregate(n=count()).uid("counts")
+    ends = counts.map(
+        lambda w: Row("count", w.key, int(w.window_end.timestamp() * 1000), w.n), SEEN
+    ).uid("ends")
+    timers = keyed.process(Numbered(f"{name}.fails"), SEEN).uid("timers")
+    with ordered.union(late, ends, timers).execute_and_collect(name) as elements:
+        return sorted(map(list, elements))
+
+
+def main() -> None:
+    servers, topic, ways = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(1)
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(2, 0))
+    for name, (options, fails) in ways.items():
+        failure = Path(f"{name}.fails")
+        if fails:
+            failure.touch()
+        found = results(env, name, (servers, topic), options)
+        print(json.dumps([name, found, fails == (not failure.exists())]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Event time of a topic with several partitions, on Spark: results do not depend on epochs."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from test_kafka_source import run
+
+from services.kafka import KafkaBroker
+
+WAYS = {
+    "one-epoch": ({}, False),
+    "small-epochs": ({"maxOffsetsPerTrigger": "17"}, False),
+    "failing": ({"maxOffsetsPerTrigger": "29"}, True),
+    "divided": ({"minPartitions": "7", "maxOffsetsPerTrigger": "60"}, False),
+}
+SPEEDS = (1, 2, 5)
+"""How fast time passes in each partition."""
+
+
+@pytest.fixture(scope="module")
+def found(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: str):
+    """By way of running, whether it went as it should, and what came of it."""
+    topic, chosen = kafka.create_topic(len(SPEEDS)), random.Random(5)
+    for partition, speed in enumerate(SPEEDS):
+        for row in range(40):
+            at = row * speed + chosen.randrange(12)
+            event = {"key": chosen.choice("abc"), "at": at, "n": 40 * partition + row}
+            kafka.write(topic, [json.dumps(event)], partition=partition)
+    program, directory = Path(__file__).parent / "kafka_time.py", tmp_path_factory.mktemp("time")
+    printed = run(program, directory, java, kafka.servers, topic, json.dumps(WAYS))
+    lines = list(map(json.loads, printed.splitlines()))
+    assert all(as_wanted for _, _, as_wanted in lines)
+    return {name: [tuple(row) for row in rows] for name, rows, _ in lines}
+
+
+def test_there_is_something_of_everything(found):
+    kinds = {row[0] for row in found["one-epoch"]}
+    assert kinds == {"window", "late", "count", "element", "timer"}
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "one-epoch"])
+def test_epochs_restarts_and_tasks_change_nothing(found, way):
+    assert found[way] == found["one-epoch"]
