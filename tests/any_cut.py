@@ -22,9 +22,7 @@ Results = list[list[Any]]
 """Of each sink."""
 
 
-def results_however_cut(
-    data: st.DataObject, inputs: Inputs, build: Build
-) -> Results:
+def results_however_cut(data: st.DataObject, inputs: Inputs, build: Build) -> Results:
     """What each sink gets of the elements of every source.
 
     With restores of another parallelism and backend in between, and shuffles delivered backwards.

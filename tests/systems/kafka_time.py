@@ -1,4 +1,4 @@
-"""Windows over a topic, run in several ways on one Spark; prints what came, a line of JSON for each.
+"""Runs windows over a topic in several ways on one Spark; prints a line of JSON for each.
 
 `python kafka_time.py SERVERS TOPIC WAYS`, where WAYS is JSON: by name, options of the connector and
 whether a task fails once.

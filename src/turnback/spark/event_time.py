@@ -117,9 +117,10 @@ class EventTime:
             waits.append((self._next_timer_ms - self._clock.now_ms()) / 1000)
         if len(self._strategies) > 1 and self._idle() != self._was_idle:
             waits.append(0.0)
-        known = self._epoch.idle_partitions
-        if any(set(idle) - set(known.get(uid, ())) for uid, idle in self._idle_partitions().items()):
-            waits.append(0.0)
+        left_out = self._epoch.idle_partitions
+        for uid, idle in self._idle_partitions().items():
+            if not set(idle).issubset(left_out.get(uid, ())):
+                waits.append(0.0)
         return max(min(waits), 0.0)
 
     def _combined(self, uids: Iterable[str]) -> int:

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import ConfigurationError
-from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
+from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.types.columns import stream_ddl
 
 _JAR = "spark-sql-kafka-0-10"

@@ -163,9 +163,7 @@ class JobHarness:
 
     # -- what goes in and comes out
 
-    def push(
-        self, uid: str, *elements: Any, partition: int = 0, checkpoint: bool = True
-    ) -> None:
+    def push(self, uid: str, *elements: Any, partition: int = 0, checkpoint: bool = True) -> None:
         """Give a source elements, and wait until the job has processed them, as one epoch.
 
         Args:

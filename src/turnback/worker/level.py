@@ -29,10 +29,10 @@ from turnback.worker.message import (
 )
 from turnback.worker.operator_state import ran, snapshot
 from turnback.worker.operators import OpenOperators
-from turnback.worker.time import PARTITION
 from turnback.worker.program import LevelProgram
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
+from turnback.worker.time import PARTITION
 
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""

@@ -105,7 +105,7 @@ class OrderedRunner(KeyedRunner):
         if len(self._ranks) > 1 or not self._has_event_time or not stamped:
             return None
         self._gathered = [[]]
-        return self._due(0, [batch for batch in batches if len(batch)], after)
+        return self._ready(0, [batch for batch in batches if len(batch)], after)
 
     def in_order(self, after: int) -> Iterable[Element]:
         """The elements whose time has come, in the order of the watermarks at them."""
@@ -115,11 +115,11 @@ class OrderedRunner(KeyedRunner):
         if not self._has_event_time or not stamped:
             return self._as_they_come(inputs)
         if len(self._ranks) == 1:
-            return self.elements(self._due(0, inputs[0], after))
+            return self.elements(self._ready(0, inputs[0], after))
         ready: list[Element] = []
         for number, rank in enumerate(self._ranks):
             new = self._of_rank(inputs[rank.input], rank)
-            ready += self.elements(self._due(number, new, after), rank.input)
+            ready += self.elements(self._ready(number, new, after), rank.input)
         ready.sort(key=itemgetter(0))  # keeps the order of ranks
         return ready
 
@@ -179,7 +179,7 @@ class OrderedRunner(KeyedRunner):
                 batches, marks = _reordered(batches, marks, order)
         return list(zip(batches, marks, strict=True))
 
-    def _due(self, rank: int, new: list[Batch], after: int) -> list[Ordered]:
+    def _ready(self, rank: int, new: list[Batch], after: int) -> list[Ordered]:
         """The elements of a rank whose time has come, in order; the others are kept."""
         ahead = self._ahead[rank]
         if ahead is None:
@@ -232,13 +232,14 @@ class OrderedRunner(KeyedRunner):
 
     def _place(self, segment: int, row: int) -> list[int] | None:
         known = self.time.segment(segment)
-        return None if known is None else [*known.place, row]
+        return None if known is None else [*known.place, row, known.giver]
 
     def _waited_at(self, place: list[int] | None) -> Cause:
         """Where an element is that has waited."""
         if not place:
             return _UNKNOWN
-        return self.time.given(tuple(place[:-1]), self.operator.id), place[-1]
+        *place, row, giver = place
+        return self.time.given(tuple(place), giver), row
 
     def _prefix(self, input: int) -> Place:
         """Elements of the first input come before those of the second."""

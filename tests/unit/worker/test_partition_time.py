@@ -45,9 +45,7 @@ def test_a_partition_that_is_new_does_not_turn_time_back():
 
 
 def test_an_idle_partition_is_not_waited_for():
-    time = EpochTime(
-        partitions={"time": {FAST: 100, SLOW: 50}}, idle_partitions={"time": (SLOW,)}
-    )
+    time = EpochTime(partitions={"time": {FAST: 100, SLOW: 50}}, idle_partitions={"time": (SLOW,)})
     assert after(time, heard(FAST, 900)) == 900
     assert after(time, heard(FAST, 900), heard(SLOW, 60)) == 60
 
@@ -183,6 +181,7 @@ def test_a_source_without_partitions_is_waited_for_like_one(clock):
     time.begin({}, LIKES, ended=False)
     time.advance([heard(LIKES_0, 900), heard(LIKES_1, 800)], None)
     assert "time" not in time.watermarks()
+    time.begin({}, LIKES, ended=False)
     time.advance([heard(WHOLE, 300)], None)
     assert time.watermarks()["time"] == 299
     again = event_time(clock, others=("files",), restored=time.watermarks())
