@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: none of them should compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka services test check compat soak bench docs env clean
+.PHONY: demo demo-kafka services test check fetch compat soak bench docs env clean
 
 env: $(STAMP)
 
@@ -40,11 +40,16 @@ check: env
 	$(BIN)/lint-imports --no-logo
 	TURNBACK_QUICK=1 $(BIN)/python -m pytest -q -n 2 -m 'not slow' tests/unit
 
-test: check
-	@sh tests/services/install.sh
-	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis' tests/unit
+test: fetch check
+	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis or orders' tests/unit
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --durations=30 \
 		tests/engine tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
+
+# What tests need of the system; jars, a gateway and an archive of classes come while they run
+fetch: env
+	@sh tests/services/install.sh
+	@mkdir -p .cache
+	@PYTHONPATH=tests nice $(BIN)/python -m services.fetch > .cache/fetch.log 2>&1 &
 
 # Jobs with savepoints and restores on the oldest and the newest Spark; docs/compatibility.md
 compat:

@@ -3,17 +3,26 @@
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from crash import rows_job
 from crash.conftest import MakePlace
 from crash.driver import Driver, parent
 from crash.place import Place
+from services.postgres import PASSWORD, PostgresServer
 from services.spark import SparkCluster, spark_cluster
 from verification import verify
 
 pytestmark = pytest.mark.timeout(900)
 
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.quantile": "0.5",
+}
 EPOCHS, TASKS = 8, 4
 """Two keyed levels of two partitions make four tasks with state an epoch."""
 
@@ -85,13 +94,7 @@ def test_fault_12_a_speculative_task_and_the_slow_one_both_write(
     """What the loser writes, whenever that is, nobody ever sees; the next start removes it."""
     job = on_spark(EPOCHS)
     marker = job.base / "marker"
-    speculation = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.minTaskRuntime": "1s",
-        "spark.speculation.quantile": "0.5",
-    }
-    settings = [f"--conf={key}={value}" for key, value in speculation.items()]
+    settings = [f"--conf={key}={value}" for key, value in SPECULATION.items()]
     with job.watched():
         driver = start(job, cluster, *settings, "--at", "k00:5", "--slow", str(marker))
         driver.until_running(marker.exists, "come to the element")
@@ -104,6 +107,35 @@ def test_fault_12_a_speculative_task_and_the_slow_one_both_write(
     again = job.start()
     assert again.wait() == 0, again.errors
     job.assert_settled(again.report)
+
+
+def test_rows_that_a_task_and_its_copy_both_prepare_come_once(
+    java: str, cluster: SparkCluster, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    expected = rows_job.write_input(tmp_path / "input")
+    (tmp_path / "marks").mkdir()
+    postgres.run("DROP TABLE IF EXISTS numbers", "CREATE TABLE numbers (key text, n bigint)")
+    settings = [f"--conf={key}={value}" for key, value in (cluster.settings | SPECULATION).items()]
+    driver = Driver(
+        ["--master", cluster.master, "--base", str(tmp_path), "--dsn", postgres.dsn, *settings],
+        tmp_path / "driver",
+        tmp_path / "gate",
+        {"JDK_JAVA_OPTIONS": java, "ROWS_PASSWORD": PASSWORD},
+        Path(rows_job.__file__),
+    )
+    try:
+        assert driver.wait() == 0, driver.errors
+    finally:
+        driver.kill()
+    marks = {path.name for path in (tmp_path / "marks").iterdir()}
+    before, after = (
+        {mark.partition("-")[2] for mark in marks if mark.startswith(f"{epoch}-")}
+        for epoch in (rows_job.BEFORE, rows_job.AFTER)
+    )
+    assert before == {"first", "copy-begins", "copy-prepared", "first-prepared"}
+    assert after == {"first", "first-prepared", "copy-begins"}  # the copy ended while it waited
+    assert sorted(postgres.query("SELECT key, n FROM numbers")) == expected
+    assert postgres.prepared() == []
 
 
 def executor_of(worker: int) -> int:

@@ -48,6 +48,7 @@ def _write_archive(archive: Path) -> None:
             | {
                 "JDK_JAVA_OPTIONS": f"{_PLAIN} -XX:ArchiveClassesAtExit={new}",
                 "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_SUBMIT_OPTS": "-Xshare:auto",  # see tests/conftest.py
                 "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(Path(directory) / "jobs"),
             },
             cwd=directory,

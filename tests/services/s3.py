@@ -68,7 +68,7 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
 
     Skips the test when Go is missing, unless CI=true.
     """
-    program = _program()
+    program = gateway()
     data = directory / "s3"
     data.mkdir(exist_ok=True)
     port = free_port()
@@ -92,7 +92,8 @@ def _healthy(url: str) -> bool:
         return False
 
 
-def _program() -> Path:
+def gateway() -> Path:
+    """The program, built if need be."""
     program = _CACHE / f"versitygw-{VERSION}"
     if program.exists():
         return program

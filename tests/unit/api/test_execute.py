@@ -102,6 +102,7 @@ print(env.execute().job_name)
 """
 
 
+@pytest.mark.slow
 def test_a_job_is_named_after_its_script(tmp_path: Path) -> None:
     package = tmp_path / "shop" / "orders"
     package.mkdir(parents=True)
@@ -117,6 +118,7 @@ def test_a_job_is_named_after_its_script(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_is_no_script_has_to_name_its_job(tmp_path: Path) -> None:
     done = run(tmp_path, "-c", PROGRAM)
     assert done.returncode

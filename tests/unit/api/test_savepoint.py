@@ -230,6 +230,7 @@ def test_a_writer_refuses_what_is_wrong_at_once(where):
     assert Savepoint.load(where).metadata == METADATA
 
 
+@pytest.mark.slow
 def test_a_savepoint_can_be_read_without_loading_spark(where):
     code = (
         "import sys; from turnback import Savepoint, SavepointWriter, diff; "

@@ -11,6 +11,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
+import pytest
+
 from coordinator_fakes import memory, state_file
 from interleaving import InterleavedExecutor, InterleavedStorage, Interleaving, replayable, seeds
 from manual_clock import ManualClock
@@ -26,6 +28,7 @@ from verification import verify
 
 EPOCHS = 6
 
+pytestmark = pytest.mark.orders
 ORDERS = 250
 _SLOT = re.compile(r"checkpoints/chk-(\d+)\.json")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from coordinator_fakes import memory, take_fence
 from interleaving import InterleavedStorage, Interleaving, replayable, seeds
 from turnback.checkpoint.log import CheckpointLog
@@ -13,6 +15,7 @@ from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, Reque
 from turnback.job.requests import Requests
 from turnback.spark.driver import Tenure
 
+pytestmark = pytest.mark.orders
 ORDERS = 300
 POLLS = 6
 REQUESTS = 3

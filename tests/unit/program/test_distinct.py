@@ -23,12 +23,15 @@ def combined(values: pa.Array, groups: int = 1) -> pa.Array:
     return DISTINCT.combine(Groups(np.arange(len(values)) % groups, groups), values)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 10, 400, 600, 5_000, 100_000, 1_000_000])
+@pytest.mark.parametrize(
+    "size", [0, 1, 2, 10, 400, 600, 5_000, 100_000, pytest.param(1_000_000, marks=pytest.mark.slow)]
+)
 def test_it_is_near_the_truth(size: int) -> None:
     (estimate,) = DISTINCT.result(combined(pa.array(np.arange(size)))).to_pylist()
     assert estimate == pytest.approx(size, rel=0.05, abs=0.5)
 
 
+@pytest.mark.slow
 def test_it_has_no_bias() -> None:
     """The mean of many estimates is much nearer to the truth than one of them."""
     for size in (3_000, 12_000, 60_000):

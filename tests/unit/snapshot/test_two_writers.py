@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from msgspec.structs import replace
 from savepoint_support import METADATA, state_schema
 
@@ -18,6 +19,7 @@ from turnback.storage.envelope import digest
 from turnback.storage.open import MemoryStorage
 from verification import verify_savepoint
 
+pytestmark = pytest.mark.orders
 ORDERS = 300
 _NAMES = itertools.count()
 

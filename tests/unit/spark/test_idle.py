@@ -43,6 +43,13 @@ class FakeRelation:
         return self._name
 
 
+@pytest.fixture(autouse=True)
+def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has to wait for half a second before a query is kept waiting."""
+    monkeypatch.setattr(module, "QUIET_S", 0.05)
+    monkeypatch.setattr(module, "ASK_S", 0.2)
+
+
 @pytest.fixture
 def never_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries get their lock back for nothing but a reason."""
@@ -150,7 +157,7 @@ def test_a_query_that_has_an_epoch_is_not_kept_waiting(tmp_path: Path) -> None:
         _wait_until(lock.is_held)
         with idle.epoch():
             _wait_until(lambda: not lock.is_held())
-            time.sleep(0.8)  # longer than it takes to become quiet
+            time.sleep(0.2)  # longer than it takes to become quiet
             assert not lock.is_held()
         _wait_until(lock.is_held)
 

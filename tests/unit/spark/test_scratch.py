@@ -34,6 +34,7 @@ def test_nothing_is_left_of_one_that_is_removed(temporary: Path) -> None:
     assert names(temporary) == set()
 
 
+@pytest.mark.slow
 def test_a_driver_in_another_container_keeps_its_directory_until_it_dies(temporary: Path) -> None:
     """Containers may share the directory of temporary files, but not their process numbers."""
     script = f"""

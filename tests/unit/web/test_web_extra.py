@@ -56,6 +56,7 @@ def test_other_commands_work_without_the_packages(without_packages, words):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_only_the_dashboard_imports_the_packages():
     package = Path(turnback.__file__).parent
     importing = {

@@ -1,0 +1,164 @@
+"""A job whose tasks prepare rows in PostgreSQL, some of them twice at once: see `--help`.
+
+Speculation starts a copy of a task that is held up. In epoch `BEFORE` the task waits before it
+prepares its rows, until the copy has prepared them as well; the copy wins. In epoch `AFTER` it
+waits after that, until the copy comes and finds its rows; then it ends, and wins. Nothing is
+committed before the end of the input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from turnback import (
+    KeyedProcessFunction,
+    PostgresSink,
+    RestartStrategies,
+    Row,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+from turnback.sinks.base import SinkWriter
+from turnback.spark.session import spark_session
+
+EPOCHS, KEYS = 6, 20
+BEFORE, AFTER = 2, 4
+LINGER_S = 8.0
+"""So long after the last copy came the job still runs: a copy waits for five seconds."""
+_PATIENCE_S = 120.0
+
+
+class Number(KeyedProcessFunction):
+    """Numbers the elements of a key from 0 on."""
+
+    count = ValueStateDescriptor("count", int)
+
+    def process_element(self, value, ctx):
+        n = self.count.value() or 0
+        self.count.update(n + 1)
+        yield Row(value.key, n)
+
+
+class HeldUpSink(PostgresSink):
+    """Holds the first attempt at task 0 up, and leaves marks that say who came how far."""
+
+    def __init__(self, dsn, marks, **arguments):
+        super().__init__(dsn, **arguments)
+        self.marks = marks
+
+    def writer(self, ctx):
+        writer, mark = super().writer(ctx), f"{self.marks}/{ctx.epoch}"
+        if ctx.epoch == EPOCHS:
+            return Last(writer, ctx.epoch, f"{self.marks}/{AFTER}")
+        if ctx.partition or ctx.epoch not in (BEFORE, AFTER):
+            return writer
+        try:
+            os.close(os.open(f"{mark}-first", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return Copy(writer, ctx.epoch, mark)
+        return First(writer, ctx.epoch, mark)
+
+
+class Held(SinkWriter):
+    """A writer that can be told to wait."""
+
+    def __init__(self, writer, epoch, mark):
+        self.writer, self.epoch, self.mark = writer, epoch, mark
+
+    def write(self, batch):
+        self.writer.write(batch)
+
+    def abort(self):
+        self.writer.abort()
+
+    def tell(self, what):
+        Path(f"{self.mark}-{what}").touch()
+
+    def wait_for(self, what):
+        end = time.monotonic() + _PATIENCE_S
+        while not Path(f"{self.mark}-{what}").exists() and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+class First(Held):
+    """The attempt that Spark finds too slow."""
+
+    def prepare(self):
+        if self.epoch == BEFORE:
+            self.wait_for("copy-prepared")
+        prepared = self.writer.prepare()
+        self.tell("first-prepared")
+        if self.epoch == BEFORE:
+            time.sleep(_PATIENCE_S)  # Spark ends it, for the copy has won
+        self.wait_for("copy-begins")
+        time.sleep(0.5)  # a copy that does not wait would roll the rows back now
+        return prepared
+
+
+class Copy(Held):
+    """The attempt that Spark starts beside it."""
+
+    def write(self, batch):
+        self.tell("copy-begins")
+        self.writer.write(batch)
+
+    def prepare(self):
+        if self.epoch == AFTER:  # it did not wait, and has rolled the rows of the winner back
+            time.sleep(_PATIENCE_S)
+        prepared = self.writer.prepare()
+        self.tell("copy-prepared")
+        self.wait_for("first-prepared")
+        return prepared
+
+
+class Last(Held):
+    """A task of the last epoch, which waits for whatever the last copy may still do."""
+
+    def prepare(self):
+        began = Path(f"{self.mark}-copy-begins")
+        if began.exists():
+            time.sleep(max(0.0, began.stat().st_mtime + LINGER_S - time.time()))
+        return self.writer.prepare()
+
+
+def write_input(directory: Path) -> list[tuple[str, int]]:
+    """One file for each epoch; returns the rows that the table is to have, sorted."""
+    directory.mkdir()
+    for n in range(EPOCHS):
+        path = directory / f"{n}.json"
+        path.write_text("".join(json.dumps({"key": f"k{k}"}) + "\n" for k in range(KEYS)))
+        os.utime(path, (1_700_000_000 + n,) * 2)  # Spark takes the oldest first
+    return sorted((f"k{k}", n) for n in range(EPOCHS) for k in range(KEYS))
+
+
+def main() -> int:
+    """Run the job until its input ends."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--master", required=True)
+    parser.add_argument("--conf", action="append", default=[], help="a Spark setting, key=value")
+    parser.add_argument("--base", required=True, help="with the input; marks and jobs go there")
+    parser.add_argument("--dsn", required=True, help="of the server that has the table `numbers`")
+    args = parser.parse_args()
+    spark = spark_session(args.master, **dict(c.split("=", 1) for c in args.conf))
+    env = StreamExecutionEnvironment(spark, f"{args.base}/jobs")
+    env.set_parallelism(2).enable_checkpointing("1 h")
+    env.set_restart_strategy(RestartStrategies.no_restart())
+    keys = env.from_files(
+        f"{args.base}/input", "json", "key string", uid="keys", max_files_per_epoch=1
+    )
+    numbered = keys.key_by("key").process(Number(), "key string, n bigint").uid("numbers")
+    sink = HeldUpSink(
+        args.dsn, f"{args.base}/marks", table="numbers", password_from="ROWS_PASSWORD"
+    )
+    numbered.sink_to(sink).uid("rows")
+    env.execute("rows", bounded=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
