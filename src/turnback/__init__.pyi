@@ -119,7 +119,7 @@ from .sinks.files import FileSink
 from .sinks.iceberg import IcebergSink
 from .sinks.idempotent import IdempotentSink
 from .sinks.kafka import DeliveryGuarantee, KafkaSink
-from .sinks.kafka_records import KafkaRecordSerializationSchema
+from .sinks.kafka_records import KafkaRecordSerializationSchema, KafkaTopicSelector
 from .sinks.memory import CollectSink, DiscardSink, PrintSink
 from .sinks.mysql import MySqlSink
 from .sinks.postgres import PostgresSink
@@ -201,6 +201,7 @@ __all__ = [
     "KafkaSink",
     "KafkaSource",
     "KafkaTopicPartition",
+    "KafkaTopicSelector",
     "KeySelector",
     "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from turnback import (
     JsonRowSerializationSchema,
     KafkaRecordSerializationSchema,
     KafkaSink,
+    KafkaTopicSelector,
     Types,
 )
 from turnback.sinks import kafka_client
@@ -47,13 +49,29 @@ POINTS = (
 )
 
 
+class ByKey(KafkaTopicSelector):
+    """All records of a key go to one topic."""
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self.topics = topics
+
+    def apply(self, data: Any) -> str:
+        return self.topics[zlib.crc32(data[0].encode()) % len(self.topics)]
+
+
 def kafka_sink(
     servers: str,
-    topic: str,
+    topic: str | Sequence[str],
     guarantee: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE,
     **properties: str,
 ) -> KafkaSink:
-    records = KafkaRecordSerializationSchema.builder().set_topic(topic).set_key_field("key")
+    """A sink for one topic, or for several that keys choose among."""
+    records = KafkaRecordSerializationSchema.builder().set_key_field("key")
+    if isinstance(topic, str):
+        records.set_topic(topic)
+    else:
+        records.set_topic_selector(ByKey(topic), topic)
+        topic = topic[0]
     records.set_value_serialization_schema(JsonRowSerializationSchema.builder().build())
     builder = KafkaSink.builder().set_bootstrap_servers(servers)
     builder.set_record_serializer(records.build()).set_delivery_guarantee(guarantee)
@@ -199,7 +217,7 @@ def live(job: SinkJob, directory: Path, killer: Killer) -> None:
 
 def run_life(
     servers: str,
-    topic: str,
+    topics: Sequence[str],
     directory: Path,
     attempt: int,
     guarantee: DeliveryGuarantee,
@@ -208,5 +226,5 @@ def run_life(
     """Run one life, in a process of its own; `kill` is a point and the epoch to end at."""
     killer = Killer(*(kill or (None, 0)))
     killer.watch()
-    sink = kafka_sink(servers, topic, guarantee)
+    sink = kafka_sink(servers, topics, guarantee)
     live(SinkJob(directory, sink, attempt), directory, killer)

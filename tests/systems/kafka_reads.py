@@ -1,6 +1,7 @@
 """Reads topics in several ways on one Spark, and prints what came, a line of JSON for each.
 
-`python kafka_reads.py SERVERS WANTED`, where WANTED is JSON: by name, the topic and the way.
+`python kafka_reads.py SERVERS WANTED A B`, where WANTED is JSON: by name, the topic and the way.
+A and B are topics for `kafka_positions.py`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import sys
 from typing import Any
+
+from kafka_positions import positions
 
 from turnback import (
     JsonRowDeserializationSchema,
@@ -18,15 +21,25 @@ from turnback import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from turnback.sinks import kafka_client
 
 ROWS = JsonRowDeserializationSchema.builder().type_info("user string, n bigint")
 METADATA = ("key", "partition", "offset", "timestamp", "headers")
+MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+JAAS = MODULE + ' required username="{}" password="{}";'
 
 
 def source(servers: str, topic: str, way: str, argument: Any) -> KafkaSource:
+    if way in ("elsewhere", "login"):
+        servers = argument[0]
     builder = KafkaSource.builder().set_bootstrap_servers(servers)
     builder.set_bounded(KafkaOffsetsInitializer.latest())
     builder.set_value_only_deserializer(SimpleStringSchema())
+    if way == "login":
+        user, password = argument[1:]
+        builder.set_property("security.protocol", "SASL_PLAINTEXT")
+        builder.set_property("sasl.mechanism", "PLAIN")
+        builder.set_property("sasl.jaas.config", JAAS.format(user, password))
     if way == "pattern":
         return builder.set_topic_pattern(topic).build()
     builder.set_topics(topic)
@@ -60,14 +73,19 @@ def _plain(element: Any) -> Any:
 
 
 def main() -> None:
-    servers, wanted = sys.argv[1], json.loads(sys.argv[2])
+    servers, wanted, moved = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]
+    kafka_client.START_S = 3.0  # of what is not there
     env = StreamExecutionEnvironment.get_execution_environment()
-    env.enable_checkpointing(10).set_restart_strategy(RestartStrategies.no_restart())
+    env.enable_checkpointing(10)
+    # Whatever is not refused at once never ends.
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1000, 1000))
     for name, (topic, way, argument) in wanted.items():
         try:
             found: Any = read(env, source(servers, topic, way, argument), name)
         except Exception as error:  # noqa: BLE001 (what users see is looked at)
             found = f"{type(error).__name__}: {error}"
+        print(json.dumps([name, found]), flush=True)
+    for name, found in positions(env, servers, *moved).items():
         print(json.dumps([name, found]), flush=True)
 
 

@@ -35,11 +35,11 @@ def test_a_broker_restarted_between_staging_and_publishing(kafka, topic, directo
 def test_an_outage_at_the_commit_is_tried_again_by_the_next_start(
     kafka, topic, directory, monkeypatch
 ):
-    monkeypatch.setattr(kafka_client, "START_S", 1.0)
-    monkeypatch.setattr(kafka_client, "PATIENCE_S", 1.0)
     job = SinkJob(directory, kafka_sink(kafka.servers, topic))
     committer = job.start()
     handles = job.stage(1, [("a", 1)])
+    monkeypatch.setattr(kafka_client, "START_S", 1.0)
+    monkeypatch.setattr(kafka_client, "PATIENCE_S", 1.0)
     kafka.stop()
     try:
         with pytest.raises(SinkError, match=kafka.servers):
@@ -80,8 +80,8 @@ def test_a_transaction_that_takes_longer_than_its_timeout_is_written_again(
     handles = job.stage(1, [("a", 1)])
     real, slow = kafka_client.send_all, iter([True])
 
-    def send_all(producer, topic, records, on_delivery):
-        real(producer, topic, records, on_delivery)
+    def send_all(producer, records, on_delivery):
+        real(producer, records, on_delivery)
         if next(slow, False):
             producer.flush(10)
             time.sleep(4)

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from services.kafka import KafkaBroker, connector_jars
+from services.kafka import PASSWORD, USER, KafkaBroker, connector_jars
+from services.process import free_port
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
+WRONG = "wrong-password-of-kafka"
 
 
 def run(program: Path, directory: Path, java: str, *arguments: str) -> str:
@@ -28,15 +30,17 @@ def run(program: Path, directory: Path, java: str, *arguments: str) -> str:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_MASTER": "local[2]",
             "PYSPARK_SUBMIT_ARGS": f"--jars {connector_jars()} pyspark-shell",
+            "PYTHONPATH": str(HERE),  # workers load functions of modules there
             "TURNBACK_CONF_STATE_CHECKPOINTS_DIR": str(directory / "jobs"),
             "TURNBACK_CONF_PARALLELISM_DEFAULT": "2",
         },
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    assert WRONG not in done.stdout + done.stderr
     return done.stdout
 
 
@@ -57,6 +61,11 @@ def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: st
         values = [f"{partition}{n}" for n in range(3)]
         for number, value in enumerate(values):
             kafka.write(parts, [value], partition=partition, timestamp=1000 * (number + 1))
+    nowhere, other = f"127.0.0.1:{free_port()}", kafka.create_topic()
+    moved = kafka.create_topic(2)
+    for partition in (0, 1):
+        kafka.write(moved, ["x"] * 3, partition=partition)
+    kafka.write(other, ["x"] * 4)
     wanted = {
         "texts": (texts, "text", None),
         "uncommitted": (texts, "uncommitted", None),
@@ -65,12 +74,15 @@ def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: st
         "timestamp": (parts, "timestamp", 3000),
         "pattern": (f"{parts}|{texts}", "pattern", None),
         "missing": ("no-such-topic", "text", None),
+        "unreachable": (texts, "elsewhere", [nowhere]),
+        "login": (texts, "login", [kafka.secured, USER, PASSWORD]),
+        "refused": (texts, "login", [kafka.secured, USER, WRONG]),
     }
     directory = tmp_path_factory.mktemp("reads")
-    arguments = (kafka.servers, json.dumps(wanted))
-    return dict(
-        map(json.loads, run(HERE / "kafka_reads.py", directory, java, *arguments).splitlines())
-    )
+    arguments = (kafka.servers, json.dumps(wanted), moved, other)
+    lines = run(HERE / "kafka_reads.py", directory, java, *arguments).splitlines()
+    jobs = {path.name for path in (directory / "jobs").iterdir()}
+    return {**dict(map(json.loads, lines)), "jobs": jobs, "topics": (moved, other), "at": nowhere}
 
 
 def _write_and_abort(kafka: KafkaBroker, topic: str, value: str) -> None:
@@ -110,8 +122,47 @@ def test_all_topics_of_a_pattern_are_read(reads):
     assert sorted(reads["pattern"]) == ["00", "01", "02", "10", "11", "12", "a", "b", "c"]
 
 
-def test_a_missing_topic_fails_the_job(reads):
-    assert reads["missing"].startswith("JobFailedError")
+def test_a_missing_topic_is_named_before_the_job_starts(reads):
+    assert reads["missing"].startswith("ConfigurationError: source 'records' of job 'missing'")
+    assert "cannot find topic 'no-such-topic'" in reads["missing"]
+    assert "Create the topic" in reads["missing"]
+    assert "missing" not in reads["jobs"]
+
+
+def test_servers_that_do_not_answer_are_named_before_the_job_starts(reads):
+    assert reads["unreachable"].startswith("SourceError: source 'records'")
+    assert reads["at"] in reads["unreachable"]
+    assert "unreachable" not in reads["jobs"]
+
+
+def test_a_wrong_password_is_refused_before_the_job_starts_and_never_shown(reads):
+    assert reads["login"] == ["a", "b", "c"]
+    assert reads["refused"].startswith("ConfigurationError")
+    assert "Kafka refused the login" in reads["refused"]
+    assert "refused" not in reads["jobs"]
+
+
+# -- positions in savepoints
+
+
+def test_a_job_goes_on_from_the_offsets_of_a_changed_savepoint(reads):
+    a, b = reads["topics"]
+    places = [tuple(row[:3]) for row in reads["back"]]
+    assert set(places) == {(a, 0, 1), (a, 0, 2), (a, 1, 3), (b, 0, 2), (b, 0, 3)}
+    assert sorted(row[3] for row in reads["back"]) == [7, 8, 9, 10, 11]  # its state went on
+
+
+def test_a_topic_can_be_dropped_from_a_savepoint(reads):
+    assert reads["dropped"] == [[reads["topics"][1], 0, 3, 7]]
+
+
+@pytest.mark.parametrize("name", ["gone", "unknown"])
+def test_a_position_in_a_topic_that_is_not_read_is_refused_by_name(reads, name):
+    topic = reads["topics"][0] if name == "gone" else "no-such-topic"
+    assert reads[name].startswith("ConfigurationError")
+    assert f"partition 0 of topic {topic!r}" in reads[name]
+    assert "with_kafka_offsets" in reads[name]
+    assert name not in reads["jobs"]
 
 
 # -- from Kafka to Kafka

@@ -60,6 +60,7 @@ PUBLIC = [
     "KafkaSink",
     "KafkaSource",
     "KafkaTopicPartition",
+    "KafkaTopicSelector",
     "KeySelector",
     "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",

@@ -257,11 +257,12 @@ class StreamExecutionEnvironment:
         uid: str | None = None,
     ) -> DataStream:
         """A stream of records of Kafka; `WatermarkStrategy.no_watermarks()` for no event time."""
-        from turnback.spark.kafka import kafka_frame
+        from turnback.spark import kafka, kafka_check
 
         type = check_source(source, watermark_strategy, source_name, type_info)
-        frame = kafka_frame(self.spark, source.options, source.schema, source.metadata)
+        frame = kafka.kafka_frame(self.spark, source.options, source.schema, source.metadata)
         stream = self._source(frame, uid, type, bounded=source.bounded).name(source_name)
+        stream._node.check = kafka_check.KafkaSourceCheck(source.options)
         timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
         return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
 

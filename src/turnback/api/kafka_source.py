@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.program.time import WatermarkStrategy
 from turnback.sinks.kafka import nonempty_text
@@ -40,6 +41,32 @@ class KafkaTopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+def offsets_by_topic(what: str, offsets: Any) -> dict[str, dict[str, int]]:
+    """Offsets as Spark's connector takes them, from those by partition.
+
+    Raises:
+        ConfigurationError: They are none; begins with `what`.
+    """
+    if not isinstance(offsets, Mapping) or not offsets:
+        raise ConfigurationError(f"{what} takes offsets by partition, not {offsets!r:.80}")
+    found: dict[str, dict[str, int]] = {}
+    for place, offset in offsets.items():
+        if not _is_partition(place):
+            raise ConfigurationError(f"{what}: {place!r:.80} is no KafkaTopicPartition")
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise ConfigurationError(f"{what}: {offset!r:.80} is no offset")
+        found.setdefault(place[0], {})[str(place[1])] = offset
+    return found
+
+
+def _is_partition(place: Any) -> bool:
+    if not isinstance(place, tuple) or len(place) != 2:
+        return False
+    topic, number = place
+    named = isinstance(topic, str) and bool(topic)
+    return named and isinstance(number, int) and not isinstance(number, bool) and number >= 0
 
 
 @dataclass(frozen=True)
@@ -86,16 +113,7 @@ class KafkaOffsetsInitializer:
         Args:
             offsets: By `KafkaTopicPartition`, or pairs of a topic and a number.
         """
-        what = "KafkaOffsetsInitializer.offsets"
-        if not isinstance(offsets, Mapping) or not offsets:
-            raise ConfigurationError(f"{what} takes offsets by partition, not {offsets!r:.80}")
-        by_topic: dict[str, dict[str, int]] = {}
-        for place, offset in offsets.items():
-            if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[1], int):
-                raise ConfigurationError(f"{what}: {place!r:.80} is no KafkaTopicPartition")
-            if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
-                raise ConfigurationError(f"{what}: {offset!r:.80} is no offset")
-            by_topic.setdefault(str(place[0]), {})[str(place[1])] = offset
+        by_topic = offsets_by_topic("KafkaOffsetsInitializer.offsets", offsets)
         return KafkaOffsetsInitializer({"startingOffsets": json.dumps(by_topic)})
 
 
@@ -313,3 +331,28 @@ def _value(key: str, value: Any) -> str:
     if not isinstance(value, str | int | bool):
         raise ConfigurationError(f"KafkaSource: the value of {key!r} has to be a string")
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def kafka_position(uid: str, before: str | None, offsets: Any, without_topics: Any) -> str:
+    """The position of a source in a savepoint with some offsets changed; see `SavepointWriter`."""
+    what = f"with_kafka_offsets: source {uid!r}"
+    known: dict[str, dict[str, int]] = {}
+    for topic, partition, offset in kafka_positions(before):
+        known.setdefault(topic, {})[str(partition)] = offset
+    if before is not None and not known:
+        raise ConfigurationError(f"{what} is not one of Kafka: its position is {before:.80}")
+    if isinstance(without_topics, str) or not isinstance(without_topics, Sequence):
+        raise ConfigurationError(f"{what}: without_topics is a list, not {without_topics!r:.80}")
+    for topic in without_topics:
+        if topic not in known:
+            there = ", ".join(map(repr, known)) or "none"
+            raise ConfigurationError(f"{what} has no topic {topic!r} to leave out; it has {there}")
+        del known[topic]
+    if not without_topics or (offsets is not None and offsets != {}):
+        for topic, by_partition in offsets_by_topic(what, offsets).items():
+            known.setdefault(topic, {}).update(by_partition)
+    if not known:
+        raise ConfigurationError(
+            f"{what} would have no topic left; without_sources({uid!r}) forgets where it was"
+        )
+    return json.dumps(known)

@@ -7,7 +7,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.arguments import check_frame, given_key, key_groups, path_text, source_position
+from turnback.api.kafka_source import kafka_position
 from turnback.api.savepoint import Savepoint
+from turnback.checkpoint.manifest import SourcePosition
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import SystemClock
@@ -225,6 +227,39 @@ class SavepointWriter:
             self._draft.add_sources(
                 {uid: SavepointPosition(source_position(uid, p)) for uid, p in positions.items()}
             )
+        return self
+
+    def with_kafka_offsets(
+        self,
+        uid: str,
+        offsets: Mapping[tuple[str, int], int] | None = None,
+        *,
+        without_topics: Sequence[str] = (),
+    ) -> Self:
+        """Let a Kafka source go on from other offsets; partitions not named stay where they are.
+
+        A topic that the savepoint does not have yet is added. Partitions of it that are not named
+        are read from their first record on, like those that Kafka gets later.
+
+        Args:
+            uid: The source.
+            offsets: The next offset to read, by `KafkaTopicPartition` or pairs of topic and number.
+            without_topics: Topics to leave out, which the job does not read any more.
+
+        Raises:
+            ConfigurationError: Something is no partition or no offset, a topic to leave out is not
+                there, nothing would be left, or the source is not one of Kafka.
+        """
+        from turnback.spark.state_frames import SavepointPosition
+
+        known = self._draft.sources.get(check_uid(uid))
+        if known is None and uid in self._draft.source_uids():
+            raise ConfigurationError(
+                f"with_kafka_offsets: source {uid!r} reads several streams; use with_sources"
+            )
+        before = known.position.offset if known is not None else None
+        position = SourcePosition(kafka_position(uid, before, offsets, without_topics))
+        self._draft.add_sources({uid: SavepointPosition(position)})
         return self
 
     def without_sources(self, *uids: str) -> Self:

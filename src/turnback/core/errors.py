@@ -21,6 +21,7 @@ TurnbackError
 │   └── FencedError             a newer attempt of the job has taken over
 ├── EpochConflictError          two attempts of one task were read; the epoch is replayed
 ├── SinkError
+├── SourceError                 a source cannot be reached or read
 ├── UserFunctionError           the user's code raised
 ├── SparkUnavailableError       Spark's JVM has ended or does not start; a new driver may go on
 ├── JobNotFoundError            no job of this name, id or directory
@@ -119,6 +120,10 @@ class EpochConflictError(TurnbackError):
 
 class SinkError(TurnbackError):
     """A sink could not write, commit or recover."""
+
+
+class SourceError(TurnbackError):
+    """A source could not be reached or read."""
 
 
 class UserFunctionError(TurnbackError):

@@ -12,6 +12,10 @@ from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import TypeInfo, Types
 
+SourceCheck = Callable[[str, str | None], None]
+"""Refuses a source that cannot be read; takes what messages call it, and the offset it goes on
+from, None if it begins."""
+
 
 @dataclass(frozen=True)
 class KeySpec:
@@ -116,6 +120,7 @@ class Node:
         bounded: Whether it is a source that ends by nature.
         whole: Whether it is a source of which all columns are read, whoever needs them.
         partitioned: Whether it is a source whose partitions have watermarks of their own.
+        check: Of a source: what tells before the job starts whether it can be read.
     """
 
     id: int
@@ -130,6 +135,7 @@ class Node:
     bounded: bool = False
     whole: bool = False
     partitioned: bool = False
+    check: SourceCheck | None = None
 
     @property
     def key(self) -> KeySpec | None:

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from turnback.program.graph import KeySpec, NodeKind
+from turnback.program.graph import KeySpec, Node, NodeKind, SourceCheck
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning, Spread
 from turnback.program.time import WatermarkStrategy
@@ -170,6 +170,7 @@ class SourcePlan:
         type: Type of its elements.
         read: Type of what is read of them: without columns that no operator needs.
         partitioned: Whether its partitions have watermarks of their own.
+        check: Asked before the job starts, on the driver; see `Node`.
     """
 
     id: int
@@ -179,6 +180,15 @@ class SourcePlan:
     read: TypeInfo
     dataframe: Any
     partitioned: bool = False
+    check: SourceCheck | None = None
+
+    @classmethod
+    def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:
+        """The plan of a node of the kind source."""
+        assert node.type is not None, "sources have elements"
+        return cls(
+            node.id, uid, node.name, node.type, read, node.function, node.partitioned, node.check
+        )
 
 
 @dataclass(frozen=True)

@@ -219,9 +219,7 @@ class _Cut:
                 for c in channels
             ]
         sources = tuple(
-            SourcePlan(
-                n.id, self.uids[n.id], n.name, _typed(n), self.read[n.id], n.function, n.partitioned
-            )
+            SourcePlan.of(n, self.uids[n.id], self.read[n.id])
             for n in self.nodes
             if n.kind is NodeKind.SOURCE
         )

@@ -1,8 +1,9 @@
-"""`KafkaSink`: records in a Kafka topic, with any of Kafka's delivery guarantees."""
+"""`KafkaSink`: records in topics of Kafka, with any of Kafka's delivery guarantees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Self
 
@@ -33,7 +34,7 @@ class DeliveryGuarantee(Enum):
 
 
 class KafkaSink(Sink):
-    """Writes to a topic of Kafka; made with `KafkaSink.builder()`.
+    """Writes to topics of Kafka; made with `KafkaSink.builder()`.
 
     - `EXACTLY_ONCE`: tasks stage records in the job directory, and when their checkpoint is
       complete the driver writes them, each epoch in one transaction. Needs checkpoints, and
@@ -50,12 +51,15 @@ class KafkaSink(Sink):
         guarantee: DeliveryGuarantee,
         prefix: str | None = None,
     ) -> None:
-        self._cluster, self._topic, self.guarantee = cluster, records.topic, guarantee
+        self._cluster, self.guarantee = cluster, guarantee
+        self._topics, self._selects = records.topics, records.selects
         self._prefix = prefix
         self._delivery: Sink
         if guarantee is DeliveryGuarantee.EXACTLY_ONCE:
             assert prefix is not None
-            self._delivery = TransactionalDelivery(cluster, records, prefix)
+            self._delivery = TransactionalDelivery(
+                cluster, records.topics, prefix, records, selects=records.selects
+            )
         else:
             waits = guarantee is DeliveryGuarantee.AT_LEAST_ONCE
             self._delivery = StreamingDelivery(cluster, records, waits)
@@ -87,19 +91,63 @@ class KafkaSink(Sink):
         return self._delivery.left_behind(ctx)
 
     def describe(self) -> dict[str, str]:
-        """Describe the sink, without its properties: a password may be among them."""
+        """Describe the sink; of its properties only the names: a password may be among them."""
         described = {
             "kind": "kafka",
             "servers": self._cluster.servers,
-            "topic": self._topic,
+            "topic": self._topics[0],
             "guarantee": self.guarantee.value,
         }
+        if self._selects:
+            described["topics"] = ",".join(self._topics)
         if self._prefix is not None:
             described["transactional_id_prefix"] = self._prefix
+        if self._cluster.properties:
+            described["properties"] = ",".join(sorted(self._cluster.properties))
         return described
 
+    @classmethod
+    def from_description(cls, description: Mapping[str, str]) -> Sink | None:
+        """A sink that publishes what was staged; None if this one has no transactions.
+
+        Raises:
+            ConfigurationError: A property for the login is not in the environment.
+        """
+        if description.get("guarantee") != DeliveryGuarantee.EXACTLY_ONCE.value:
+            return None
+        for key in ("servers", "topic", "transactional_id_prefix"):
+            if not description.get(key):
+                raise ConfigurationError(f"the description of a Kafka sink has no {key}")
+        topics = description.get("topics") or description["topic"]
+        return TransactionalDelivery(
+            Cluster(description["servers"], _properties_here(description.get("properties", ""))),
+            topics.split(","),
+            description["transactional_id_prefix"],
+            selects="topics" in description,
+        )
+
     def __repr__(self) -> str:
-        return f"KafkaSink({self._cluster.servers!r}, {self._topic!r}, {self.guarantee.name})"
+        topics = ", ".join(self._topics)
+        return f"KafkaSink({self._cluster.servers!r}, {topics!r}, {self.guarantee.name})"
+
+
+_VARIABLE = "TURNBACK_KAFKA_"
+
+
+def _properties_here(names: str) -> dict[str, str]:
+    """The properties of a sink whose program is not here, from the environment.
+
+    `sasl.password` is in TURNBACK_KAFKA_SASL_PASSWORD. Only what is for the login is needed.
+    """
+    variables = {n: _VARIABLE + n.upper().replace(".", "_") for n in names.split(",") if n}
+    login = ("security.", "sasl.", "ssl.", "enable.ssl.")
+    missing = [v for n, v in variables.items() if n.startswith(login) and v not in os.environ]
+    if missing:
+        raise ConfigurationError(
+            "the sink logs in to Kafka with properties that are kept nowhere. Set the environment "
+            f"variables {', '.join(missing)}, or give the program as well"
+        )
+    return {n: os.environ[v] for n, v in variables.items() if v in os.environ}
 
 
 _OWN = {

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from turnback.core.errors import ConfigurationError, SinkError
+from turnback.core.errors import ConfigurationError, SinkError, TurnbackError
 from turnback.core.extras import require
 
 _LOG = logging.getLogger(__name__)
@@ -24,8 +24,8 @@ _COMMIT_S = 60.0
 _HIDDEN = "***"
 _SECRET = re.compile(r"password|secret|jaas|token|oauth|\.pem$|\.key$", re.IGNORECASE)
 
-Record = tuple[bytes | None, bytes | None]
-"""Key and value."""
+Record = tuple[str, bytes | None, bytes | None]
+"""Topic, key and value."""
 T = TypeVar("T")
 
 # librdkafka's codes by name, because the client may not be installed where this is imported.
@@ -49,6 +49,7 @@ _FORBIDDEN = (
     "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
 )
 _LOGIN = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL")
+_AWAY = ("_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TRANSPORT")
 _NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
 
@@ -78,12 +79,18 @@ class KafkaClient:
 
     Args:
         cluster: Where to connect to.
-        name: What error messages call the sink.
+        name: What error messages call the sink, or the source.
+        failure: The error for what may pass, such as a cluster that does not answer.
     """
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(
+        self, cluster: Cluster, name: str, failure: type[TurnbackError] = SinkError
+    ) -> None:
         self.cluster, self.name = cluster, name
-        self._refused: str | None = None
+        self._failure = failure
+        self.refused: str | None = None
+        """Kafka's code for refusing the login, once it has done so."""
+        self._refusal = ""
 
     def settings(self, own: Mapping[str, Any], ignored: Iterable[str] = ()) -> dict[str, Any]:
         given = {k: v for k, v in self.cluster.properties.items() if k not in ignored}
@@ -117,13 +124,13 @@ class KafkaClient:
         except confluent_kafka().KafkaException as error:
             raise self.explain(error.args[0], what) from error
 
-    def explain(self, error: Any, what: str) -> ConfigurationError | SinkError:
+    def explain(self, error: Any, what: str) -> TurnbackError:
         """The error for what Kafka has answered; `what` could not be done."""
         code, text = error.name(), self.cluster.hide(_text(error))
         start = f"{self.name}: cannot {what} at {self.cluster.servers}: "
-        if self._refused is not None or code in _LOGIN:
+        if self.refused is not None or code in _LOGIN:
             return ConfigurationError(
-                f"{start}Kafka refused the login: {self._refused or text}. Check the properties "
+                f"{start}Kafka refused the login: {self._refusal or text}. Check the properties "
                 "security.protocol, sasl.* and ssl.*"
             )
         if code in _FORBIDDEN:
@@ -141,11 +148,13 @@ class KafkaClient:
                 f"{start}{text}. Raise the property message.max.bytes, and the topic's "
                 "max.message.bytes"
             )
-        return SinkError(f"{start}{text}")
+        if code in _AWAY:
+            text += ". Is that where Kafka is, and can this machine reach it?"
+        return self._failure(f"{start}{text}")
 
     def _on_error(self, error: Any) -> None:
         if error.name() in _LOGIN:
-            self._refused = self.cluster.hide(_text(error))
+            self.refused, self._refusal = error.name(), self.cluster.hide(_text(error))
 
 
 class Remembered(NamedTuple):
@@ -172,25 +181,8 @@ class KafkaRegister(KafkaClient):
             "isolation.level": "read_committed",
             "allow.auto.create.topics": False,
         }
-        settings = self.settings(own, _of_producers(cluster))
+        settings = self.settings(own, of_producers(cluster))
         self._consumer = self.make(confluent_kafka().Consumer, settings)
-
-    def check_topic(self) -> None:
-        """Make sure that the cluster answers and has the topic.
-
-        Raises:
-            ConfigurationError: There is no such topic, or Kafka refuses the login.
-            SinkError: The cluster cannot be reached.
-        """
-        with self.failures(f"find topic {self.topic!r}"):
-            try:
-                found = self._consumer.list_topics(self.topic, timeout=START_S)
-            except confluent_kafka().KafkaException:
-                self._consumer.poll(0)  # why: the callback for errors runs here
-                raise
-            problem = found.topics[self.topic].error
-            if problem is not None:
-                raise confluent_kafka().KafkaException(problem)
 
     def get(self) -> Remembered | None:
         """What is remembered, once no transaction that may change it is open."""
@@ -240,9 +232,7 @@ class TransactionalProducer(KafkaClient):
         with self.failures("begin transactions"):
             patiently(lambda: self._producer.init_transactions(START_S))
 
-    def write(
-        self, topic: str, records: Iterable[Record], register: KafkaRegister, number: int
-    ) -> None:
+    def write(self, records: Iterable[Record], register: KafkaRegister, number: int) -> None:
         """Write records, and a number into a register, in one transaction.
 
         Raises:
@@ -251,7 +241,7 @@ class TransactionalProducer(KafkaClient):
         """
         self._problem = None
         self._producer.begin_transaction()
-        send_all(self._producer, topic, records, self._on_delivery)
+        send_all(self._producer, records, self._on_delivery)
         self._producer.send_offsets_to_transaction(
             [register.entry(number)], register.membership(), START_S
         )
@@ -289,13 +279,12 @@ def producer_defaults() -> dict[str, Any]:
 
 def send_all(
     producer: Any,
-    topic: str,
     records: Iterable[Record],
     on_delivery: Callable[[Any, Any], None] | None = None,
 ) -> None:
     """Hand records to a producer, which sends them while this goes on."""
     produce, poll = producer.produce, producer.poll
-    for number, (key, value) in enumerate(records):
+    for number, (topic, key, value) in enumerate(records):
         while True:
             try:
                 produce(topic, value, key, on_delivery=on_delivery)
@@ -319,7 +308,7 @@ def patiently(call: Callable[[], T]) -> T:
         pause = min(pause * 2, 1.0)
 
 
-def _of_producers(cluster: Cluster) -> set[str]:
+def of_producers(cluster: Cluster) -> set[str]:
     """Properties that consumers do not take."""
     shared = ("security.", "sasl.", "ssl.", "client.", "socket.", "broker.", "metadata.")
     return {key for key in cluster.properties if not key.startswith((*shared, "enable.ssl."))}

@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import repeat
 from typing import Any, Self
 
 import msgspec
+import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.formats import json_column
-from turnback.sinks.kafka_client import Cluster, KafkaRegister, Record
+from turnback.sinks.kafka_client import Cluster, Record
+from turnback.sinks.kafka_topics import KafkaTopics
 from turnback.sinks.schemas import Payloads, SerializationSchema
-from turnback.types.columns import Batch, stream_columns
-from turnback.types.typeinfo import TypeInfo
+from turnback.types.columns import Batch, stream_columns, stream_schema, to_column
+from turnback.types.typeinfo import TypeInfo, Types
+
+RECORDS = Types.ROW_NAMED(["topic", "key", "value"], [Types.STRING(), Types.BYTES(), Types.BYTES()])
+"""Records as tasks stage them; without a topic if the sink has only one."""
+
+_FOUND: set[tuple[str, str]] = set()
+"""Topics that this process knows to be there, with the servers that have them."""
+
+
+class KafkaTopicSelector(ABC):
+    """Chooses the topic of each element. Subclass it; it is pickled to tasks."""
+
+    @abstractmethod
+    def apply(self, data: Any) -> str:
+        """Return the topic of one element; always the same for the same element."""
 
 
 class KafkaRecordSerializationSchema:
-    """Turns elements into records; made with `KafkaRecordSerializationSchema.builder()`."""
+    """Turns elements into records; made with `KafkaRecordSerializationSchema.builder()`.
+
+    Attributes:
+        topics: The topic, or those that have to be there if a selector chooses among them.
+    """
 
     def __init__(
         self,
-        topic: str,
+        topics: Sequence[str],
         value: SerializationSchema,
         key: SerializationSchema | None,
         key_field: str | None,
+        select: Callable[[Any], str] | None = None,
     ) -> None:
-        self.topic = topic
+        self.topics = tuple(topics)
         self._value, self._key, self._key_field = value, key, key_field
+        self._select = select
 
     @staticmethod
     def builder() -> KafkaRecordSerializationSchemaBuilder:
         return KafkaRecordSerializationSchemaBuilder()
+
+    @property
+    def selects(self) -> bool:
+        """Whether each element chooses its topic."""
+        return self._select is not None
 
     def check(self, type: TypeInfo, sink: str) -> None:
         """Refuse elements of this type if they cannot be written; `sink` is for messages."""
@@ -54,45 +82,105 @@ class KafkaRecordSerializationSchema:
         """The records of some elements.
 
         Raises:
-            SinkError: The user's schema gave something other than bytes.
+            SinkError: The user's schema gave something other than bytes, or no topic was chosen.
         """
+        topics, keys, values = self._columns(batch)
+        chosen = repeat(self.topics[0], len(values)) if topics is None else topics
+        return zip(chosen, keys, values, strict=True)
+
+    def staged(self, batch: Batch) -> Batch:
+        """The same as elements of the type `RECORDS`, which `staged_records` reads."""
+        topics, keys, values = self._columns(batch)
+        nothing: list[str | None] = [None] * len(values)
+        columns = [topics or nothing, keys, values]
+        arrays = [to_column(c, t) for c, t in zip(columns, RECORDS.types, strict=True)]
+        return Batch(RECORDS, pa.RecordBatch.from_arrays(arrays, schema=stream_schema(RECORDS)))
+
+    def _columns(self, batch: Batch) -> tuple[list[str] | None, Any, Payloads]:
         values = _checked(self._value, self._value.serialize_batch(batch))
+        keys: Any = [None] * len(values)
         if self._key_field is not None:
-            keys: Any = _texts(batch, self._key_field)
+            keys = _texts(batch, self._key_field)
         elif self._key is not None:
             keys = _checked(self._key, self._key.serialize_batch(batch))
-        else:
-            keys = repeat(None, len(values))
-        return zip(keys, values, strict=True)
+        if self._select is None:
+            return None, keys, values
+        rows = batch.copy().rows  # as their type has them: functions may give plain tuples
+        return [_topic(self._select(row)) for row in rows], keys, values
+
+
+def staged_records(batch: Batch, topic: str) -> Iterator[Record]:
+    """The records of a batch of the type `RECORDS`; `topic` is for those that name none."""
+    topics, keys, values = batch.arrow.columns
+    chosen = repeat(topic, len(batch)) if topics.null_count else topics.to_pylist()
+    return zip(chosen, keys.to_pylist(), values.to_pylist(), strict=True)
 
 
 def check_target(
     cluster: Cluster, records: KafkaRecordSerializationSchema, ctx: CommitterContext
 ) -> None:
-    """Make sure that the topic can be reached, and that elements can be written to it."""
+    """Make sure that the topics can be reached, and that elements can be written to them."""
     name = name_sink(ctx.job, ctx.uid)
     if ctx.type is not None:
         records.check(ctx.type, name)
-    with closing(KafkaRegister(cluster, "turnback.check", records.topic, name)) as register:
-        register.check_topic()
+    with closing(KafkaTopics(cluster, name)) as found:
+        for topic in records.topics:
+            found.partitions(topic)
+
+
+def require_topics(cluster: Cluster, topics: set[str], sink: str) -> None:
+    """Refuse topics that are not there: Kafka might create those that a selector misspells.
+
+    Asks for each of them once in this process.
+    """
+    unknown = sorted(t for t in topics if (cluster.servers, t) not in _FOUND)
+    if unknown:
+        with closing(KafkaTopics(cluster, sink)) as found:
+            for topic in unknown:
+                found.partitions(topic)
+                _FOUND.add((cluster.servers, topic))
 
 
 class KafkaRecordSerializationSchemaBuilder:
     """Builds a `KafkaRecordSerializationSchema`: topic and schema of values are needed."""
 
     def __init__(self) -> None:
-        self._topic: str | None = None
+        self._topics: tuple[str, ...] = ()
+        self._select: Callable[[Any], str] | None = None
         self._value: SerializationSchema | None = None
         self._key: SerializationSchema | None = None
         self._key_field: str | None = None
 
     def set_topic(self, topic: str) -> Self:
         """Set the topic, which has to exist."""
-        if not isinstance(topic, str) or not topic.strip():
+        self._topics, self._select = (_name("set_topic", topic),), None
+        return self
+
+    def set_topic_selector(
+        self,
+        topic_selector: KafkaTopicSelector | Callable[[Any], str],
+        topics: Sequence[str] = (),
+    ) -> Self:
+        """Let each element choose its topic.
+
+        Args:
+            topic_selector: A `KafkaTopicSelector`, or a function that takes an element.
+            topics: Topics that have to exist when the job starts, at least one. The selector may
+                choose others, which have to exist by then. Of an exactly-once sink, the first one
+                also remembers how far the sink is: leave it the first.
+        """
+        what = "KafkaRecordSerializationSchema: set_topic_selector"
+        select = getattr(topic_selector, "apply", topic_selector)
+        if isinstance(topic_selector, type) or not callable(select):
             raise ConfigurationError(
-                f"KafkaRecordSerializationSchema: set_topic takes a name, not {topic!r:.80}"
+                f"{what} takes a KafkaTopicSelector or a function, not {topic_selector!r:.80}"
             )
-        self._topic = topic
+        if isinstance(topics, str) or not isinstance(topics, Sequence) or not topics:
+            raise ConfigurationError(
+                f"{what} takes topics, a list of at least one that exists, not {topics!r:.80}"
+            )
+        self._topics = tuple(_name("set_topic_selector", topic) for topic in topics)
+        self._select = select
         return self
 
     def set_value_serialization_schema(self, schema: SerializationSchema) -> Self:
@@ -121,15 +209,17 @@ class KafkaRecordSerializationSchemaBuilder:
             ConfigurationError: Something is missing, or given twice.
         """
         what = "KafkaRecordSerializationSchema"
-        if self._topic is None:
-            raise ConfigurationError(f"{what}: call set_topic(...)")
+        if not self._topics:
+            raise ConfigurationError(f"{what}: call set_topic(...) or set_topic_selector(...)")
         if self._value is None:
             raise ConfigurationError(f"{what}: call set_value_serialization_schema(...)")
         if self._key is not None and self._key_field is not None:
             raise ConfigurationError(
                 f"{what}: set_key_field and set_key_serialization_schema exclude each other"
             )
-        return KafkaRecordSerializationSchema(self._topic, self._value, self._key, self._key_field)
+        return KafkaRecordSerializationSchema(
+            self._topics, self._value, self._key, self._key_field, self._select
+        )
 
 
 def _schema(method: str, schema: Any) -> SerializationSchema:
@@ -158,3 +248,19 @@ def _texts(batch: Batch, field: str) -> Payloads:
         None if value is None else value.encode() if isinstance(value, str) else encode(value)
         for value in json_column(batch.arrow.column(field))
     ]
+
+
+def _name(method: str, topic: Any) -> str:
+    if not isinstance(topic, str) or not topic.strip():
+        raise ConfigurationError(
+            f"KafkaRecordSerializationSchema: {method} takes the name of a topic, not {topic!r:.80}"
+        )
+    return topic
+
+
+def _topic(chosen: Any) -> str:
+    if not isinstance(chosen, str) or not chosen:
+        raise SinkError(
+            f"the topic selector returned {chosen!r:.60}; it has to return the name of a topic"
+        )
+    return chosen

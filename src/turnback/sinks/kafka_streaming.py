@@ -22,7 +22,11 @@ from turnback.sinks.kafka_client import (
     producer_defaults,
     send_all,
 )
-from turnback.sinks.kafka_records import KafkaRecordSerializationSchema, check_target
+from turnback.sinks.kafka_records import (
+    KafkaRecordSerializationSchema,
+    check_target,
+    require_topics,
+)
 from turnback.types.columns import Batch
 
 _FLUSH_S = 120.0
@@ -53,15 +57,19 @@ class StreamingDelivery(Sink):
 
 class _StreamingWriter(SinkWriter):
     def __init__(self, sink: StreamingDelivery, ctx: WriterContext, waits: bool) -> None:
-        self._sink, self._topic, self._waits = sink, sink.records.topic, waits
+        self._sink, self._waits = sink, waits
         self._client = KafkaClient(sink.cluster, name_sink(ctx.job, ctx.uid))
-        self._problem: Any = None
+        self._problem: tuple[Any, str] | None = None
 
     def write(self, batch: Batch) -> None:
         self._check()
-        with self._client.failures(f"write to topic {self._topic!r}"):
-            records = self._sink.records.serialize(batch)
-            send_all(self._producer(), self._topic, records, self._on_delivery)
+        records = list(self._sink.records.serialize(batch))
+        topics = {topic for topic, _, _ in records}
+        if self._sink.records.selects:
+            unnamed = topics - {*self._sink.records.topics}
+            require_topics(self._sink.cluster, unnamed, self._client.name)
+        with self._client.failures(_writing(*sorted(topics))):
+            send_all(self._producer(), records, self._on_delivery)
 
     def prepare(self) -> bytes | None:
         if self._waits:
@@ -83,11 +91,16 @@ class _StreamingWriter(SinkWriter):
 
     def _check(self) -> None:
         if self._waits and self._problem is not None:
-            raise self._client.explain(self._problem, f"write to topic {self._topic!r}")
+            error, topic = self._problem
+            raise self._client.explain(error, _writing(topic))
 
     def _on_delivery(self, error: Any, message: Any) -> None:
         if error is not None and self._problem is None:
-            self._problem = error
+            self._problem = error, message.topic()
+
+
+def _writing(*topics: str) -> str:
+    return f"write to topic {', '.join(map(repr, topics))}"
 
 
 @lru_cache(maxsize=4)

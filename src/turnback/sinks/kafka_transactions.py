@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError, NotFoundError, SinkError
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TurnbackError
 from turnback.core.ids import path_segment
 from turnback.job.directory import JobDirectory
-from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.base import (
+    CommitterContext,
+    SinkWriter,
+    TransactionInfo,
+    WriterContext,
+    name_sink,
+)
+from turnback.sinks.elements import decode_elements
 from turnback.sinks.kafka_client import (
     Cluster,
     KafkaClient,
@@ -21,9 +29,18 @@ from turnback.sinks.kafka_client import (
     TransactionalProducer,
     confluent_kafka,
 )
-from turnback.sinks.kafka_records import KafkaRecordSerializationSchema, check_target
+from turnback.sinks.kafka_records import (
+    RECORDS,
+    KafkaRecordSerializationSchema,
+    check_target,
+    require_topics,
+    staged_records,
+)
+from turnback.sinks.kafka_topics import KafkaTopics
+from turnback.sinks.staged_elements import StagedFiles, StagedTask, StagingWriter
 from turnback.sinks.write_ahead import StagedOutput, WriteAheadSink
 from turnback.state.files import storage_of
+from turnback.types.columns import Batch
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 4
@@ -40,24 +57,47 @@ class PrefixOwner(msgspec.Struct, frozen=True):
 class TransactionalDelivery(WriteAheadSink):
     """Writes each epoch in one transaction, together with how far the sink has come.
 
+    Tasks make records of elements and stage these, so that publishing needs nothing of the program.
+
     How far it is, is the offset of the consumer group `turnback.<prefix>.<job id>.<uid>`; the owner
     of the prefix is the note of the group `turnback.<prefix>`. Nobody consumes with these groups.
 
     Two processes cannot write at the same time: each makes a producer of the same transactional id
     before it looks how far the sink is, and with that fences the other.
+
+    Args:
+        cluster: Where Kafka is.
+        topics: Where records go; the first keeps how far the sink is.
+        prefix: The transactional id.
+        records: What becomes of elements; None to settle only what was staged.
+        selects: Whether records name their topics themselves.
     """
 
     def __init__(
-        self, cluster: Cluster, records: KafkaRecordSerializationSchema, prefix: str
+        self,
+        cluster: Cluster,
+        topics: Sequence[str],
+        prefix: str,
+        records: KafkaRecordSerializationSchema | None = None,
+        *,
+        selects: bool = False,
     ) -> None:
-        self._cluster, self._records = cluster, records
+        self._cluster, self._topics, self._records = cluster, tuple(topics), records
         self.prefix = prefix
+        self._selects = selects
         self._producer: TransactionalProducer | None = None
         self._owner: KafkaRegister | None = None
         self._registers: dict[str, KafkaRegister] = {}
         self._forgotten: set[str] = set()
+        self._open: dict[str, bool] = {}
+        self._silent: TurnbackError | None = None
+
+    def writer(self, ctx: WriterContext) -> SinkWriter:
+        assert self._records is not None, "this sink only settles"
+        return _RecordWriter(self._cluster, self._records, ctx)
 
     def check_claim(self, ctx: CommitterContext) -> None:
+        assert self._records is not None, "this sink only settles"
         check_target(self._cluster, self._records, ctx)
         with closing(self._owner_register(ctx)) as register:
             self._check_owner(register, ctx)
@@ -109,7 +149,7 @@ class TransactionalDelivery(WriteAheadSink):
                     return
                 assert self._producer is not None
                 records = self._records_of(output)
-                self._producer.write(self._records.topic, records, register, output.version)
+                self._producer.write(records, register, output.version)
                 return
             except confluent_kafka().KafkaException as error:
                 self._drop_producer()
@@ -129,9 +169,49 @@ class TransactionalDelivery(WriteAheadSink):
         self._owner = None
         self._registers.clear()
 
+    def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
+        """Describe what a task has staged, with its topics and whose readers wait just now."""
+        info, change = super().explain(transaction, ctx), msgspec.structs.replace
+        try:
+            topics = self._topics_of(transaction, ctx)
+            info = change(info, what=f"{info.what}, for {name_topics(topics)}")
+            held_up = self._held_up(topics, name_sink(ctx.job, ctx.uid))
+        except TurnbackError as error:  # the list shows it nevertheless
+            return change(info, problem=info.problem or str(error))
+        if not held_up:
+            return info
+        return change(info, waiting=f"read_committed readers of {name_topics(held_up)}")
+
+    def _held_up(self, topics: Sequence[str], name: str) -> list[str]:
+        """Those topics in which a transaction is open; Kafka is asked once for each."""
+        if self._silent is not None:
+            raise self._silent
+        try:
+            with closing(KafkaTopics(self._cluster, name)) as found:
+                for topic in topics:
+                    if topic not in self._open:
+                        self._open[topic] = found.held_up(topic)
+        except TurnbackError as error:
+            self._silent = error
+            raise
+        return [topic for topic in topics if self._open[topic]]
+
+    def _topics_of(self, transaction: bytes, ctx: CommitterContext) -> list[str]:
+        """The topics of staged records, read from the records if they name them."""
+        if not self._selects:
+            return list(self._topics)
+        files, task = StagedFiles(ctx), StagedTask.decode(transaction, name_sink(ctx.job, ctx.uid))
+        batches = (b for part in task.parts for b in decode_elements(files.read(part), RECORDS))
+        return sorted({t for batch in batches for t in batch.arrow.column(0).unique().to_pylist()})
+
     def _records_of(self, output: StagedOutput) -> Iterator[Record]:
+        if output.type != RECORDS:
+            raise SinkError(
+                f"epoch {output.epoch} was staged as {output.type}, not as records of Kafka; start "
+                "the job once with the version of Turnback that has staged it"
+            )
         for batch in output.batches():
-            yield from self._records.serialize(batch)
+            yield from staged_records(batch, self._topics[0])
 
     def _new_producer(self, ctx: CommitterContext) -> TransactionalProducer:
         """Make a producer, unless another job or a newer attempt has the transactional id."""
@@ -150,7 +230,7 @@ class TransactionalDelivery(WriteAheadSink):
         register = self._registers.get(group)
         if register is None:
             name = name_sink(ctx.job, ctx.uid)
-            register = KafkaRegister(self._cluster, group, self._records.topic, name)
+            register = KafkaRegister(self._cluster, group, self._topics[0], name)
             self._registers[group] = register
             if register.get() is None:
                 self._begin(ctx, register)
@@ -172,7 +252,7 @@ class TransactionalDelivery(WriteAheadSink):
 
     def _owner_register(self, ctx: CommitterContext) -> KafkaRegister:
         group, name = f"turnback.{self.prefix}", name_sink(ctx.job, ctx.uid)
-        return KafkaRegister(self._cluster, group, self._records.topic, name)
+        return KafkaRegister(self._cluster, group, self._topics[0], name)
 
     def _check_owner(self, register: KafkaRegister, ctx: CommitterContext) -> PrefixOwner | None:
         """Refuse a prefix that somebody else has; return who has it now, if anybody does."""
@@ -209,7 +289,7 @@ class TransactionalDelivery(WriteAheadSink):
             f"{name_sink(ctx.job, ctx.uid)}: Kafka has forgotten how far this sink is, as it does "
             "after offsets.retention.minutes, so whether epoch "
             f"{output.epoch} of attempt {output.attempt} was published is not known. Look into "
-            f"topic {self._records.topic!r}. If it was: `turnback transactions abort {ctx.job}`. "
+            f"topic {self._topics[0]!r}. If it was: `turnback transactions abort {ctx.job}`. "
             f"If not, set the offset of partition 0 of group {register.group!r} to 0 with "
             "kafka-consumer-groups --reset-offsets, and start again"
         )
@@ -223,3 +303,38 @@ def _owner(note: str) -> PrefixOwner | None:
         return msgspec.json.decode(note, type=PrefixOwner)
     except msgspec.MsgspecError:
         return None
+
+
+class _RecordWriter(SinkWriter):
+    """Makes records of elements, in the task, and stages them.
+
+    What cannot become a record, or goes to a topic that is not there, fails here: nothing is
+    promised that could not be kept.
+    """
+
+    def __init__(
+        self, cluster: Cluster, records: KafkaRecordSerializationSchema, ctx: WriterContext
+    ) -> None:
+        self._cluster, self._records = cluster, records
+        self._name = name_sink(ctx.job, ctx.uid)
+        self._staging = StagingWriter(replace(ctx, type=RECORDS))
+
+    def write(self, batch: Batch) -> None:
+        if not len(batch):
+            return
+        records = self._records.staged(batch)
+        if self._records.selects:
+            chosen = {*records.arrow.column(0).unique().to_pylist()} - {*self._records.topics}
+            require_topics(self._cluster, chosen, self._name)
+        self._staging.write(records)
+
+    def prepare(self) -> bytes | None:
+        return self._staging.prepare()
+
+    def abort(self) -> None:
+        self._staging.abort()
+
+
+def name_topics(topics: Sequence[str]) -> str:
+    """Topics as messages name them."""
+    return f"topic{'s' if len(topics) > 1 else ''} {', '.join(map(repr, topics))}"

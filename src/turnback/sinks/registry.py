@@ -20,6 +20,7 @@ _SINKS = {
     "delta": "turnback.sinks.delta:DeltaSink",
     "file": "turnback.sinks.files:FileSink",
     "iceberg": "turnback.sinks.iceberg:IcebergSink",
+    "kafka": "turnback.sinks.kafka:KafkaSink",
     "mysql": "turnback.sinks.mysql:MySqlSink",
     "postgres": "turnback.sinks.postgres:PostgresSink",
     "print": "turnback.sinks.memory:PrintSink",
@@ -63,7 +64,7 @@ def explain_handle(
         return explain_file(StagedFile.decode(transaction, ctx), None)
     if kind == STAGED:
         info = StagedTask.decode(transaction, sink).explain(ctx)
-        topic = description.get("topic")
+        topic = description.get("topics") or description.get("topic")
         return info if topic is None else msgspec.structs.replace(info, waiting=_readers(topic))
     if kind in TABLE_KINDS:
         place = description.get("path") or f"a {kind} table"
@@ -77,6 +78,7 @@ def staged_behind(ctx: CommitterContext) -> list[TransactionInfo]:
     return StagedFiles(ctx).left_behind(ctx.uid)
 
 
-def _readers(topic: str) -> str:
+def _readers(topics: str) -> str:
     # A transaction of Kafka is open only while an epoch is published, and only Kafka knows.
-    return f"read_committed readers of topic {topic!r}, if the driver died while it published"
+    names = ", ".join(map(repr, topics.split(",")))
+    return f"read_committed readers of topic {names}, if the driver died while it published"

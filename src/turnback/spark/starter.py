@@ -11,7 +11,13 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
-from turnback.core.errors import FINAL, ConfigurationError, IncompatibleStateError
+from turnback.core.errors import (
+    FINAL,
+    ConfigurationError,
+    IncompatibleStateError,
+    SinkError,
+    SourceError,
+)
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
     Match,
@@ -27,6 +33,7 @@ from turnback.snapshot.writer import copy_source_log
 from turnback.spark.driver import JobContext
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
+from turnback.spark.kafka_check import check_sources
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
 from turnback.state.operator import is_redistributed
@@ -93,11 +100,17 @@ class Starter:
             if not self._spec.fresh:
                 log = CheckpointLog(self._directory.storage)
                 self._checked = self.find(log, job_id, first=True)
+            found = self._checked
+            snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
+            check_sources(self._plan, self._spec.name, snapshot, claims)
             take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
             claim_targets(self._plan, self._directory, job_id, take_over=take_over)
         except FINAL:
             raise
-        except Exception as e:  # noqa: BLE001 - the restart strategy decides, once there is a job
+        except Exception as e:
+            if info is None and isinstance(e, SinkError | SourceError):
+                raise  # nothing has run yet: more likely a wrong address than an outage
+            # The restart strategy decides, once there is a job.
             _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
 
     def find(

@@ -13,9 +13,10 @@ from turnback import (
     Types,
     WatermarkStrategy,
 )
-from turnback.api.kafka_source import HEADERS, check_source
+from turnback.api.kafka_source import HEADERS, check_source, kafka_position
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.spark.kafka import configured_connector, how_to_get
+from turnback.spark.kafka_check import client_properties
 
 
 def builder():
@@ -125,6 +126,9 @@ def test_a_missing_setting_is_named(made, missing):
         (lambda b: KafkaOffsetsInitializer.offsets({}), "by partition"),
         (lambda b: KafkaOffsetsInitializer.offsets({"a": 1}), "KafkaTopicPartition"),
         (lambda b: KafkaOffsetsInitializer.offsets({("a", 0): -5}), "no offset"),
+        (lambda b: KafkaOffsetsInitializer.offsets({("a", True): 5}), "KafkaTopicPartition"),
+        (lambda b: KafkaOffsetsInitializer.offsets({("a", -1): 5}), "KafkaTopicPartition"),
+        (lambda b: KafkaOffsetsInitializer.offsets({(7, 0): 5}), "KafkaTopicPartition"),
         (lambda b: JsonRowDeserializationSchema.builder().type_info("string"), "rows"),
     ],
 )
@@ -184,3 +188,109 @@ def test_the_connector_is_found_among_sparks_jars(monkeypatch, tmp_path):
 
 def test_how_to_get_the_connector_names_the_version_of_spark():
     assert "spark-sql-kafka-0-10_2.13:4.1.1" in how_to_get("4.1.1")
+
+
+# -- positions in savepoints
+
+BEFORE = '{"likes": {"0": 5, "1": 7}, "old": {"0": 3}}'
+
+
+@pytest.mark.parametrize(
+    ("offsets", "without", "after"),
+    [
+        ({("likes", 1): 2}, (), {"likes": {"0": 5, "1": 2}, "old": {"0": 3}}),
+        ({("new", 0): 9}, (), {"likes": {"0": 5, "1": 7}, "old": {"0": 3}, "new": {"0": 9}}),
+        (None, ["old"], {"likes": {"0": 5, "1": 7}}),
+        ({}, ["likes"], {"old": {"0": 3}}),
+        ({("likes", 0): 1}, ["likes", "old"], {"likes": {"0": 1}}),
+    ],
+)
+def test_positions_change_where_they_are_named(offsets, without, after):
+    assert json.loads(kafka_position("in", BEFORE, offsets, without)) == after
+
+
+def test_a_savepoint_without_the_source_gets_its_position():
+    place = KafkaTopicPartition("likes", 0)
+    assert json.loads(kafka_position("in", None, {place: 4}, ())) == {"likes": {"0": 4}}
+
+
+@pytest.mark.parametrize(
+    ("before", "offsets", "without", "reason"),
+    [
+        (BEFORE, None, (), "'in' takes offsets by partition"),
+        (BEFORE, {}, (), "takes offsets by partition"),
+        (BEFORE, {"likes": 3}, (), "no KafkaTopicPartition"),
+        (BEFORE, {("likes", "0"): 3}, (), "no KafkaTopicPartition"),
+        (BEFORE, {("likes", 0): -1}, (), "-1 is no offset"),
+        (BEFORE, {("likes", 0): "3"}, (), "'3' is no offset"),
+        (BEFORE, {("likes", 0): True}, (), "True is no offset"),
+        (BEFORE, 7, ["old"], "takes offsets by partition"),
+        (BEFORE, None, ["nowhere"], "no topic 'nowhere' to leave out; it has 'likes', 'old'"),
+        (BEFORE, None, "old", "without_topics is a list"),
+        (BEFORE, None, ["likes", "old"], "no topic left"),
+        (None, None, ["likes"], "it has none"),
+        ('{"index": 3}', {("likes", 0): 1}, (), "not one of Kafka"),
+    ],
+)
+def test_positions_that_cannot_be_are_refused(before, offsets, without, reason):
+    with pytest.raises(ConfigurationError, match=reason):
+        kafka_position("in", before, offsets, without)
+
+
+# -- asking Kafka before Spark does
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password='
+
+
+def options(**given):
+    return {f"kafka.{key.replace('_', '.')}": value for key, value in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({}, {"security.protocol": "PLAINTEXT"}),
+        (
+            options(
+                security_protocol="SASL_PLAINTEXT",
+                sasl_mechanism="PLAIN",
+                sasl_jaas_config=JAAS + r'"b\"c";',
+            ),
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "a",
+                "sasl.password": 'b"c',
+            },
+        ),
+        (
+            options(
+                security_protocol="SSL",
+                ssl_truststore_type="PEM",
+                ssl_truststore_location="/ca.pem",
+                ssl_endpoint_identification_algorithm="",
+            ),
+            {
+                "security.protocol": "SSL",
+                "ssl.ca.location": "/ca.pem",
+                "ssl.endpoint.identification.algorithm": "none",
+            },
+        ),
+    ],
+)
+def test_properties_of_java_as_the_other_client_takes_them(given, found):
+    assert client_properties(given) == found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        options(security_protocol="SASL_SSL", sasl_mechanism="OAUTHBEARER"),
+        options(security_protocol="SASL_SSL"),
+        options(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN"),
+        options(security_protocol="SSL", ssl_truststore_location="/trust.jks"),
+        options(security_protocol="SSL", ssl_keystore_location="/key.pem"),
+    ],
+)
+def test_what_only_java_can_do_is_left_to_spark(given):
+    assert client_properties(given) is None

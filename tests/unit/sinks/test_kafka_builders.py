@@ -11,12 +11,15 @@ from turnback import (
     JsonRowSerializationSchema,
     KafkaRecordSerializationSchema,
     KafkaSink,
+    KafkaTopicSelector,
     SerializationSchema,
     SimpleStringSchema,
     Types,
 )
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.kafka_client import Cluster
+from turnback.sinks.kafka_records import staged_records
+from turnback.sinks.registry import sink_from_description
 from turnback.types.columns import Batch
 
 JSON = JsonRowSerializationSchema.builder().build()
@@ -162,18 +165,21 @@ def test_elements_that_cannot_be_written_are_refused_by_name(schema, type, reaso
 
 def test_rows_become_json_and_a_field_the_key():
     found = list(records(set_key_field="post").serialize(posts(("a", 1), (None, 2))))
-    assert found == [(b"a", b'{"post":"a","n":1}'), (None, b'{"post":null,"n":2}')]
+    assert found == [
+        ("likes", b"a", b'{"post":"a","n":1}'),
+        ("likes", None, b'{"post":null,"n":2}'),
+    ]
 
 
 def test_a_key_that_is_no_text_is_as_in_json():
-    assert [key for key, _ in records(set_key_field="n").serialize(posts(("a", 1)))] == [b"1"]
+    assert [key for _, key, _ in records(set_key_field="n").serialize(posts(("a", 1)))] == [b"1"]
 
 
 def test_strings_are_encoded_and_without_a_key_there_is_none():
     schema = records(SimpleStringSchema("latin-1"))
     assert list(schema.serialize(Batch(Types.STRING(), ["ä", ""]))) == [
-        (None, b"\xe4"),
-        (None, b""),
+        ("likes", None, b"\xe4"),
+        ("likes", None, b""),
     ]
 
 
@@ -183,7 +189,7 @@ def test_a_schema_of_the_user_writes_and_deletes():
             return None if element == "b" else element.encode()
 
     schema = records(Deletes(), set_key_serialization_schema=SimpleStringSchema())
-    assert list(schema.serialize(TEXTS)) == [(b"a", b"a"), (b"b", None)]
+    assert list(schema.serialize(TEXTS)) == [("likes", b"a", b"a"), ("likes", b"b", None)]
 
 
 def test_a_schema_of_the_user_has_to_give_bytes():
@@ -227,6 +233,7 @@ def test_what_a_sink_says_of_itself():
         "topic": "likes",
         "guarantee": "exactly-once",
         "transactional_id_prefix": "likes-out",
+        "properties": "sasl.password,ssl.key.password",
     }
 
 
@@ -234,3 +241,95 @@ def test_what_a_sink_says_of_itself():
 def test_only_exactly_once_needs_checkpoints(guarantee):
     sink = sink_builder().set_delivery_guarantee(guarantee).set_transactional_id_prefix("p").build()
     assert sink.needs_checkpoints is (guarantee is DeliveryGuarantee.EXACTLY_ONCE)
+
+
+# -- several topics
+
+
+class ByPost(KafkaTopicSelector):
+    def apply(self, data):
+        return f"likes-{data.post}"
+
+
+def selecting(selector, topics=("likes-a",)):
+    builder = KafkaRecordSerializationSchema.builder().set_topic_selector(selector, topics)
+    return builder.set_value_serialization_schema(JSON).build()
+
+
+@pytest.mark.parametrize("selector", [ByPost(), lambda row: f"likes-{row.post}"])
+def test_each_element_chooses_its_topic(selector):
+    schema = selecting(selector)
+    found = [topic for topic, _, _ in schema.serialize(posts(("a", 1), ("b", 2)))]
+    assert found == ["likes-a", "likes-b"]
+    assert (schema.topics, schema.selects) == (("likes-a",), True)
+
+
+@pytest.mark.parametrize("schema", [selecting(ByPost()), records(set_key_field="post")])
+def test_staged_records_are_the_records(schema):
+    batch = posts(("a", 1), ("b", 2))
+    assert list(staged_records(schema.staged(batch), "likes")) == list(schema.serialize(batch))
+
+
+def test_a_staged_record_may_have_neither_key_nor_value():
+    class Deletes(SerializationSchema):
+        def serialize(self, element):
+            return None
+
+    staged = records(Deletes()).staged(TEXTS)
+    assert list(staged_records(staged, "t")) == [("t", None, None)] * 2
+
+
+@pytest.mark.parametrize("wrong", [None, "", 7, b"likes"])
+def test_a_selector_returns_names(wrong):
+    with pytest.raises(SinkError, match="selector returned"):
+        selecting(lambda row: wrong).staged(posts(("a", 1)))
+
+
+@pytest.mark.parametrize("wrong", [None, "likes", 7, ByPost])
+def test_a_selector_is_an_object_or_a_function(wrong):
+    with pytest.raises(ConfigurationError, match="takes a KafkaTopicSelector"):
+        selecting(wrong)
+
+
+@pytest.mark.parametrize("wrong", [(), "likes", None, 7, [""], [7]])
+def test_a_selector_comes_with_topics(wrong):
+    with pytest.raises(ConfigurationError, match="set_topic_selector takes"):
+        selecting(ByPost(), wrong)
+
+
+# -- without the program
+
+
+def test_a_sink_is_made_anew_with_properties_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TURNBACK_KAFKA_SASL_PASSWORD", "hunter2")
+    monkeypatch.setenv("TURNBACK_KAFKA_SSL_KEY_PASSWORD", "hunter3")
+    made = sink_from_description(exactly_once().describe())
+    assert made.prefix == "likes-out"
+    assert made._cluster.servers == "localhost:9092"
+    assert made._cluster.properties == {"sasl.password": "hunter2", "ssl.key.password": "hunter3"}
+
+
+def test_what_a_login_needs_is_named(monkeypatch):
+    monkeypatch.setenv("TURNBACK_KAFKA_SASL_PASSWORD", "hunter2")
+    monkeypatch.delenv("TURNBACK_KAFKA_SSL_KEY_PASSWORD", raising=False)
+    with pytest.raises(ConfigurationError, match="variables TURNBACK_KAFKA_SSL_KEY_PASSWORD, or"):
+        sink_from_description(exactly_once().describe())
+
+
+def test_properties_that_are_not_for_the_login_may_be_missing():
+    builder = sink_builder().set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+    builder.set_property("linger.ms", 5).set_transactional_id_prefix("p")
+    assert sink_from_description(builder.build().describe())._cluster.properties == {}
+
+
+@pytest.mark.parametrize("guarantee", [DeliveryGuarantee.NONE, DeliveryGuarantee.AT_LEAST_ONCE])
+def test_a_sink_without_transactions_has_nothing_to_settle(guarantee):
+    described = sink_builder().set_delivery_guarantee(guarantee).build().describe()
+    assert sink_from_description(described) is None
+
+
+@pytest.mark.parametrize("key", ["servers", "topic", "transactional_id_prefix"])
+def test_a_description_is_complete(key):
+    described = exactly_once().describe() | {key: ""}
+    with pytest.raises(ConfigurationError, match=f"has no {key}"):
+        sink_from_description(described)

@@ -1,0 +1,105 @@
+"""Topics of Kafka: whether they are there, and whose readers wait for an open transaction."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from turnback.core.errors import SinkError, TurnbackError
+from turnback.core.extras import require
+from turnback.sinks import kafka_client
+from turnback.sinks.kafka_client import Cluster, KafkaClient, confluent_kafka, of_producers
+
+_SLICE_S = 1.0
+
+
+class KafkaTopics(KafkaClient):
+    """Looks at topics, and creates none.
+
+    Args:
+        cluster: Where to connect to.
+        name: What error messages call the source or sink.
+        failure: The error for what may pass, such as a cluster that does not answer.
+    """
+
+    def __init__(
+        self, cluster: Cluster, name: str, failure: type[TurnbackError] = SinkError
+    ) -> None:
+        super().__init__(cluster, name, failure)
+        own = {
+            "group.id": "turnback.check",
+            "enable.auto.commit": False,
+            "allow.auto.create.topics": False,
+        }
+        self._answered = False
+        self._settings = self.settings({}, of_producers(cluster))
+        self._consumer = self.make(confluent_kafka().Consumer, {**self._settings, **own})
+
+    def all(self) -> dict[str, list[int]]:
+        """The partitions of all topics that the user may see.
+
+        Raises:
+            ConfigurationError: Kafka refuses the login.
+            TurnbackError: The cluster cannot be reached.
+        """
+        with self.failures("list topics"):
+            found = self._metadata(None).topics
+        return {name: sorted(topic.partitions) for name, topic in found.items()}
+
+    def partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic.
+
+        Raises:
+            ConfigurationError: There is no such topic, or Kafka refuses the login.
+            TurnbackError: The cluster cannot be reached.
+        """
+        with self.failures(f"find topic {topic!r}"):
+            found = self._metadata(topic).topics[topic]
+            if found.error is not None:
+                raise confluent_kafka().KafkaException(found.error)
+        return sorted(found.partitions)
+
+    def held_up(self, topic: str) -> bool:
+        """Whether a transaction is open in a topic, so that readers of committed records wait.
+
+        Kafka shows such readers what comes before the first open transaction of a partition.
+        """
+        api = require("confluent_kafka.admin", "kafka", "KafkaSink")
+        levels = confluent_kafka().IsolationLevel
+        place = confluent_kafka().TopicPartition
+        ends = {place(topic, n): api.OffsetSpec.latest() for n in self.partitions(topic)}
+        admin = self.make(api.AdminClient, dict(self._settings))
+
+        def offsets(level: Any) -> dict[int, int]:
+            timeout = kafka_client.START_S
+            found = admin.list_offsets(ends, isolation_level=level, request_timeout=timeout)
+            return {p.partition: future.result().offset for p, future in found.items()}
+
+        with self.failures("look for open transactions"):
+            # In this order: what is written in between makes nobody wait.
+            end = offsets(levels.READ_UNCOMMITTED)
+            stable = offsets(levels.READ_COMMITTED)
+        return any(stable[number] < end[number] for number in end)
+
+    @property
+    def silent(self) -> bool:
+        """Whether no server has answered or refused a password: it may be for the encryption."""
+        return not self._answered and self.refused in (None, "_SSL")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _metadata(self, topic: str | None) -> Any:
+        """Ask until Kafka answers, refuses the login, or has had long enough."""
+        end = time.monotonic() + kafka_client.START_S
+        while True:
+            left = end - time.monotonic()
+            try:
+                found = self._consumer.list_topics(topic, timeout=max(0.1, min(_SLICE_S, left)))
+            except confluent_kafka().KafkaException:
+                self._consumer.poll(0)  # why: the callback for errors runs here
+                if self.refused is not None or time.monotonic() >= end:
+                    raise
+            else:
+                self._answered = True
+                return found
