@@ -70,6 +70,7 @@ bench: env
 	$(BIN)/python -m benchmarks.windows
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.databases
+	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.growth
 	$(BIN)/python -m benchmarks.savepoints
 	$(BIN)/python -m benchmarks.recovery
