@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 # Tests start hundreds of Python processes: none of them should compile our modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-kafka services test check fetch compat soak bench docs env clean
+.PHONY: demo demo-kafka services test check fetch compat soak soak-targets bench docs env clean
 
 env: $(STAMP)
 
@@ -61,6 +61,15 @@ SEED ?=
 
 soak: env
 	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report .cache/soak
+	@$(MAKE) soak-targets
+
+# 200,000 transfers into every exactly-once sink, with 40 kills each: make soak-targets TARGETS="kafka postgres"
+TARGETS ?=
+KILLS ?= 40
+
+soak-targets: env
+	@sh tests/services/install.sh
+	PYTHONPATH=tests $(BIN)/python tests/systems/full_size.py $(TARGETS) --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 bench: env
 	sh benchmarks/setup_flink.sh

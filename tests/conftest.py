@@ -47,6 +47,7 @@ settings.load_profile("quick" if os.environ.get("TURNBACK_QUICK") == "1" else "f
 
 _LONG = (
     "soak/",
+    "systems/test_three_targets.py",
     "stories/test_lost_jvm.py",
     "stories/test_killed.py",
     "integration/test_savepoint_tables.py",

@@ -63,10 +63,11 @@ def kafka_sink(
     servers: str,
     topic: str | Sequence[str],
     guarantee: DeliveryGuarantee = DeliveryGuarantee.EXACTLY_ONCE,
+    key: str = "key",
     **properties: str,
 ) -> KafkaSink:
     """A sink for one topic, or for several that keys choose among."""
-    records = KafkaRecordSerializationSchema.builder().set_key_field("key")
+    records = KafkaRecordSerializationSchema.builder().set_key_field(key)
     if isinstance(topic, str):
         records.set_topic(topic)
     else:

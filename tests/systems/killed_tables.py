@@ -44,6 +44,7 @@ class KilledJob:
     ) -> None:
         self.format, self.base, self.options = format_name, base, options
         self.keys, self.each = keys, each
+        self._most = 0
         for name in ("input", "all", "last"):
             (base / name).mkdir(parents=True)
         self.everything: Place = PLACES[format_name](base / "all")
@@ -70,6 +71,9 @@ class KilledJob:
         """What a reader of the tables finds wrong; `partial` if the job has not finished."""
         table = self.everything.read()
         found = [] if partial or table.num_rows == self.keys * self.each else ["rows are missing"]
+        if table.num_rows < self._most:
+            found.append("rows have vanished that readers have seen")
+        self._most = max(self._most, table.num_rows)
         unique = table.group_by(["key", "seq"]).aggregate([]).num_rows
         if unique != table.num_rows:
             found.append(f"{table.num_rows - unique} rows are there twice")

@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 
 from ledger import Ledger
+from ledger_targets import SqlTarget
 
 POINTS = [
     "before-prepare:2",
@@ -25,7 +26,6 @@ POINTS = [
 
 def killed_everywhere(ledger: Ledger) -> None:
     """Kill a driver at each point, and expect what a run without faults writes."""
-    ledger.create_tables()
     with ledger.watched():
         ledger.run_with_kills(POINTS)
     assert ledger.reads > len(POINTS)
@@ -35,8 +35,7 @@ def killed_everywhere(ledger: Ledger) -> None:
 
 def settled_by_hand(ledger: Ledger) -> None:
     """What a dead job has left is listed and committed without its program, and only once."""
-    ledger.create_tables()
-    driver = ledger.start(kill_at="after-manifest:3")
+    driver = ledger.start_to_kill("after-manifest:3")
     driver.go()
     assert driver.wait() == -signal.SIGKILL, driver.errors
     ledger.write_behind_the_jobs_back()
@@ -57,7 +56,16 @@ def settled_by_hand(ledger: Ledger) -> None:
 
 def noticed_without_transactions(ledger: Ledger) -> None:
     """The negative control: rows that are committed at once come twice."""
-    ledger.create_tables()
     ledger.run_with_kills(["before-manifest:2"], "--careless")
     found = ledger.examine()
     assert any("twice" in problem for problem in found), found
+
+
+def noticed_when_rows_vanish(ledger: Ledger) -> None:
+    """The negative control of the reader: a row was there, and is gone."""
+    assert isinstance(ledger.target, SqlTarget)
+    server = ledger.target.server
+    server.run("INSERT INTO sequence VALUES ('k0', 0, -1), ('k0', 1, 0)")
+    assert ledger.examine(partial=True) == []
+    server.run("DELETE FROM sequence WHERE seq = 1")
+    assert ledger.examine(partial=True) == ["k0: 1 rows have vanished"]

@@ -1,8 +1,8 @@
-"""A job that writes to two tables, as a process of its own: see `ledger_job.py --help`.
+"""A job that writes to two tables or topics, as a process of its own: see `ledger_job.py --help`.
 
-files -> key_by(key) -> Sequence -> table `sequence`, exactly-once
+files -> key_by(key) -> Sequence -> `sequence`, every row
   |
-  +-> two postings per transfer -> key_by(account) -> Balance -> table `balances`, upsert
+  +-> two postings per transfer -> key_by(account) -> Balance -> `balances`, the last of each
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from turnback import (
     KeyedProcessFunction,
     MySqlSink,
     PostgresSink,
+    RedisSink,
     RestartStrategies,
     Row,
     StreamExecutionEnvironment,
@@ -27,6 +29,8 @@ from turnback import (
 from turnback.sinks.sql_database import Database, TransactionId
 from turnback.testing import LocalEngine
 
+KINDS = ("postgres", "mysql", "kafka", "delta", "iceberg", "redis")
+TABLES = ("sequence", "balances")
 TRANSFER = "key string, seq bigint, source string, target string, amount bigint"
 
 
@@ -58,6 +62,31 @@ def postings(transfer):
     yield Row(transfer.target, transfer.amount)
 
 
+def sinks(kind: str, server: dict[str, Any]) -> tuple[Any, Any]:
+    """Where the numbered transfers go, and the balances.
+
+    Libraries are imported where they are used: many drivers are started.
+    """
+    if kind == "kafka":
+        from kafka_job import kafka_sink
+
+        servers = server["servers"]
+        balances = kafka_sink(servers, server["balances"], key="account")
+        return kafka_sink(servers, server["sequence"]), balances
+    if kind in ("delta", "iceberg"):
+        from table_support import PLACES
+
+        rows, latest = (PLACES[kind](Path(server["base"]) / name) for name in TABLES)
+        return rows.sink(), latest.sink(mode="upsert", key=["account"])
+    server = {**server, "password_from": "LEDGER_PASSWORD"}
+    if kind == "redis":
+        rows = RedisSink(**server, key="key", prefix="sequence:")
+        return rows, RedisSink(**server, key="account", prefix="balances:")
+    make = PostgresSink if kind == "postgres" else MySqlSink
+    rows, latest = (partial(make, **server, table=name) for name in TABLES)
+    return rows(), latest(mode="upsert", key="account")
+
+
 def careless(sink: Any) -> Any:
     """A sink that commits every statement: wrong on purpose, to see that the verifier notices."""
     kind = type(sink.connect())
@@ -85,9 +114,10 @@ def main() -> int:
     parser.add_argument("--root", required=True)
     parser.add_argument("--input", required=True)
     parser.add_argument("--gate", required=True, help="start the job when this file is there")
-    parser.add_argument("--kind", choices=("postgres", "mysql"), required=True)
+    parser.add_argument("--kind", choices=KINDS, required=True)
     parser.add_argument("--server", required=True, help="parameters of the connection, in JSON")
     parser.add_argument("--files", type=int, default=1, help="how many make an epoch")
+    parser.add_argument("--epoch-interval", type=int, default=20, help="in ms")
     parser.add_argument("--careless", action="store_true", help="without transactions")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
@@ -99,16 +129,13 @@ def main() -> int:
     gate.with_suffix(".ready").touch()
     while not gate.exists():
         time.sleep(0.002)
-    env.execute("ledger", bounded=True, epoch_interval=20)
+    env.execute("ledger", bounded=True, epoch_interval=args.epoch_interval)
     return 0
 
 
 def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
     """The program."""
-    make = PostgresSink if args.kind == "postgres" else MySqlSink
-    server = {**json.loads(args.server), "password_from": "LEDGER_PASSWORD"}
-    sequence = make(**server, table="sequence")
-    balances = make(**server, table="balances", mode="upsert", key="account")
+    sequence, balances = sinks(args.kind, json.loads(args.server))
     transfers = env.from_files(
         args.input, "json", TRANSFER, uid="transfers", max_files_per_epoch=args.files
     )

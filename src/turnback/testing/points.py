@@ -75,6 +75,9 @@ DATABASE_POINTS: dict[str, tuple[Point, ...]] = {
     "after-roll-back": tuple(
         Point(f"{database}.roll_back_prepared", "after") for database in _DATABASES
     ),
+    # in a task
+    "before-redis-write": (Point("sinks.redis:RedisSink.write_batch", "before"),),
+    "after-redis-write": (Point("sinks.redis:RedisSink.write_batch", "after"),),
 }
 """Those that only a job with sinks of databases reaches."""
 
