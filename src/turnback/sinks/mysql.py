@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -127,6 +128,27 @@ class MySqlSink(SqlSink):
         return MySqlDatabase(self.parameters, self._password, self.table, self.lock_timeout)
 
 
+@cache
+def _connection_class() -> Any:
+    """PyMySQL's, but one that reads the certificates of the system once, and not in every epoch.
+
+    Without arguments for TLS nothing is checked against them, and reading them takes far longer
+    than the rest of the connection.
+    """
+    base: Any = require("pymysql", "mysql", "MySqlSink").connections.Connection
+    made: list[Any] = []
+
+    class Connection(base):  # type: ignore[misc]
+        def _create_ssl_ctx(self, sslp: Any) -> Any:
+            if sslp:
+                return super()._create_ssl_ctx(sslp)
+            if not made:
+                made.append(super()._create_ssl_ctx(sslp))
+            return made[0]
+
+    return Connection
+
+
 class MySqlDatabase(Database):
     """A connection to MariaDB or MySQL."""
 
@@ -156,7 +178,7 @@ class MySqlDatabase(Database):
 
     def _connect(self, parameters: Mapping[str, Any], password: str | None) -> Any:
         try:
-            return self._pymysql.connect(
+            return _connection_class()(
                 **parameters,
                 password=password or "",
                 charset="utf8mb4",

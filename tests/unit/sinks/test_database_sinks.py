@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import ssl
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 
 from turnback import MySqlSink, PostgresSink, RedisSink
 from turnback.core.errors import ConfigurationError
+from turnback.sinks.mysql import _connection_class
 from turnback.sinks.postgres import _copied
 from turnback.sinks.registry import sink_from_description
 from turnback.sinks.sql_database import TransactionId, name_job_in_database, name_sink_in_database
@@ -105,6 +107,19 @@ def test_a_missing_client_is_named(module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigurationError, match=r"pip install 'turnback\["):
         make()
+
+
+def test_certificates_of_the_system_are_read_once(monkeypatch):
+    read, real = [], ssl.create_default_context
+    monkeypatch.setattr(
+        ssl, "create_default_context", lambda **how: read.append(how) or real(**how)
+    )
+    _connection_class.cache_clear()
+    connect = _connection_class()
+    one, other = (connect(defer_connect=True).ctx for _ in range(2))
+    assert one is other
+    assert len(read) == 1
+    assert connect(defer_connect=True, ssl={"check_hostname": False}).ctx is not one
 
 
 def test_clients_are_not_imported_before_they_are_needed():
