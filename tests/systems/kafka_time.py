@@ -102,14 +102,15 @@ def results(
 
 def main() -> None:
     servers, topic, ways = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(1)
+    env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(10)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(2, 0))
     for name, (options, fails) in ways.items():
         failure = Path(f"{name}.fails")
         if fails:
             failure.touch()
         found = results(env, name, (servers, topic), options)
-        print(json.dumps([name, found, fails == (not failure.exists())]), flush=True)
+        assert not failure.exists(), "no task has failed"
+        print(json.dumps([name, found]), flush=True)
 
 
 if __name__ == "__main__":
