@@ -114,6 +114,18 @@ def test_an_operator_takes_all_it_has_to_its_new_uid():
     assert made.sources == {"clicks#0": "p0", "clicks#1": "p1", "articles": "p2"}
 
 
+def test_watermarks_of_partitions_belong_to_their_strategy():
+    marks = {"time": 5, "time#likes-0": 5, "time#likes-1": 9, "time#2": 3, "timeless#x": 1}
+    made: SavepointDraft[str, str] = SavepointDraft(
+        "/sp", operators=[info("time"), info("time#2")], watermarks=marks
+    )
+    made.change_uid("time", "by-time")
+    others = {"time#2": 3, "timeless#x": 1}
+    assert made.watermarks == {"by-time": 5, "by-time#likes-0": 5, "by-time#likes-1": 9, **others}
+    made.remove_operator("by-time")
+    assert made.watermarks == others
+
+
 def test_a_uid_that_is_taken_or_not_there():
     made = draft()
     for taken in ("top", "out", "posts"):
