@@ -223,19 +223,14 @@ class _Cut:
             for n in self.nodes
             if n.kind is NodeKind.SOURCE
         )
-        strategy_sources = {
+        of_strategies = {
             self.uids[n.id]: tuple(self.uids[source.id] for source in sources_before(n))
             for n in self.nodes
             if n.kind is NodeKind.TIMESTAMPS
         }
+        maximum = self.max_parallelism
         return Plan(
-            sources,
-            tuple(levels),
-            tuple(channels),
-            native,
-            self.max_parallelism,
-            warnings,
-            strategy_sources,
+            sources, tuple(levels), tuple(channels), native, maximum, warnings, of_strategies
         )
 
     def _assign(self, node: Node) -> None:
