@@ -58,9 +58,16 @@ class Trouble:
         if (key, seq) != self._at:
             return
         if self._slow and first(self._slow):
-            time.sleep(20)
+            hold_up(Path(f"{self._slow}-no-longer"))
         if self._fail and first(self._fail):
             raise RuntimeError("this element fails once")
+
+
+def hold_up(enough: Path) -> None:
+    """Wait for twenty seconds, or until a file is there."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end and not enough.exists():
+        time.sleep(0.02)
 
 
 def first(marker: str) -> bool:

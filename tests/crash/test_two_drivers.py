@@ -68,6 +68,7 @@ def test_fault_18_a_zombie_does_not_restart(place: MakePlace) -> None:
     zombie.pause()
     take_over(job, successor)
     log = CheckpointLog(job.storage).numbers()
+    (job.base / "slow-no-longer").touch()
     zombie.resume()
     assert zombie.wait() == 1, zombie.errors
     assert zombie.report["error"] == "FencedError"
