@@ -37,7 +37,7 @@ def run(program: Path, directory: Path, java: str, *arguments: str) -> str:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert WRONG not in done.stdout + done.stderr
