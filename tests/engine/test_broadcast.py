@@ -102,8 +102,8 @@ def test_event_time_gives_them_the_order_of_their_source(tmp_path: Path) -> None
     sink = collected(frame(env, "s", ELEMENT).connect(rules).process(Apply(), OUT).uid("a"), "out")
     engine = LocalEngine(env.plan(), tmp_path, source_tasks=3)
     begin = engine.time.begin
-    engine.time.begin = lambda files, ended: begin(  # type: ignore[method-assign]
-        {file: -place for file, place in files.items()}, ended=ended
+    engine.time.begin = lambda files, partitions, ended: begin(  # type: ignore[method-assign]
+        {file: -place for file, place in files.items()}, partitions, ended=ended
     )
     engine.epoch({"r": [("a", text, 1) for text in "uvwxyz"], "s": [("a", n) for n in range(9)]})
     assert {tuple(row) for row in sink.results} == {("a", "yzwxuv")}
