@@ -77,13 +77,13 @@ bench: env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.windows
+	$(BIN)/python -m benchmarks.savepoints
+	$(BIN)/python -m benchmarks.recovery
+	$(BIN)/python -m benchmarks.idle
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.databases
 	$(BIN)/python -m benchmarks.kafka
 	$(BIN)/python -m benchmarks.growth
-	$(BIN)/python -m benchmarks.savepoints
-	$(BIN)/python -m benchmarks.recovery
-	$(BIN)/python -m benchmarks.idle
 
 docs: env
 	$(BIN)/python -m pytest -q tests/docs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.workload import MANY, SOME, TWO, TWO_HALVES, Batches, Workload
+from benchmarks.workload import MANY, SOME, TWO, TWO_SMALL, Batches, Workload
 
 START_S = 15
 """What a trial takes beside its batches, about: to start, to stop, and to check the answer."""
@@ -52,13 +52,13 @@ _ALL = (
            does="one read, one update, one row out per record, on columns"),
     Engine("turnback-aggregate", "turnback_aggregate", 1_000_000, all_sizes=True, does=PER_KEY),
     Engine(CEILING, "spark_group_by", 500_000, all_sizes=True, does=f"in the JVM, {PER_KEY}"),
-    Engine("spark-transform-with-state", "spark_transform_with_state", 9_700, TWO_HALVES),
+    Engine("spark-transform-with-state", "spark_transform_with_state", 9_700, TWO_SMALL),
     Engine("spark-transform-with-state-per-key", "spark_transform_with_state", 39_000, TWO,
            does="one read and one update per key and batch; one row out per record"),
     Engine("flink-sql", "flink_sql_count", 130_000, SOME, environment="flink", csv=True,
            does="in the JVM, one row out per record, no user function"),
-    Engine("pyflink-thread", "flink_count", 6_900, TWO_HALVES, environment="flink", csv=True),
-    Engine("pyflink-process", "flink_count", 12_500, TWO_HALVES, environment="flink", csv=True),
+    Engine("pyflink-thread", "flink_count", 6_900, TWO_SMALL, environment="flink", csv=True),
+    Engine("pyflink-process", "flink_count", 12_500, TWO_SMALL, environment="flink", csv=True),
     Engine("bytewax", "bytewax_count", 200_000, SOME, environment="bytewax",
            does="one worker, so one core; one read, one update, one row out per record"),
 )

@@ -27,7 +27,7 @@ from benchmarks.window_dataset import (
     add_csv,
     prepare,
 )
-from benchmarks.workload import PARALLELISM, TWO_HALVES, Workload, throughput
+from benchmarks.workload import PARALLELISM, TWO_SMALL, Workload, throughput
 
 CEILING, STATEFUL, PYFLINK = "spark-window", "spark-transform-with-state", "pyflink-process"
 PER_WINDOW = "one row out per key and window"
@@ -41,10 +41,10 @@ _ALL = (
     Engine("turnback-declared", "turnback_window", 700_000, does=DECLARED),
     Engine("turnback-function", "turnback_window", 300_000, does=FUNCTION),
     Engine(CEILING, "spark_window", 400_000, does=f"in the JVM, {DECLARED}"),
-    Engine(STATEFUL, "spark_window", 4_000, TWO_HALVES, does=TIMERS),
-    Engine("pyflink-thread", "flink_window", 6_900, TWO_HALVES, environment="flink", csv=True,
+    Engine(STATEFUL, "spark_window", 4_000, TWO_SMALL, does=TIMERS),
+    Engine("pyflink-thread", "flink_window", 6_900, TWO_SMALL, environment="flink", csv=True,
            does=FUNCTION),
-    Engine(PYFLINK, "flink_window", 12_500, TWO_HALVES, environment="flink", csv=True,
+    Engine(PYFLINK, "flink_window", 12_500, TWO_SMALL, environment="flink", csv=True,
            does=FUNCTION),
 )
 # fmt: on

@@ -27,7 +27,7 @@ class Batches:
 MANY = Batches(6, 8)
 SOME = Batches(4, 4)
 TWO = Batches(1, 1)
-TWO_HALVES = Batches(1, 1, divisor=2)
+TWO_SMALL = Batches(1, 1, divisor=10)
 LARGE = Batches(2, 2)
 
 
