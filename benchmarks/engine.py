@@ -47,7 +47,7 @@ CEILING = "spark-group-by"
 # fmt: off
 _ALL = (
     Engine(BASELINE, "turnback_count", 310_000, all_sizes=True),
-    Engine("turnback-hashmap", "turnback_count", 330_000, all_sizes=True),
+    Engine("turnback-hashmap", "turnback_count", 330_000),
     Engine("turnback-batch", "turnback_batch", 600_000, all_sizes=True,
            does="one read, one update, one row out per record, on columns"),
     Engine("turnback-aggregate", "turnback_aggregate", 1_000_000, all_sizes=True, does=PER_KEY),

@@ -40,7 +40,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--keys", type=int, default=20_000, help="distinct (%(default)s)")
     parser.add_argument("--repeat", type=int, default=3, help="trials each (%(default)s)")
-    parser.add_argument("--epochs", type=int, default=15, help="small epochs (%(default)s)")
+    parser.add_argument("--epochs", type=int, default=20, help="small epochs (%(default)s)")
     parser.add_argument("--timeout", type=float, default=900, help="seconds a trial may take")
     parser.add_argument(
         "--quick", action="store_true",

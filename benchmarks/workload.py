@@ -8,15 +8,16 @@ PARALLELISM = 2
 """Tasks in every engine, and files in every batch so that both cores read."""
 
 SMALL_BATCH = 1_000
-SMALL_WARMUP = 5
+SMALL_WARMUP = 20
 
 
 @dataclass(frozen=True)
 class Batches:
     """How many batches an engine warms up with, how many are counted, and how large they are.
 
-    The JVM compiles hot code for about ten seconds: warm-ups take at least that. Slow engines are
-    warm after one batch, and would take minutes for more.
+    A stream runs for days, and the JVM compiles hot code in its first ten to fifteen seconds, with
+    the cores that the work wants: warm-ups take at least that. Slow engines are warm after one
+    batch, and would take minutes for more.
     """
 
     warmup: int
@@ -24,11 +25,11 @@ class Batches:
     divisor: int = 1
 
 
-MANY = Batches(6, 8)
+MANY = Batches(12, 10)
 SOME = Batches(4, 4)
 TWO = Batches(1, 1)
 TWO_SMALL = Batches(1, 1, divisor=10)
-LARGE = Batches(2, 2)
+LARGE = Batches(3, 3)
 
 
 @dataclass(frozen=True)
