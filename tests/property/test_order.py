@@ -109,8 +109,8 @@ def listed(stream: DataStream) -> CollectSink:
     return collected(together.process(Listed(), output_type=kind).uid("listed"), "out")
 
 
-def timed(events: DataStream) -> DataStream:
-    return events.assign_timestamps_and_watermarks(BY_TIME).uid("time")
+def timed(events: DataStream, uid: str = "time") -> DataStream:
+    return events.assign_timestamps_and_watermarks(BY_TIME).uid(uid)
 
 
 def split(events: DataStream) -> list[CollectSink]:
@@ -168,11 +168,11 @@ def windows(events: DataStream) -> list[CollectSink]:
     return [listed(first.union(plain))]
 
 
-def late(events: DataStream) -> list[CollectSink]:
+def late(events: DataStream, uid: str = "time") -> list[CollectSink]:
     """Sliding windows, some of whose elements come late, and some too late."""
     late = OutputTag("late", as_type(EVENT))
     sliding = SlidingEventTimeWindows.of(Time.milliseconds(12), Time.milliseconds(4))
-    keyed = timed(events).key_by("key").window(sliding)
+    keyed = timed(events, uid).key_by("key").window(sliding)
     lists = keyed.allowed_lateness(3).side_output_late_data(late).process(Listing(), SEEN)
     seen = lists.uid("lists").get_side_output(late)
     plain = seen.map(lambda e: Row(e.key, -1, e.n), output_type=SEEN).uid("late")
@@ -193,6 +193,46 @@ def declared(events: DataStream) -> list[CollectSink]:
     return [listed(outputs[0].union(outputs[1]))]
 
 
+class Passed(KeyedProcessFunction):
+    """Gives what comes, without a look at the time."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value
+
+
+def passed(events: DataStream) -> DataStream:
+    return events.key_by("n").process(Passed(), output_type=EVENT).uid("passed")
+
+
+def late_behind_state(events: DataStream) -> list[CollectSink]:
+    """Timestamps that are assigned behind a shuffle."""
+    return late(passed(events))
+
+
+def late_behind_rebalance(events: DataStream) -> list[CollectSink]:
+    return late(events.rebalance())
+
+
+def declared_behind_state(events: DataStream) -> list[CollectSink]:
+    return declared(passed(events))
+
+
+def late_behind_timers(events: DataStream) -> list[CollectSink]:
+    """Other timestamps, for what functions with timers give at their watermarks."""
+    numbers = timed(events).key_by("key").process(Numbered(), output_type=SEEN).uid("numbers")
+    again = numbers.map(lambda e: Row(e.of, abs(e.n), e.position), output_type=EVENT).uid("again")
+    return late(again, "time-again")
+
+
+def late_behind_two_strategies(events: DataStream) -> list[CollectSink]:
+    """The same, where elements wait for a slower strategy."""
+    odd = events.filter(lambda e: e.n % 2 == 1).uid("odd")
+    slow = odd.map(lambda e: Row(e.key, e.at // 2, e.n), output_type=EVENT).uid("slower")
+    a = events.assign_timestamps_and_watermarks(BY_TIME).uid("a")
+    b = slow.assign_timestamps_and_watermarks(BY_TIME).uid("b")
+    return late(passed(a.union(b)))
+
+
 PROGRAMS: list[Callable[[DataStream], list[CollectSink]]] = [
     split,
     through_keys,
@@ -202,6 +242,11 @@ PROGRAMS: list[Callable[[DataStream], list[CollectSink]]] = [
     windows,
     late,
     declared,
+    late_behind_state,
+    late_behind_rebalance,
+    declared_behind_state,
+    late_behind_timers,
+    late_behind_two_strategies,
 ]
 
 
@@ -237,6 +282,22 @@ def test_order(
     inputs: Inputs = {"s": events}
     if partitions:
         inputs = {f"s-{i}": events[i::partitions] for i in range(partitions)}
+    assert results_however_cut(data, inputs, build) == results_in_one(inputs, build)
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["read", "behind-state"])
+@settings(max_examples=20, deadline=None)
+@given(data=st.data(), one=EVENTS, two=EVENTS)
+def test_several_sources_of_one_strategy(
+    behind: bool, data: st.DataObject, one: list[Any], two: list[Any]
+) -> None:
+    """Each of them has a watermark of its own: nobody knows how they compare."""
+
+    def build(env: StreamExecutionEnvironment) -> list[CollectSink]:
+        both = source(env, "one", EVENT).union(source(env, "two", EVENT))
+        return late(passed(both) if behind else both)
+
+    inputs: Inputs = {"one": one, "two": two}
     assert results_however_cut(data, inputs, build) == results_in_one(inputs, build)
 
 

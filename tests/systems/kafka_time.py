@@ -1,7 +1,7 @@
 """Runs windows over a topic in several ways on one Spark; prints a line of JSON for each.
 
-`python kafka_time.py SERVERS TOPIC WAYS`, where WAYS is JSON: by name, options of the connector and
-whether a task fails once.
+`python kafka_time.py SERVERS TOPIC WAYS`, where WAYS is JSON: by name, options of the connector,
+whether a task fails once, and what the stream is read as.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
 from turnback import (
+    CollectSink,
+    DataStream,
     Duration,
     JsonRowDeserializationSchema,
     KafkaOffsetsInitializer,
@@ -75,16 +80,53 @@ class Numbered(KeyedProcessFunction):
         return Row(what, ctx.get_current_key(), self.seen.value(), n)
 
 
-def results(
-    env: StreamExecutionEnvironment, name: str, where: tuple[str, str], options: Mapping[str, str]
-) -> list[Any]:
+class Passed(KeyedProcessFunction):
+    """Gives what comes, without a look at the time."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        assert ctx.timestamp() is None
+        yield value
+
+
+def read(
+    env: StreamExecutionEnvironment, where: tuple[str, str], options: Mapping[str, str], kind: str
+) -> DataStream:
+    """A stream with timestamps, in one of several ways."""
+    if kind == "frame":
+        return env.from_dataframe(frame(*where, options), "events").map(
+            lambda e: Row(e.key, e.at, e.n), EVENT
+        )
     schema = JsonRowDeserializationSchema.builder().type_info(EVENT).build()
     builder = KafkaSource.builder().set_bootstrap_servers(where[0]).set_topics(where[1])
     builder.set_value_only_deserializer(schema).set_bounded(KafkaOffsetsInitializer.latest())
     for key, value in options.items():
         builder.set_option(key, value)
-    events = env.from_source(builder.build(), BY_TIME, "events", uid="events")
-    keyed = events.uid("time").key_by("key")
+    events = env.from_source(
+        builder.build(), WatermarkStrategy.no_watermarks(), "events", uid="events"
+    )
+    if kind == "shuffled":
+        return events.key_by("n").process(Passed(), EVENT).uid("passed")
+    return events
+
+
+def frame(servers: str, topic: str, options: Mapping[str, str]) -> DataFrame:
+    """The records as a Spark user reads them, who keeps what tells their partition."""
+    stream = SparkSession.builder.getOrCreate().readStream.format("kafka").options(**options)
+    stream = stream.option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+    records = stream.option("startingOffsets", "earliest").load()
+    event = F.from_json(F.col("value").cast("string"), "key string, at bigint, n bigint")
+    return records.select("topic", "partition", "offset", event.alias("e")).select("*", "e.*")
+
+
+def results(
+    env: StreamExecutionEnvironment,
+    name: str,
+    where: tuple[str, str],
+    options: Mapping[str, str],
+    kind: str,
+) -> list[Any]:
+    events = read(env, where, options, kind)
+    keyed = events.assign_timestamps_and_watermarks(BY_TIME).uid("time").key_by("key")
     sliding = SlidingEventTimeWindows.of(Time.milliseconds(30), Time.milliseconds(10))
     windows = keyed.window(sliding).allowed_lateness(5).side_output_late_data(LATE)
     ordered = windows.process(InOrder(), SEEN).uid("windows")
@@ -96,19 +138,21 @@ def results(
         lambda w: Row("count", w.key, int(w.window_end.timestamp() * 1000), w.n), SEEN
     ).uid("ends")
     timers = keyed.process(Numbered(f"{name}.fails"), SEEN).uid("timers")
-    with ordered.union(late, ends, timers).execute_and_collect(name) as elements:
-        return sorted(map(list, elements))
+    sink = CollectSink()
+    ordered.union(late, ends, timers).sink_to(sink).uid("out")
+    env.execute(name, bounded=True)
+    return sorted(map(list, sink.results))
 
 
 def main() -> None:
     servers, topic, ways = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(10)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(2, 0))
-    for name, (options, fails) in ways.items():
+    for name, (options, fails, kind) in ways.items():
         failure = Path(f"{name}.fails")
         if fails:
             failure.touch()
-        found = results(env, name, (servers, topic), options)
+        found = results(env, name, (servers, topic), options, kind)
         assert not failure.exists(), "no task has failed"
         print(json.dumps([name, found]), flush=True)
 

@@ -12,10 +12,12 @@ from test_kafka_source import run
 from services.kafka import KafkaBroker
 
 WAYS = {
-    "one-epoch": ({}, False),
-    "small-epochs": ({"maxOffsetsPerTrigger": "17"}, False),
-    "failing": ({"maxOffsetsPerTrigger": "29"}, True),
-    "divided": ({"minPartitions": "7", "maxOffsetsPerTrigger": "60"}, False),
+    "one-epoch": ({}, False, "source"),
+    "small-epochs": ({"maxOffsetsPerTrigger": "17"}, False, "source"),
+    "failing": ({"maxOffsetsPerTrigger": "29"}, True, "source"),
+    "divided": ({"minPartitions": "7", "maxOffsetsPerTrigger": "60"}, False, "source"),
+    "behind-a-shuffle": ({"maxOffsetsPerTrigger": "23"}, True, "shuffled"),
+    "data-frame": ({"maxOffsetsPerTrigger": "40"}, False, "frame"),
 }
 SPEEDS = (1, 2, 5)
 """How fast time passes in each partition."""

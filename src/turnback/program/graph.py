@@ -37,6 +37,14 @@ class KeySpec:
         return KeyCodec(self.types, by_columns=self.function is None or self.as_columns)
 
 
+def _same(element: Any) -> int:
+    return 0
+
+
+IN_ONE_PLACE = KeySpec((), _same, (Types.INT(),))
+"""All elements have one key, so that one task gets all of them."""
+
+
 class OutputTag:
     """Names a side output: ``yield tag, element`` in a process function sends an element there.
 
@@ -120,6 +128,7 @@ class Node:
         bounded: Whether it is a source that ends by nature.
         whole: Whether it is a source of which all columns are read, whoever needs them.
         partitioned: Whether it is a source whose partitions have watermarks of their own.
+        ordered: Whether it is known in which order the elements of a source come.
         check: Of a source: what tells before the job starts whether it can be read.
     """
 
@@ -135,6 +144,7 @@ class Node:
     bounded: bool = False
     whole: bool = False
     partitioned: bool = False
+    ordered: bool = True
     check: SourceCheck | None = None
 
     @property
@@ -212,6 +222,11 @@ class StreamGraph:
         return [n for n in self.nodes if n.id in needed]
 
 
+def inputs_of_time(node: Node) -> tuple[Node, ...]:
+    """The inputs whose watermarks an operator goes by: of a broadcast, that of the main stream."""
+    return node.inputs[:1] if node.kind is NodeKind.BROADCAST_PROCESS else node.inputs
+
+
 def sources_before(node: Node) -> list[Node]:
     """All sources that the elements of an operator come from."""
     found, seen, stack = [], {node.id}, [node]
@@ -219,24 +234,30 @@ def sources_before(node: Node) -> list[Node]:
         each = stack.pop()
         if each.kind is NodeKind.SOURCE:
             found.append(each)
-        new = {before.id: before for before in each.inputs if before.id not in seen}
+        new = {before.id: before for before in inputs_of_time(each) if before.id not in seen}
         seen.update(new)
         stack.extend(new.values())
     return found
 
 
 def has_partitions(node: Node) -> bool:
-    """Whether elements come from partitions with watermarks of their own."""
-    return any(source.partitioned for source in sources_before(node))
+    """Whether a strategy that elements go by has several sources, or one with partitions."""
+    sources = [sources_before(each) for each in strategies_before(node) if each is not None]
+    return any(len(some) > 1 or some[0].partitioned for some in sources)
 
 
-def strategies_before(node: Node) -> set[int | None]:
-    """Ids of the watermark strategies that an operator's output goes by; None for a lack of one."""
-    found: set[int | None] = set()
-    stack = [node]
+def strategies_before(node: Node) -> list[Node | None]:
+    """The watermark strategies that an operator's output goes by; None for a lack of one."""
+    found: list[Node | None] = []
+    seen, stack = {node.id}, [node]
     while stack:
         each = stack.pop()
-        if each.kind is NodeKind.TIMESTAMPS or not each.inputs:
-            found.add(each.id if each.kind is NodeKind.TIMESTAMPS else None)
-        stack.extend(() if each.kind is NodeKind.TIMESTAMPS else each.inputs)
+        if each.kind is NodeKind.TIMESTAMPS:
+            found.append(each)
+            continue
+        if not each.inputs and None not in found:
+            found.append(None)
+        new = {before.id: before for before in inputs_of_time(each) if before.id not in seen}
+        seen.update(new)
+        stack.extend(new.values())
     return found

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from turnback.program.graph import KeySpec, Node, NodeKind, SourceCheck
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning, Spread
+from turnback.program.source_partitions import WHOLE
 from turnback.program.time import WatermarkStrategy
 from turnback.types.typeinfo import TypeInfo
 
@@ -90,6 +91,20 @@ class Channel:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What tasks have to know of a source whose rows they read.
+
+    Attributes:
+        partition: The number of the partition that all of it is, if it has none.
+        placed: Whether elements carry their place in it although they have no timestamps: those
+            are assigned behind a shuffle.
+    """
+
+    partition: int = WHOLE
+    placed: bool = False
+
+
+@dataclass(frozen=True)
 class Operator:
     """One operator inside a level.
 
@@ -102,6 +117,7 @@ class Operator:
         consumers: Inputs of operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
         sides: Its side outputs: their names, the operators that stand for them, their types.
+        origin: Of a source, what tasks have to know of it.
     """
 
     id: int
@@ -115,6 +131,7 @@ class Operator:
     consumers: tuple[InputId, ...]
     channels: tuple[int, ...]
     sides: tuple[tuple[str, int, TypeInfo], ...] = ()
+    origin: Origin = Origin()
 
     @property
     def input_type(self) -> TypeInfo | None:
@@ -201,7 +218,7 @@ class Plan:
             `native`.
         native: Whether Spark alone feeds the first shuffle, with no Python before it.
         max_parallelism: Number of key groups.
-        strategy_sources: Uids of the sources of each watermark strategy, by its uid.
+        strategy_sources: Uids of the sources that each watermark strategy tells apart, by its uid.
     """
 
     sources: tuple[SourcePlan, ...]

@@ -45,9 +45,11 @@ def has_timers(function: Any) -> bool:
     return timed and type(function).on_timer is not TimerFunction.on_timer
 
 
-def goes_by_time(function: Any) -> bool:
+def goes_by_time(operator: Operator) -> bool:
     """Whether something may happen when time passes, without an element."""
-    return has_timers(function) or isinstance(function, PaneFunction)
+    function = operator.function
+    waits = operator.kind is NodeKind.TIMESTAMPS and operator.key is not None
+    return waits or has_timers(function) or isinstance(function, PaneFunction)
 
 
 def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
@@ -55,6 +57,8 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
     function = operator.function
     if isinstance(function, PaneFunction):
         states = [function.state()]
+    elif operator.kind is NodeKind.TIMESTAMPS:
+        states = []
     elif has_timers(function):
         states = [
             WaitingStateDescriptor(EVENT_TIMERS, Types.BOOLEAN()),

@@ -23,6 +23,7 @@ from turnback.core.errors import EpochConflictError
 from turnback.program.functions import needs_closing
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
+from turnback.program.source_partitions import spark_hash
 from turnback.spark.frames import BatchLimit, collect_controls, epoch_frame
 from turnback.spark.idle import IdleQuery, saving_idle_time
 from turnback.spark.internals import (
@@ -35,7 +36,7 @@ from turnback.spark.internals import (
 )
 from turnback.spark.job import JobSpec
 from turnback.spark.orders import send_orders
-from turnback.spark.partitions import partition_names, spark_hash
+from turnback.spark.partitions import partition_names
 from turnback.spark.scratch import Positions, Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (

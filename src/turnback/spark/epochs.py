@@ -25,7 +25,8 @@ from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
-from turnback.worker.time import EpochTime, Segment
+from turnback.worker.stamps import Segment
+from turnback.worker.time import EpochTime
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3

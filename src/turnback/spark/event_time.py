@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from turnback.core.clock import Clock
 from turnback.program.plan import Plan
+from turnback.program.source_partitions import partition_number, whole_source
 from turnback.program.time import MAX_TIME, MIN_TIME
 from turnback.program.timers import goes_by_time
-from turnback.spark.partitions import partition_number
-from turnback.worker.time import WHOLE, EpochTime, Partitions, Segment, advance, watermark_of
+from turnback.worker.stamps import Segment
+from turnback.worker.time import EpochTime, Partitions, advance, watermark_of
 
 _LOG = logging.getLogger(__name__)
 _NEVER_S = 3600.0
 _SILENT_S = 60.0
-_WHOLE_NAME = ""
-"""In place of a partition: a source that has none, beside one that has."""
 
 
 class EventTime:
@@ -35,14 +35,22 @@ class EventTime:
         self._operators = {
             op.uid: op.strategies for op in plan.operators() if "" not in op.strategies
         }
-        self._sources = plan.strategy_sources
         self._partitioned = {source.uid for source in plan.sources if source.partitioned}
+        self._sources = {
+            uid: sources
+            for uid, sources in plan.strategy_sources.items()
+            if len(sources) > 1 or self._partitioned.intersection(sources)
+        }
+        """Of strategies that tell several sources or partitions apart."""
         self._greatest: dict[str, int] = {}
         self._partitions: Partitions = {}
         self._names: dict[int, str] = {}
         """Of partitions, by their numbers."""
         for uid in self._strategies:
             self._restore(uid, restored or {})
+        for uid, sources in self._sources.items():
+            if not self._partitioned.intersection(sources):
+                self._wait_for(uid, map(whole_source, sources))
         self._started_s = clock.monotonic()
         self._active_s = dict.fromkeys(self._strategies, self._started_s)
         self._partitions_active_s: dict[tuple[str, int], float] = {}
@@ -51,7 +59,7 @@ class EventTime:
         self._was_idle: tuple[str, ...] = ()
         self._now_ms = 0
         self._ended = False
-        by_time = any(goes_by_time(op.function) for op in plan.operators())
+        by_time = any(goes_by_time(op) for op in plan.operators())
         self._next_timer_ms = 0 if by_time and restored is not None else None
         self.has_end = by_time
         """Whether the end of event time makes any difference."""
@@ -73,7 +81,9 @@ class EventTime:
         """
         self._was_idle, self._ended = self._idle(), ended
         if partitions is not None:
-            self._wait_for(partitions)
+            for uid, sources in self._sources.items():
+                names = [self._names_of(source, partitions) for source in sources]
+                self._wait_for(uid, chain.from_iterable(names))
         # Never back: what has expired in one epoch may be gone in the next.
         self._now_ms = max(self._now_ms, self._clock.now_ms())
         self._epoch = EpochTime(
@@ -174,24 +184,22 @@ class EventTime:
             greatest = watermark + bound + 1
             if key == uid:
                 self._greatest[uid] = greatest
-            elif key.startswith(f"{uid}#") and self._partitioned.intersection(self._sources[uid]):
+            elif key.startswith(f"{uid}#") and uid in self._sources:
                 number = self._number(key.removeprefix(f"{uid}#"))
                 self._partitions.setdefault(uid, {})[number] = greatest
 
-    def _wait_for(self, partitions: Mapping[str, Iterable[str]]) -> None:
-        """Wait for all partitions of the sources of each strategy, and for no others."""
-        for uid, sources in self._sources.items():
-            apart = self._partitioned.intersection(sources)
-            numbers = [self._number(name) for s in apart for name in partitions.get(s, ())]
-            if not numbers:
-                continue
-            if len(apart) < len(sources):
-                numbers.append(self._number(_WHOLE_NAME))
-            known = self._partitions.get(uid, {})
-            self._partitions[uid] = {n: known.get(n, MIN_TIME) for n in numbers}
+    def _names_of(self, source: str, partitions: Mapping[str, Iterable[str]]) -> Iterable[str]:
+        """The names of the partitions of a source, which is one itself if it has none."""
+        return partitions.get(source, ()) if source in self._partitioned else [whole_source(source)]
+
+    def _wait_for(self, uid: str, names: Iterable[str]) -> None:
+        """Let a strategy wait for these partitions, and for no others."""
+        numbers, known = [self._number(name) for name in names], self._partitions.get(uid, {})
+        if numbers:
+            self._partitions[uid] = {number: known.get(number, MIN_TIME) for number in numbers}
 
     def _number(self, name: str) -> int:
-        number = WHOLE if name == _WHOLE_NAME else partition_number(name)
+        number = partition_number(name)
         self._names[number] = name
         return number
 

@@ -24,7 +24,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.core.bell import Bell
-from turnback.spark.internals import streaming_nodes, unless_jvm_lost
+from turnback.spark.internals import unless_jvm_lost
+from turnback.spark.plans import streaming_nodes
 
 LOOK_S = 0.03
 """Time between two looks at directories that the kernel tells nothing of."""

@@ -1,10 +1,11 @@
 """What Turnback relies on inside Spark although Spark does not document it.
 
-It is all in this module, but for the lock that idle queries wait for (`turnback.spark.idle`), the
-way acknowledgements are collected (`turnback.spark.frames`), and the marker that carries errors of
-tasks through the texts of exceptions (`turnback.worker.message.encode_error`). Each part says why
-it is needed and what breaks without it. `turnback.spark.session` checks at the start of a job that
-this Spark behaves as described, and `make compat` runs jobs on the oldest and the newest Spark.
+It is all in this module, but for what the plans of DataFrames tell (`turnback.spark.plans`), the
+lock that idle queries wait for (`turnback.spark.idle`), the way acknowledgements are collected
+(`turnback.spark.frames`), and the marker that carries errors of tasks through the texts of
+exceptions (`turnback.worker.message.encode_error`). Each part says why it is needed and what breaks
+without it. `turnback.spark.session` checks at the start of a job that this Spark behaves as
+described, and `make compat` runs jobs on the oldest and the newest Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from py4j.protocol import Py4JNetworkError
 from pyspark import cloudpickle
@@ -29,6 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.core.errors import CheckpointError
 from turnback.core.units import describe_exit
+from turnback.spark.plans import analyzed, streaming_nodes
 
 _LOG = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def streaming_query(
 def _in_own_session(frame: DataFrame) -> DataFrame:
     own = own_session(frame.sparkSession)
     datasets = own.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]
-    return DataFrame(datasets.ofRows(own._jsparkSession, _plan(frame)), own)
+    return DataFrame(datasets.ofRows(own._jsparkSession, analyzed(frame)), own)
 
 
 def own_session(user: SparkSession) -> SparkSession:
@@ -197,77 +198,6 @@ class MicroBatch:
             shuffles -= dependency.getClass().getSimpleName() == "ShuffleDependency"
             rdd = dependency.rdd()
         return int(rdd.getNumPartitions())
-
-
-# -- the plan of a DataFrame
-
-_STATEFUL = frozenset(
-    {
-        "Aggregate",
-        "Deduplicate",
-        "DeduplicateWithinWatermark",
-        "Distinct",
-        "FlatMapGroupsWithState",
-        "FlatMapGroupsInPandasWithState",
-        "GlobalLimit",
-        "TransformWithState",
-        "TransformWithStateInPySpark",
-    }
-)
-
-
-def streaming_nodes(frame: DataFrame) -> tuple[list[Any], list[str]]:
-    """Return the streams of a DataFrame, in the order of Spark's offset log, and what keeps state.
-
-    The offset log has one position for each stream in the plan, without a name. Without knowing the
-    order, no position could be told from another. State that Spark keeps is in no checkpoint of
-    ours, so it has to be detected before a job relies on it.
-    """
-    leaves: list[Any] = []
-    stateful: list[str] = []
-    stack = [_plan(frame)]
-    while stack:
-        node = stack.pop()
-        if not node.isStreaming():
-            continue
-        children = [node.children().apply(i) for i in range(node.children().size())]
-        name = node.nodeName()
-        streams = sum(child.isStreaming() for child in children)
-        if name in _STATEFUL or (name == "Join" and streams > 1):
-            stateful.append(name)
-        if not children:
-            leaves.append(node)
-        stack += reversed(children)
-    return leaves, stateful
-
-
-def source_directories(leaves: Sequence[Any]) -> list[str]:
-    """The directory below ``sources`` that Spark gives to each stream of a query.
-
-    It is the user's name for the stream, else a running number; a stream that the plan has twice
-    has one directory. Without it, a file source's list of files would be looked for in vain, or
-    taken from another source.
-    """
-    directories: list[str] = []
-    unnamed = 0
-    for i, leaf in enumerate(leaves):
-        same = next((j for j in range(i) if leaves[j].equals(leaf)), None)
-        if same is not None:
-            directories.append(directories[same])
-            continue
-        # Streams have names since Spark 4.2.
-        named = "sourceIdentifyingName" in dir(leaf)
-        name = leaf.sourceIdentifyingName().nameOpt() if named else None
-        if name is not None and name.isDefined():
-            directories.append(name.get())
-        else:
-            directories.append(str(unnamed))
-            unnamed += 1
-    return directories
-
-
-def _plan(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
 
 
 # -- the files of a streaming checkpoint

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
-from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
+from turnback.spark.partitions import partition_columns
 from turnback.types.columns import stream_ddl
 
 _JAR = "spark-sql-kafka-0-10"
@@ -44,8 +44,7 @@ def kafka_frame(
         raise ConfigurationError(f"KafkaSource: {error}") from None
     records = records.where("value IS NOT NULL")
     wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
-    partition = F.shiftright(F.xxhash64(F.concat_ws("-", "topic", "partition")), 2)
-    wanted += [partition.alias(PARTITION_COLUMN), F.col("offset").alias(OFFSET_COLUMN)]
+    wanted += partition_columns("topic", "partition", "offset")
     if isinstance(schema, JsonRowDeserializationSchema):
         return _parsed(records, schema, wanted)
     return records.select(F.col("value").cast("string").alias("value"), *wanted)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import xxhash
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from turnback.checkpoint.manifest import kafka_positions
+from turnback.types.typeinfo import quote_name
 
 PARTITION_COLUMN = "_turnback_partition"
 """From which partition a row comes, as a number; no part of the elements."""
@@ -12,15 +14,11 @@ OFFSET_COLUMN = "_turnback_offset"
 """Where it is in its partition."""
 
 
-def spark_hash(text: str) -> int:
-    """What Spark's `xxhash64` gives for a text."""
-    number = xxhash.xxh64_intdigest(text.encode(), seed=42)
-    return number - (1 << 64) if number >> 63 else number
-
-
-def partition_number(name: str) -> int:
-    """The number of a partition: Spark's `shiftright(xxhash64(name), 2)`, to leave some room."""
-    return spark_hash(name) >> 2
+def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:
+    """From which partition a record of Kafka comes, and where it is in it, by these columns."""
+    name = F.concat_ws("-", quote_name(topic), quote_name(partition))
+    number = F.shiftright(F.xxhash64(name), 2)
+    return [number.alias(PARTITION_COLUMN), F.col(quote_name(offset)).alias(OFFSET_COLUMN)]
 
 
 def partition_names(offset: str | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -20,14 +20,14 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.plan import Plan, SourcePlan
-from turnback.spark.internals import source_directories, streaming_nodes
-from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
+from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_columns
+from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.types.row import Row
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, quote_name
 from turnback.worker.program import CHANNEL, CONTROL, STAMPS, TO, RowLayout, source_layout
-from turnback.worker.time import PARTITION
+from turnback.worker.stamps import PARTITION
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 _COLLECTION = "turnback-collection"
@@ -63,13 +63,35 @@ def literal_pattern(text: str) -> str:
     return re.sub(r"([\\*?\[\]{}^])", r"\\\1", text)
 
 
-def needs_all_columns(frame: Any) -> bool:
+class Taken(NamedTuple):
+    """A DataFrame as a source of a job.
+
+    Attributes:
+        whole: Whether all of its columns are read, whoever needs them.
+        partitioned: Whether every row says from which partition it comes.
+        ordered: Whether it is known in which order rows come.
+    """
+
+    frame: Any
+    whole: bool
+    partitioned: bool
+    ordered: bool
+
+
+def taken(frame: Any) -> Taken:
+    """Take a DataFrame, or what another engine has in its place, as a source."""
+    if not isinstance(frame, DataFrame):
+        return Taken(frame, False, _has_partitions(frame), True)
+    frame = _with_partitions(frame)
+    order = bool(_file_columns(frame))
+    return Taken(frame, _needs_all_columns(frame), _has_partitions(frame), order)
+
+
+def _needs_all_columns(frame: DataFrame) -> bool:
     """Whether what becomes of a malformed record depends on the columns that Spark reads.
 
     It does if such records are dropped, fail the job, or are kept as text in a column of their own.
     """
-    if not isinstance(frame, DataFrame):
-        return False
     files = [leaf for leaf in streaming_nodes(frame)[0] if leaf.nodeName() == "StreamingRelation"]
     for leaf in files:
         chosen = _options(leaf)
@@ -79,6 +101,26 @@ def needs_all_columns(frame: Any) -> bool:
         if of_corrupt in list(leaf.schema().fieldNames()):
             return True
     return False
+
+
+def _with_partitions(frame: DataFrame) -> DataFrame:
+    """The same stream, with the partition of each row if it has kept those of Kafka.
+
+    Its own columns say it, unless they were left out, computed or renamed.
+    """
+    if _has_partitions(frame) or not keeps_order(frame):
+        return frame
+    ((leaf,), _) = streaming_nodes(frame)
+    if leaf.nodeName() != "StreamingRelationV2" or leaf.sourceName() != "kafka":
+        return frame
+    kept = kept_columns(frame, leaf)
+    columns = [kept[name] for name in ("topic", "partition", "offset") if name in kept]
+    return frame.select("*", *partition_columns(*columns)) if len(columns) == 3 else frame
+
+
+def _has_partitions(frame: Any) -> bool:
+    """Whether every row says from which partition it comes."""
+    return PARTITION_COLUMN in frame.columns
 
 
 def _options(leaf: Any) -> dict[str, str]:
@@ -254,8 +296,10 @@ def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
 
 def _file_columns(frame: DataFrame) -> tuple[Column, ...]:
     """From which file and block, or which partition, each row comes; nothing if not known."""
-    if PARTITION_COLUMN in frame.columns:
+    if _has_partitions(frame):
         return F.col(PARTITION_COLUMN), F.lit(PARTITION) - F.col(OFFSET_COLUMN)
+    if not keeps_order(frame):
+        return ()
     columns = F.xxhash64("_metadata.file_path"), F.col("_metadata.file_block_start")
     try:
         frame.select(*columns)

@@ -29,7 +29,7 @@ from turnback.worker.message import (
     encode_error,
 )
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
-from turnback.worker.time import PARTITION, Stamps
+from turnback.worker.stamps import PARTITION, Stamps
 
 Partitions = dict[int, list[pa.RecordBatch]]
 BeforeTask = Callable[[LevelProgram], None]

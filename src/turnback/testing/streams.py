@@ -22,9 +22,10 @@ from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.job.directory import JobDirectory
 from turnback.program.graph import StreamGraph
+from turnback.program.source_partitions import partition_number
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
-from turnback.spark.partitions import PARTITION_COLUMN, partition_number
+from turnback.spark.partitions import PARTITION_COLUMN
 from turnback.spark.sources import CollectionReader
 from turnback.state.backend import sub_codec
 from turnback.state.expiry import TIME_BYTES

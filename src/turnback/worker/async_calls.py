@@ -16,7 +16,7 @@ from turnback.program.async_io import AsyncWait
 from turnback.program.plan import Operator
 from turnback.types.columns import Batch
 from turnback.worker.runners import FunctionRunner
-from turnback.worker.time import Stamps
+from turnback.worker.stamps import Stamps
 
 _CANCEL_S = 5.0
 """How long calls that are given up may take to end."""

@@ -17,7 +17,7 @@ from turnback.worker.keyed_columns import BatchState
 from turnback.worker.keys import DistinctKeys, distinct_key_reader
 from turnback.worker.message import user_error
 from turnback.worker.runners import Runner
-from turnback.worker.time import Stamps
+from turnback.worker.stamps import Stamps
 
 MOST_ROWS = 1 << 20
 MOST_BYTES = 64 << 20

@@ -20,7 +20,8 @@ from turnback.types.columns import Batch
 from turnback.worker.message import user_error
 from turnback.worker.output import FunctionOutput
 from turnback.worker.runners import FunctionRunner, Runner, times_of
-from turnback.worker.time import Stamps, TaskTime
+from turnback.worker.stamps import Stamps
+from turnback.worker.time import TaskTime
 
 
 class NumberRunner(Runner):

@@ -24,7 +24,8 @@ from turnback.types.serializer import Serializer
 from turnback.worker.message import user_error
 from turnback.worker.ordering import Cause, Element, Ordered, OrderedRunner, TimedOutput
 from turnback.worker.runners import NoTimers
-from turnback.worker.time import TaskTime, Times
+from turnback.worker.stamps import Times
+from turnback.worker.time import TaskTime
 
 
 class _Clock(NoTimers):

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.program.graph import NodeKind
-from turnback.program.plan import InputId
+from turnback.program.plan import InputId, Origin
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
@@ -32,7 +32,7 @@ from turnback.worker.operators import OpenOperators
 from turnback.worker.program import LevelProgram
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
-from turnback.worker.time import PARTITION
+from turnback.worker.stamps import PARTITION
 
 _SAMPLE_ROWS = 100
 """A batch of fewer rows is not used to estimate the size of a row."""
@@ -134,16 +134,17 @@ class _Epoch:
             if channel.last_level > here:
                 self.emitted.append((channel.id, elements))
             elif self.program.reads_sources and self.program.strategies:
-                for segment in self._segments(elements):
+                origin = self.instance.operators[channel.producer].origin
+                for segment in self._segments(elements, origin):
                     self._emit(segment, channel.consumers)
             else:
                 self._emit(elements, channel.consumers)
 
-    def _segments(self, elements: Batch) -> Iterator[Batch]:
+    def _segments(self, elements: Batch, source: Origin) -> Iterator[Batch]:
         """Cut what comes from a source where another part of the source begins."""
         stamps = elements.stamps
         if stamps is None:
-            self.time.enter(0, 0)
+            self.time.enter(0, 0, source.partition)
             yield elements
             return
         # In a partition the offset changes from row to row.
@@ -151,7 +152,8 @@ class _Epoch:
         new = (np.diff(stamps.segment) != 0) | (np.diff(blocks) != 0)
         starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(elements)]
         for start, end in pairwise(starts):
-            self.time.enter(int(stamps.segment[start]), int(stamps.mark[start]))
+            file, block = int(stamps.segment[start]), int(stamps.mark[start])
+            self.time.enter(file, block, source.partition)
             yield Batch(elements.type, elements.arrow.slice(start, end - start))
 
     def _finish(self) -> None:

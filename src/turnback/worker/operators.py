@@ -40,12 +40,14 @@ from turnback.worker.runners import (
     KeyedFilterRunner,
     KeyedProcessRunner,
     MapRunner,
+    PassingRunner,
+    PlacingRunner,
     ReduceRunner,
     Runner,
-    SourceRunner,
 )
 from turnback.worker.time import TaskTime
-from turnback.worker.timers import TimerRunner, TimestampsRunner
+from turnback.worker.timers import TimerRunner
+from turnback.worker.timestamps import ShuffledTimestampsRunner, TimestampsRunner
 from turnback.worker.window_columns import WindowAggregationRunner, WindowCombineRunner
 
 
@@ -157,7 +159,11 @@ class OpenOperators:
 
 def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
     if operator.kind is NodeKind.TIMESTAMPS:
+        if backend is not None:
+            return ShuffledTimestampsRunner(operator, backend, time)
         return TimestampsRunner(operator, time)
+    if operator.origin.placed:
+        return PlacingRunner(operator, time)
     if operator.kind is NodeKind.NUMBER:
         return NumberRunner(operator, time)
     if operator.kind is NodeKind.BROADCAST_PROCESS:
@@ -194,13 +200,13 @@ _WITH_CONTEXT = frozenset(
     }
 )
 _WITHOUT_KEY: dict[NodeKind, Callable[[Operator], Runner]] = {
-    NodeKind.SOURCE: SourceRunner,
+    NodeKind.SOURCE: PassingRunner,
     NodeKind.MAP: MapRunner,
     NodeKind.FILTER: FilterRunner,
     NodeKind.MAP_BATCHES: MapBatchesRunner,
     NodeKind.COMBINE: CombineRunner,
     NodeKind.ASYNC_WAIT: AsyncWaitRunner,
-    NodeKind.SIDE_OUTPUT: SourceRunner,
+    NodeKind.SIDE_OUTPUT: PassingRunner,
 }
 
 

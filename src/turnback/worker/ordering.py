@@ -21,7 +21,8 @@ from turnback.types.columns import Batch
 from turnback.worker.elements import ElementFunction
 from turnback.worker.output import Collected
 from turnback.worker.runners import KeyedRunner, times_of
-from turnback.worker.time import NOWHERE, Place, Stamps, TaskTime, Times
+from turnback.worker.stamps import NOWHERE, Place, Stamps, Times
+from turnback.worker.time import TaskTime
 
 _CHUNK = 8192
 
@@ -98,6 +99,11 @@ class OrderedRunner(KeyedRunner):
             return MIN_TIME, MIN_TIME
         return time.watermark_before(strategies), time.watermark(strategies)
 
+    def take_gathered(self) -> list[Batch]:
+        """The elements of the only input as they have come."""
+        (batches,), self._gathered = self._gathered, [[]]
+        return batches
+
     def whole_batches(self, after: int) -> list[Ordered] | None:
         """The same as `in_order` gives, in batches; None if they cannot be had so."""
         (batches,) = self._gathered
@@ -145,7 +151,8 @@ class OrderedRunner(KeyedRunner):
         known = self.time.segment(segment)
         if known is None:
             return NOWHERE
-        return self.time.given((*self._prefix(input), *known.place), self.operator.id)
+        place = (*self._prefix(input), *known.place)
+        return self.time.given(place, self.operator.id, known.partition)
 
     def _as_they_come(self, inputs: list[list[Batch]]) -> Iterator[Element]:
         for number, batches in enumerate(inputs):
@@ -242,8 +249,8 @@ class OrderedRunner(KeyedRunner):
         return self.time.given(tuple(place), giver), row
 
     def _prefix(self, input: int) -> Place:
-        """Elements of the first input come before those of the second."""
-        return (input,) if len(self.operator.inputs) > 1 else ()
+        """At one watermark, elements of the first input come before those of the second."""
+        return (input,) if len(self.operator.inputs) > 1 and self._has_event_time else ()
 
     def timed_output(self) -> TimedOutput:
         """For what the operator gives in this epoch."""

@@ -16,7 +16,7 @@ from turnback.types.columns import Batch, transpose
 from turnback.types.frozen import Freezer, is_mutable
 from turnback.types.row import build_rows, row_class
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
-from turnback.worker.time import Stamps
+from turnback.worker.stamps import Stamps
 
 _PROCESS_METHODS = (
     "process_element",

@@ -18,7 +18,7 @@ from turnback.state.files import StateFile, clip_files, in_order
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.keys import group_range
 from turnback.types.typeinfo import TypeInfo
-from turnback.worker.time import Stamps
+from turnback.worker.stamps import Stamps
 
 TO, CHANNEL, CONTROL = "_to", "_channel", "_ctl"
 STAMPS = ("_time", "_mark", "_segment", "_row")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, TooLargeError
@@ -56,6 +57,8 @@ class Router:
         """The target of each element; None where Spark computes it from the key columns."""
         if self.routing is Routing.KEY_COLUMNS:
             return None
+        if self.parallelism == 1:
+            return pa.array(np.zeros(len(batch), np.int32))
         if self.routing is Routing.KEY_FUNCTION:
             return self._by_key(batch)
         if self.routing is Routing.CUSTOM:

@@ -23,7 +23,8 @@ from turnback.worker.elements import ElementFunction, element_functions
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
 from turnback.worker.output import Collected, FunctionOutput, may_send_aside
-from turnback.worker.time import Stamps, TaskTime
+from turnback.worker.stamps import Stamps
+from turnback.worker.time import TaskTime
 
 
 class PlainContext:
@@ -119,10 +120,22 @@ class Runner(ABC):
         return user_error(error, self.operator.uid, self.operator.name, element=element)
 
 
-class SourceRunner(Runner):
-    """Passes elements on as they come from Spark."""
+class PassingRunner(Runner):
+    """Passes elements on as they come."""
 
     def process(self, batch: Batch) -> Batch | None:
+        return batch
+
+
+class PlacingRunner(Runner):
+    """Notes where the elements of a source are in it, for a strategy behind a shuffle."""
+
+    def __init__(self, operator: Operator, time: TaskTime) -> None:
+        super().__init__(operator)
+        self._time = time
+
+    def process(self, batch: Batch) -> Batch | None:
+        batch.stamps = self._time.place(self.operator.id, len(batch))
         return batch
 
 

@@ -26,85 +26,12 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from turnback.program.source_partitions import WHOLE
 from turnback.program.time import MAX_TIME, MIN_TIME
+from turnback.worker.stamps import LAST, PARTITION, UNPLACED, Part, Place, Segment, Stamps, Times
 
-Times = np.ndarray[Any, np.dtype[np.int64]]
-Part = tuple[int, int, int]
-"""A part of a source: its partition, then a file by its place and a block of it, or an offset."""
-Place = tuple[int, ...]
-"""Where a segment is among others, to be compared.
-
-For a part of a source: the number of its strategy, the partition, the epoch, the file and the
-block.
-"""
-
-NOWHERE = -1
-"""In place of a segment: nobody knows where the element belongs; it comes before all others."""
-LAST = 2**62
-"""In a place: after whatever has come."""
-PARTITION = -1
-"""In place of a block, less an offset: what is called a file is a partition."""
-WHOLE = 0
-"""The partition of what comes from a source without any."""
 Partitions = dict[str, dict[int, int]]
 """The greatest timestamp of every partition, by uid of the strategy."""
-
-
-class Stamps(NamedTuple):
-    """The timestamps of the elements of a batch, and the watermark at each of them.
-
-    Attributes:
-        time: Event time in milliseconds; `MIN_TIME` for none.
-        mark: The greatest timestamp that came before the element in its segment, if that is a part
-            of a source; else the watermark at the element.
-        segment: The part of the source it comes from; below zero for what operators give out.
-        row: Where it is in its segment. What was made from one element has one row.
-    """
-
-    time: Times
-    mark: Times
-    segment: Times
-    row: Times
-
-    def take(self, which: Any) -> Stamps:
-        """Those of some elements, given by their positions or by a truth value for each."""
-        return Stamps(*(column[which] for column in self))
-
-    def repeat(self, counts: Sequence[int]) -> Stamps:
-        """Those of elements of which each was made from one of these, so many from each."""
-        return Stamps(*(np.repeat(column, counts) for column in self))
-
-    @staticmethod
-    def join(parts: Sequence[Stamps]) -> Stamps:
-        return Stamps(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-    @staticmethod
-    def of(times: Times, marks: Times) -> Stamps:
-        """Stamps of elements whose place is not known, with the watermarks themselves."""
-        nowhere = np.full(len(times), NOWHERE, np.int64)
-        return Stamps(times, marks, nowhere, np.zeros_like(nowhere))
-
-
-class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a source in one epoch, as a strategy has seen it; or of what an operator gives out.
-
-    Attributes:
-        id: Its number among all of the epoch; below zero for what operators give out.
-        strategy: Uid of the operator that gives timestamps and watermarks; of what operators
-            give out, nothing.
-        place: Where it is. Parts of a source of which no one knows are all in one place.
-        greatest: The greatest timestamp in it, if it is a part of a source.
-        partition: The partition of the source it belongs to.
-        giver: The operator that gives it out. Of what was made from one element by several, it
-            tells what comes first.
-    """
-
-    id: int
-    strategy: str
-    place: Place
-    greatest: int = MIN_TIME
-    partition: int = WHOLE
-    giver: int = -1
 
 
 class EpochTime(msgspec.Struct, frozen=True):
@@ -147,6 +74,9 @@ def advance(time: EpochTime, segments: Iterable[Segment]) -> tuple[dict[str, int
             known[segment.partition] = max(before, segment.greatest)
             idle.discard((segment.strategy, segment.partition))
     after = dict(time.greatest)
+    for uid, known in partitions.items():
+        # They belong nowhere, and tell how late it is nevertheless.
+        after[uid] = max(after.get(uid, MIN_TIME), known.pop(UNPLACED, MIN_TIME))
     for uid, known in partitions.items():
         slowest = min((t for each, t in known.items() if (uid, each) not in idle), default=MIN_TIME)
         after[uid] = max(after.get(uid, MIN_TIME), slowest)
@@ -197,37 +127,65 @@ class TaskTime:
         self._first_offsets: dict[int, int] = {}
         self._own: dict[tuple[str, Part], _OwnPart] = {}
         self._given: dict[tuple[Place, int], int] = {}
+        self._placed: dict[int, int] = {}
+        """How many elements without timestamps have been read, by segment."""
         self._given_segments: dict[int, Segment] = {}
         self._segments: dict[int, Segment] = {}
         self._after: dict[str, int] = dict(time.greatest)
         self._bases: dict[int, _Base] = {}
 
-    def enter(self, file: int, block: int) -> None:
-        """Go to the part of the source from which the next elements come."""
+    def enter(self, file: int, block: int, partition: int = WHOLE) -> None:
+        """Go to the part of a source from which the next elements come.
+
+        Without partitions, all of the source is `partition`.
+        """
         if block <= PARTITION:
             # A task reads one range of a partition, which begins here.
             self._at = (file, 0, self._first_offsets.setdefault(file, PARTITION - block))
             return
         place = self.epoch.files.get(file)
-        self._at = (WHOLE, 0, 0) if place is None else (WHOLE, place, block)
+        self._at = (partition, 0, 0) if place is None else (partition, place, block)
+
+    def place(self, source: int, count: int) -> Stamps:
+        """Where the next elements of a source are in it, which have no timestamps yet."""
+        partition, *part = self._at
+        id = self.given((source, partition, self._number, *part), source, partition)
+        first = self._placed.get(id, 0)
+        self._placed[id] = first + count
+        none = np.full(count, MIN_TIME, np.int64)
+        return Stamps(none, none, np.full(count, id, np.int64), np.arange(first, first + count))
+
+    def stamp_in_order(self, strategy: str, times: Times, partition: int) -> Stamps:
+        """The same for elements of a partition that are in order, although they were shuffled."""
+        self._at = (partition, 0, 0)
+        return self._stamped(strategy, times)
 
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
+        if self._ordered:
+            return self._stamped(strategy, times)
+        return self.stamp_unplaced(strategy, times)
+
+    def stamp_unplaced(self, strategy: str, times: Times) -> Stamps:
+        """The same for elements of which nobody knows in which order they come."""
+        self._at = (UNPLACED, 0, 0)
+        self._stamped(strategy, times)
+        watermark = self.watermark_before((strategy,))
+        return Stamps.of(times, np.full(len(times), watermark, np.int64))
+
+    def _stamped(self, strategy: str, times: Times) -> Stamps:
         own = self._own.setdefault((strategy, self._at), _OwnPart(len(self._own)))
         before = np.maximum.accumulate(np.concatenate([[own.greatest], times]))
         own.greatest = int(before[-1])
         first, own.rows = own.rows, own.rows + len(times)
-        if not self._ordered:
-            watermark = self.watermark_before((strategy,))
-            return Stamps.of(times, np.full(len(times), watermark, np.int64))
         segments = np.full(len(times), self._id(own.number), np.int64)
         return Stamps(times, before[:-1], segments, np.arange(first, own.rows))
 
-    def given(self, place: Place, giver: int) -> int:
+    def given(self, place: Place, giver: int, partition: int = WHOLE) -> int:
         """The segment of what an operator gives out here that belongs to a place."""
         id = self._given.setdefault((place, giver), -2 - self._id(len(self._given)))
         if id not in self._given_segments:
-            self._given_segments[id] = Segment(id, "", place, giver=giver)
+            self._given_segments[id] = Segment(id, "", place, MIN_TIME, partition, giver)
         return id
 
     def segment(self, id: int) -> Segment | None:
@@ -314,6 +272,20 @@ class TaskTime:
         known = (watermarks != MIN_TIME) & (segments >= 0)
         marks: Times = watermarks + np.where(known, bound + 1, 0)
         return marks
+
+    def partitions(self, stamps: Stamps, strategy: str) -> Times:
+        """For each element, the partition a strategy has it in; `UNPLACED` if it is in none."""
+        waited_for = self.epoch.partitions.get(strategy, {})
+        ids, which = np.unique(stamps.segment, return_inverse=True)
+        found = np.full(len(ids), UNPLACED, np.int64)
+        for i, id in enumerate(ids.tolist()):
+            segment = self.segment(id)
+            if segment is not None and len(waited_for) < 2:
+                found[i] = next(iter(waited_for), WHOLE)
+            elif segment is not None and segment.partition in waited_for:
+                found[i] = segment.partition
+        partitions: Times = found[which]
+        return partitions
 
     def places(self, stamps: Stamps) -> Times:
         """Where the segment of each element is among all, to be compared with others."""

@@ -1,88 +1,22 @@
-"""Operators that go by time: those that give timestamps, and functions with timers."""
+"""Functions with timers: those that are due fire between elements, in the order of time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
-from turnback.core.errors import ElementTypeError, StateError
+from turnback.core.errors import StateError
 from turnback.program.plan import Operator
-from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain, TimestampAssigner
+from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain
 from turnback.program.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
-from turnback.types.columns import Batch, stream_columns
+from turnback.types.columns import Batch
 from turnback.worker.elements import element_functions
 from turnback.worker.message import user_error
 from turnback.worker.ordering import Cause, OrderedRunner, TimedOutput
-from turnback.worker.runners import KeyedContext, Runner
-from turnback.worker.time import NOWHERE, TaskTime, Times
-
-
-class TimestampsRunner(Runner):
-    """Gives elements their timestamps, by a watermark strategy."""
-
-    def __init__(self, operator: Operator, time: TaskTime) -> None:
-        super().__init__(operator)
-        self._time = time
-        assert operator.input_type is not None
-        assigner = operator.function.assigner
-        if isinstance(assigner, TimestampAssigner):
-            self._read: Callable[[Batch], Times] = self._by_function
-        else:
-            names = [name for name, _ in stream_columns(operator.input_type)]
-            self._column = names.index(assigner)
-            self._read = self._by_column
-        assert operator.type is not None
-        self._kept = [name for name, _ in stream_columns(operator.type)]
-        self._keeps_all = len(self._kept) == len(stream_columns(operator.input_type))
-
-    def process(self, batch: Batch) -> Batch | None:
-        if not len(batch):
-            return None
-        times = self._read(batch)
-        if self._keeps_all:
-            stamped = batch.copy() if batch.stamps is not None else batch
-        else:
-            assert self.operator.type is not None
-            stamped = Batch(self.operator.type, batch.arrow.select(self._kept))
-        stamped.stamps = self._time.stamp(self.operator.uid, times)
-        return stamped
-
-    def _by_column(self, batch: Batch) -> Times:
-        column = batch.arrow.column(self._column)
-        if column.null_count:
-            raise self._without("null in the column", self.operator.function.assigner)
-        if not pa.types.is_timestamp(column.type):
-            numbers: Times = column.to_numpy().astype(np.int64)
-            return numbers
-        micros = column.cast(pa.timestamp("us", column.type.tz), safe=False).view(pa.int64())
-        times: Times = micros.to_numpy() // 1000
-        return times
-
-    def _by_function(self, batch: Batch) -> Times:
-        op, row, times = self.operator, None, []
-        extract, stamps = op.function.assigner.extract_timestamp, batch.stamps
-        before = [MIN_TIME] * len(batch) if stamps is None else stamps.time.tolist()
-        try:
-            for row, known in zip(batch.rows, before, strict=True):
-                times.append(extract(row, known))
-        except Exception as e:
-            raise user_error(e, op.uid, "extract_timestamp", element=row) from e
-        for row, time in zip(batch.rows, times, strict=True):
-            if type(time) is not int or not MIN_TIME < time < MAX_TIME:
-                raise self._without(f"{time!r:.40} from extract_timestamp for", f"{row!r:.80}")
-        return np.array(times, np.int64)
-
-    def _without(self, what: str, where: str) -> ElementTypeError:
-        op = self.operator
-        return ElementTypeError(
-            f"operator {op.uid!r} ({op.name}): an element has no timestamp: {what} {where}. "
-            f"Timestamps are whole milliseconds since 1970; filter such elements out before"
-        )
+from turnback.worker.runners import KeyedContext
+from turnback.worker.stamps import NOWHERE
+from turnback.worker.time import TaskTime
 
 
 class TimerContext(KeyedContext):

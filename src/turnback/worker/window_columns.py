@@ -21,7 +21,8 @@ from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 from turnback.worker.batch_runners import GatheringRunner, PortionRunner
 from turnback.worker.keys import DistinctKeys, Index, distinct_columns
 from turnback.worker.ordering import key_orders
-from turnback.worker.time import LAST, Stamps, TaskTime
+from turnback.worker.stamps import LAST, Stamps
+from turnback.worker.time import TaskTime
 
 
 class WindowCombineRunner(PortionRunner):

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from manual_clock import ManualClock
+from turnback.program.source_partitions import partition_number
 from turnback.program.time import MIN_TIME, WatermarkStrategy
 from turnback.spark.event_time import EventTime
-from turnback.spark.partitions import partition_names, partition_number
-from turnback.worker.time import PARTITION, WHOLE, EpochTime, Segment, Stamps, TaskTime, advance
+from turnback.spark.partitions import partition_names
+from turnback.worker.stamps import PARTITION, Segment, Stamps
+from turnback.worker.time import EpochTime, TaskTime, advance
 
 FAST, SLOW, SILENT = 1, 2, 3
 
@@ -182,7 +184,7 @@ def test_a_source_without_partitions_is_waited_for_like_one(clock):
     time.advance([heard(LIKES_0, 900), heard(LIKES_1, 800)], None)
     assert "time" not in time.watermarks()
     time.begin({}, LIKES, ended=False)
-    time.advance([heard(WHOLE, 300)], None)
+    time.advance([heard(partition_number("source:files"), 300)], None)
     assert time.watermarks()["time"] == 299
     again = event_time(clock, others=("files",), restored=time.watermarks())
     assert again.watermarks() == time.watermarks()
