@@ -17,7 +17,7 @@ from engine import test_levels as levels
 from engine.test_restarts import ALL, FIXED, count, fed
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from locking_sink import LockingSink
-from turnback import CollectSink
+from turnback import CollectSink, WatermarkStrategy
 from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
 from turnback.job.history import JobEnded
 from turnback.spark.attempt import Attempt
@@ -96,6 +96,21 @@ def test_frames_that_cannot_be_sources(jobs: Jobs) -> None:
     env.from_dataframe(rate.dropDuplicates(["value"]), uid="rate").sink_to(CollectSink())
     with pytest.raises(PlanError, match=r"source 'rate'.*state of Spark's own .*key_by"):
         env.execute("job", bounded=True)
+
+
+def test_frames_whose_order_nobody_knows(jobs: Jobs) -> None:
+    files = jobs.spark.readStream.schema("k string, at bigint").json(str(jobs.input("events")))
+    rate = jobs.spark.readStream.format("rate").load()
+    by_column = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner
+    known = {"files": files, "rows": files.where("at > 0").selectExpr("explode(array(at)) AS at")}
+    unknown = {"shuffled": files.repartition(2), "rate": rate.selectExpr("value AS at")}
+    for uid, frame in (known | unknown).items():
+        env = jobs.env()
+        stamped = env.from_dataframe(frame, uid).assign_timestamps_and_watermarks(by_column("at"))
+        stamped.uid("time").sink_to(CollectSink()).uid("out")
+        warnings = env.plan().warnings
+        assert len(warnings) == (uid in unknown)
+        assert all(f"rows of source '{uid}' come" in text for text in warnings)
 
 
 def union(jobs: Jobs, *sources: str, **how: Any) -> list[Any]:

@@ -144,6 +144,28 @@ def results(
     return sorted(map(list, sink.results))
 
 
+def told_apart(env: StreamExecutionEnvironment, records: DataFrame) -> list[bool]:
+    """Of DataFrames: whether their partitions are told apart; those that are not earn a warning."""
+    frames = [
+        records,
+        records.where("n > 0").select("at", "offset", "partition", "topic"),
+        records.drop("offset"),
+        records.withColumn("partition", F.col("partition") + 1),
+        records.withColumnRenamed("topic", "of").withColumn("topic", F.lit("other")),
+        records.repartition(3),
+    ]
+    found = []
+    for each in frames:
+        events = env.from_dataframe(each, "events").assign_timestamps_and_watermarks(BY_TIME)
+        events.uid("time").sink_to(CollectSink()).uid("out")
+        plan = env.plan()
+        (source,) = plan.sources
+        assert source.partitioned is not any("'time'" in text for text in plan.warnings)
+        found.append(source.partitioned)
+        env._graph.clear()
+    return found
+
+
 def main() -> None:
     servers, topic, ways = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     env = StreamExecutionEnvironment.get_execution_environment().enable_checkpointing(10)
@@ -155,6 +177,8 @@ def main() -> None:
         found = results(env, name, (servers, topic), options, kind)
         assert not failure.exists(), "no task has failed"
         print(json.dumps([name, found]), flush=True)
+    apart = told_apart(env, frame(servers, topic, {}))
+    print(json.dumps(["told-apart", apart]), flush=True)
 
 
 if __name__ == "__main__":

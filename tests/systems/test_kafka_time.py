@@ -43,6 +43,10 @@ def test_there_is_something_of_everything(found):
     assert kinds == {"window", "late", "count", "element", "timer"}
 
 
+def test_partitions_are_told_apart_by_columns_that_are_kafkas_own(found):
+    assert found["told-apart"] == [True, True, False, False, False, False]
+
+
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "one-epoch"])
 def test_epochs_restarts_and_tasks_change_nothing(found, way):
     assert found[way] == found["one-epoch"]

@@ -318,8 +318,8 @@ class Cut:
                     yield (
                         f"{name}: it is not known in which order the rows of source "
                         f"{self.uids[source.id]!r} come, so {depends}. Use from_files or "
-                        "from_source, or keep the columns topic, partition and offset of Kafka, "
-                        "and let Spark not shuffle before"
+                        "from_source; if it is a DataFrame of Kafka, keep topic, partition and "
+                        "offset; and do not let Spark shuffle it"
                     )
 
     def _origin(self, node: Node) -> Origin:
