@@ -22,7 +22,7 @@ from turnback.sinks.base import SinkWriter, WriterContext, name_sink, require_op
 from turnback.sinks.ownership import SUFFIX
 from turnback.sinks.staging import StagedFile, attempt_directory, new_name
 from turnback.storage.directory import make_directories, sync_upwards
-from turnback.types.columns import Batch
+from turnback.types.columns import Batch, datetimes
 
 Convert = Callable[[Any], Any]
 
@@ -31,6 +31,8 @@ def json_column(column: pa.Array) -> list[Any]:
     """The values of a column; `msgspec.json` encodes dates, times, timestamps and bytes itself."""
     column = _microseconds(column)
     kind = column.type
+    if pt.is_timestamp(kind) and kind.tz in (None, "UTC"):
+        return datetimes(column)
     values: list[Any] = column.to_pylist()
     if pt.is_floating(kind) and pc.all(pc.is_finite(column)).as_py() is not False:
         return values

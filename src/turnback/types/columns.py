@@ -217,8 +217,15 @@ def _column_to_maps(column: pa.Array, type_: MapTypeInfo) -> list[Any]:
     return with_nulls([dict(entries[a:b]) for a, b in pairwise(bounds)], column)
 
 
+def datetimes(column: pa.Array) -> list[Any]:
+    """The values of a column of timestamps, without a zone or in UTC.
+
+    NumPy makes datetimes thirty times as fast as Arrow does.
+    """
+    return _timestamps(column) if column.type.tz is None else _instants(column)
+
+
 def _timestamps(column: pa.Array) -> list[Any]:
-    # NumPy makes datetimes thirty times as fast as Arrow does.
     return with_nulls(_micros(column).view("M8[us]").tolist(), column)
 
 

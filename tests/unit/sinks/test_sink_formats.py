@@ -8,12 +8,14 @@ from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 import pytest
 
 from turnback.sinks.files import FileSink
+from turnback.sinks.formats import json_column
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import Types
 
@@ -271,3 +273,13 @@ def test_large_values(round_trip, extension):
         assert pq.read_table(path)["value"].to_pylist() == [text]
     else:
         assert path.read_text(encoding="utf-8").count("é") == len(text)
+
+
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_timestamps_are_what_arrow_makes_of_them(zone: str | None) -> None:
+    ends = [-62_135_596_800_000_000, 253_402_300_799_999_999]
+    column = pa.array([0, 1, -1, None, 1_700_000_000_123_456, *ends], pa.timestamp("us", zone))
+    assert json_column(column) == column.to_pylist()
+    encode = msgspec.json.encode
+    assert encode(json_column(column)) == encode(column.to_pylist())
+    assert json_column(column[:0]) == []
