@@ -296,7 +296,7 @@ class Cut:
         edges = [found for read in node.inputs for found in _producers(read)]
         if not any(self.level[each.id] or (how and how.exchanges) for each, how in edges):
             return ElementOrder.READ
-        if any(_gives_batches(each) for each in _before(node)):
+        if _without_order(node) is not None:
             return ElementOrder.NONE
         bounds = [self.bounds[uid] for uid in self._inherited(node, range(len(node.inputs)))]
         return ElementOrder.SOURCES if None in bounds else ElementOrder.WATERMARKS
@@ -306,11 +306,12 @@ class Cut:
         order = self.orders[strategy.id]
         name = f"timestamps {self.uids[strategy.id]!r}"
         depends = "which elements are late depends on where epochs end"
-        if order is ElementOrder.NONE:
-            (first, *_) = (self.uids[n.id] for n in _before(strategy) if _gives_batches(n))
+        without = _without_order(strategy)
+        if order is ElementOrder.NONE and without is not None:
+            called = without.uid or without.name
             yield (
-                f"{name} are assigned to what the function over whole batches {first!r} gives; "
-                f"that has no order, so {depends}. Assign them before it, if that matters"
+                f"{name} are assigned to what {without.kind.value} {called!r} gives; that "
+                f"has no order, so {depends}. Assign them before it, if that matters"
             )
         elif order is not ElementOrder.WATERMARKS:
             for source in sources_before(strategy):
@@ -343,9 +344,14 @@ def _before(strategy: Node) -> list[Node]:
     return list(found.values())
 
 
-def _gives_batches(node: Node) -> bool:
-    """Whether nobody can tell from which element what a node gives was made."""
-    return node.kind is NodeKind.MAP_BATCHES or isinstance(node.function, KeyedBatchFunction)
+def _without_order(strategy: Node) -> Node | None:
+    """What elements have gone through that leaves no order: of batches, and of copies for all."""
+    for node in _before(strategy):
+        copies = isinstance(node.function, Partitioning) and node.function.copies
+        in_batches = isinstance(node.function, KeyedBatchFunction)
+        if copies or in_batches or node.kind is NodeKind.MAP_BATCHES:
+            return node
+    return None
 
 
 def _producers(

@@ -37,11 +37,11 @@ class KeySpec:
         return KeyCodec(self.types, by_columns=self.function is None or self.as_columns)
 
 
-def _same(element: Any) -> int:
+def in_one_place(element: Any) -> int:
     return 0
 
 
-IN_ONE_PLACE = KeySpec((), _same, (Types.INT(),))
+IN_ONE_PLACE = KeySpec((), in_one_place, (Types.INT(),))
 """All elements have one key, so that one task gets all of them."""
 
 

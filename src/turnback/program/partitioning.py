@@ -47,3 +47,8 @@ class Partitioning:
     def exchanges(self) -> bool:
         """Whether elements leave the task they are in."""
         return self.spread is not Spread.FORWARD
+
+    @property
+    def copies(self) -> bool:
+        """Whether every subtask gets all elements."""
+        return self.spread is Spread.BROADCAST

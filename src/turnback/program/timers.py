@@ -47,9 +47,13 @@ def has_timers(function: Any) -> bool:
 
 def goes_by_time(operator: Operator) -> bool:
     """Whether something may happen when time passes, without an element."""
-    function = operator.function
-    waits = operator.kind is NodeKind.TIMESTAMPS and operator.key is not None
-    return waits or has_timers(function) or isinstance(function, PaneFunction)
+    timed = has_timers(operator.function) or isinstance(operator.function, PaneFunction)
+    return timed or is_behind_shuffle(operator)
+
+
+def is_behind_shuffle(operator: Operator) -> bool:
+    """Whether it gives timestamps to elements that may have to wait for others before."""
+    return operator.kind is NodeKind.TIMESTAMPS and operator.key is not None
 
 
 def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
@@ -57,7 +61,7 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
     function = operator.function
     if isinstance(function, PaneFunction):
         states = [function.state()]
-    elif operator.kind is NodeKind.TIMESTAMPS:
+    elif is_behind_shuffle(operator):
         states = []
     elif has_timers(function):
         states = [
