@@ -8,10 +8,13 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadFileScheduling
+
+from services.side_by_side import Servers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -65,8 +68,32 @@ _LONG = (
 )
 """Files that take long come first, so that none is left over when all others are done.
 
-What is not named here are many small files, which keep both workers busy to the end.
+What is not named here are many small files, which keep all processes busy to the end.
 """
+
+
+_WITH_SERVERS = (
+    "crash/test_executor_killed.py",
+    "systems/test_databases_page.py",
+    "systems/test_kafka_",
+    "systems/test_mariadb",
+    "systems/test_postgres",
+    "systems/test_redis",
+    "systems/test_three_targets.py",
+)
+"""Files whose tests share servers: one process runs them all, so that each server starts once."""
+
+
+class OneProcessForServers(LoadFileScheduling):
+    """Gives whole files to processes, and all files that need servers to one of them."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "servers" if file.removeprefix("tests/").startswith(_WITH_SERVERS) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
+    return OneProcessForServers(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -97,36 +124,35 @@ def chromium() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+def servers(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Servers]:
+    """The servers that any test of this process needs; they start side by side."""
+    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    with Servers(tmp_path_factory.mktemp("servers")) as started:
+        started.start(wanted)
+        yield started
+
+
+@pytest.fixture(scope="session")
+def kafka(servers: Servers) -> KafkaBroker:
     """A broker that all tests share; each has topics of its own."""
-    from services.kafka import kafka_broker
-
-    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
-        yield broker
+    return servers.get("kafka")
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres(servers: Servers) -> PostgresServer:
     """A server that all tests share; each makes its tables anew."""
-    from services.postgres import postgres_server
-
-    with postgres_server() as server:
-        yield server
+    return servers.get("postgres")
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[MariaDbServer]:
+def mariadb(servers: Servers) -> MariaDbServer:
     """A server that all tests share; each makes its tables anew."""
-    from services.mariadb import mariadb_server
-
-    with mariadb_server() as server:
-        yield server
+    return servers.get("mariadb")
 
 
 @pytest.fixture(scope="session")
-def redis() -> Iterator[RedisServer]:
+def redis(servers: Servers) -> RedisServer:
     """A server that all tests share."""
-    from services.redis import redis_server
-
-    with redis_server() as server:
-        yield server
+    return servers.get("redis")
