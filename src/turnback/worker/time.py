@@ -155,16 +155,16 @@ class TaskTime:
         none = np.full(count, MIN_TIME, np.int64)
         return Stamps(none, none, np.full(count, id, np.int64), np.arange(first, first + count))
 
-    def stamp_in_order(self, strategy: str, times: Times, partition: int) -> Stamps:
-        """The same for elements of a partition that are in order, although they were shuffled."""
-        self._at = (partition, 0, 0)
-        return self._stamped(strategy, times)
-
     def stamp(self, strategy: str, times: Times) -> Stamps:
         """Take the timestamps of the next elements into account."""
         if self._ordered:
             return self._stamped(strategy, times)
         return self.stamp_unplaced(strategy, times)
+
+    def stamp_in_order(self, strategy: str, times: Times, partition: int) -> Stamps:
+        """The same for elements of a partition that are in order, although they were shuffled."""
+        self._at = (partition, 0, 0)
+        return self._stamped(strategy, times)
 
     def stamp_unplaced(self, strategy: str, times: Times) -> Stamps:
         """The same for elements of which nobody knows in which order they come."""
