@@ -152,8 +152,8 @@ class Cut:
             self.parallelism[node.id] = 1
             return
         spread = any(edge.partitioning and edge.partitioning.exchanges for edge in edges)
-        if node.key is not None or node.parallelism is not None or spread:
-            self.parallelism[node.id] = node.parallelism or self.default
+        if node.key is not None or _chosen(node) is not None or spread:
+            self.parallelism[node.id] = _chosen(node) or self.default
         else:
             inherited = [n for e in edges if (n := self.parallelism[e.producer.id]) is not None]
             fallback = self.default if level else None
@@ -164,8 +164,7 @@ class Cut:
         node, before = edge.consumer, self.parallelism[edge.producer.id]
         if self._key(node, edge.input) is not None:
             return True
-        chosen = None if node.kind is NodeKind.TIMESTAMPS else node.parallelism
-        needed = (chosen is not None and chosen != before) or (
+        needed = (_chosen(node) is not None and _chosen(node) != before) or (
             # How many tasks read the sources changes from epoch to epoch.
             before is None and has_operator_state(node.function)
         )
@@ -331,6 +330,11 @@ class Cut:
         several = sum(n.kind is NodeKind.SOURCE for n in self.nodes) > 1
         name = whole_source(self.uids[node.id])
         return Origin(partition_number(name) if several else WHOLE, placed)
+
+
+def _chosen(node: Node) -> int | None:
+    """The parallelism that the user wants; timestamps are given where elements are."""
+    return None if node.kind is NodeKind.TIMESTAMPS else node.parallelism
 
 
 def _before(strategy: Node) -> list[Node]:

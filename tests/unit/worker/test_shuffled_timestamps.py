@@ -126,9 +126,13 @@ def test_before_a_shuffle_they_are_given_where_elements_are_read(
     env: StreamExecutionEnvironment,
 ) -> None:
     stamped = source(env, "s", EVENT).assign_timestamps_and_watermarks(BY_TIME).uid("time")
-    collected(stamped.set_parallelism(2), "out")
+    sink = collected(stamped.set_parallelism(2), "out")
     (level,) = env.plan().levels
     assert [op.uid for op in level.operators] == ["s", "time", "out"]
+    spread = stamped.map(lambda row: row, EVENT).uid("spread").set_parallelism(2)
+    spread.sink_to(sink).uid("out2")
+    _, second = env.plan().levels
+    assert ([op.uid for op in second.operators], second.parallelism) == (["spread", "out2"], 2)
 
 
 def test_whole_batches_have_no_order_and_that_is_said(
