@@ -59,6 +59,13 @@ class KafkaTopics(KafkaClient):
                 raise confluent_kafka().KafkaException(found.error)
         return sorted(found.partitions)
 
+    def ends(self, topic: str, partition: int) -> tuple[int, int]:
+        """The first offset that a partition still has, and the one after its last."""
+        place = confluent_kafka().TopicPartition(topic, partition)
+        with self.failures(f"look into topic {topic!r}"):
+            low, high = self._consumer.get_watermark_offsets(place, timeout=kafka_client.START_S)
+        return int(low), int(high)
+
     def held_up(self, topic: str) -> bool:
         """Whether a transaction is open in a topic, so that readers of committed records wait.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from turnback.core.errors import IncompatibleStateError
+from turnback.core.errors import ConfigurationError, IncompatibleStateError, TurnbackError
 from turnback.core.units import format_size
 from turnback.program.descriptors import StateDescriptor
 from turnback.program.functions import user_function
@@ -201,7 +201,10 @@ def check(
     allow: Allowed = False,
     streams: Mapping[str, int] | None = None,
 ) -> CheckReport:
-    """Tell what would happen if a program were started from a snapshot. Runs and reads nothing."""
+    """Tell what would happen if a program were started from a snapshot.
+
+    Runs and reads nothing, but asks sources such as Kafka whether they still have what comes next.
+    """
     program = program_of(plan, streams)
     match = match_program(snapshot, program, renames, allow)
     rows = [
@@ -293,7 +296,8 @@ def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
 
 
 def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
-    for uid in (source.uid for source in plan.sources):
+    for source in plan.sources:
+        uid = source.uid
         old = match.sources.get(uid)
         verdict, reason = Verdict.RESTORED, "" if old == uid else f"from {old!r}"
         if old is None:
@@ -303,6 +307,13 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
         elif uid in match.rewound_sources:
             verdict = Verdict.NEW
             reason = "reads another number of streams, so starts at its beginning, as allowed"
+        if verdict is Verdict.RESTORED and source.check is not None and old is not None:
+            try:
+                source.check(f"source {uid!r}", snapshot.sources[old].offset)
+            except ConfigurationError as error:
+                verdict, reason = Verdict.INCOMPATIBLE, str(error)
+            except TurnbackError as error:  # it may be there when the job starts
+                verdict, reason = Verdict.UNKNOWN, str(error)
         blocking = verdict is Verdict.INCOMPATIBLE
         yield CheckRow(Subject.SOURCE, uid, "", verdict, reason, blocking)
     for uid in match.lost_sources:

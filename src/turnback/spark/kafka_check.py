@@ -78,7 +78,7 @@ class KafkaSourceCheck:
                     _LOG.info("%s; Spark will try", error)
                     return
                 raise
-        self._check_positions(name, offset, found)
+            self._check_positions(name, offset, found, topics)
 
     def _partitions(self, topics: KafkaTopics) -> dict[str, list[int]]:
         """The partitions by topic: of those that are named, or of all for a pattern."""
@@ -88,19 +88,36 @@ class KafkaSourceCheck:
         return {name: topics.partitions(name) for name in names}
 
     def _check_positions(
-        self, name: str, offset: str | None, found: Mapping[str, list[int]]
+        self, name: str, offset: str | None, found: Mapping[str, list[int]], topics: KafkaTopics
     ) -> None:
-        """Refuse partitions that Spark would call gone, without saying what to do."""
+        """Refuse positions that Spark would call gone, without saying what to do.
+
+        With `failOnDataLoss` false, what is lost is only logged.
+        """
+        positions = kafka_positions(offset)
+        gone = [(t, n) for t, n, _ in positions if n not in found.get(t, ())]
+        there = [each for each in positions if each[:2] not in gone]
+        lost = [text for place in there if (text := _lost(place, topics.ends(*place[:2])))]
         options = {key.lower(): value.lower() for key, value in self.options.items()}
         if options.get("failondataloss") == "false":
+            for text in lost:
+                _LOG.warning(
+                    "%s: %s; it goes on with what is there, as failOnDataLoss says", name, text
+                )
             return
-        gone = [(t, n) for t, n, _ in kafka_positions(offset) if n not in found.get(t, ())]
         if gone:
             raise ConfigurationError(
                 f"{name}: it goes on in {_names(gone)}, which it does not read, or which is not "
                 "there. Read it again; or leave it out of a savepoint: "
                 "SavepointWriter.from_existing(...).with_kafka_offsets(uid, without_topics=[...]); "
                 'or set_option("failOnDataLoss", "false"), which skips whatever is gone'
+            )
+        if lost:
+            raise ConfigurationError(
+                f"{name}: Kafka no longer has what comes next: {'; '.join(lost)}. Start from a "
+                "newer checkpoint or savepoint; or choose other offsets in one: "
+                "SavepointWriter.from_existing(...).with_kafka_offsets(uid, {...}); or go on with "
+                'what is there: set_option("failOnDataLoss", "false")'
             )
 
 
@@ -138,6 +155,23 @@ def _login(jaas: str) -> dict[str, str]:
         key: re.sub(r"\\(.)", r"\1", quoted) if quoted else bare
         for key, quoted, bare in _WORD.findall(jaas)
     }
+
+
+def _lost(position: tuple[str, int, int], ends: tuple[int, int]) -> str:
+    """What is wrong with a position in a partition that begins and ends at these offsets."""
+    (topic, number, offset), (low, high) = position, ends
+    place = _names([(topic, number)])
+    if offset < low:
+        return (
+            f"{place} begins at {low} and the job goes on at {offset}, so {low - offset:,} offsets "
+            "are lost, to retention or by deletion"
+        )
+    if offset > high:
+        return (
+            f"{place} ends at {high} and the job goes on at {offset}: the topic was made anew, "
+            "and what is in it now would be skipped"
+        )
+    return ""
 
 
 def _names(partitions: Iterable[tuple[str, int]]) -> str:

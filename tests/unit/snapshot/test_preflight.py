@@ -12,7 +12,7 @@ from fake_job import described
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
 from turnback.checkpoint.manifest import OperatorInfo
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, SourceError
 from turnback.snapshot.matching import program_of
 from turnback.snapshot.metadata import SavedState
 from turnback.snapshot.preflight import Subject, Verdict, check
@@ -188,6 +188,33 @@ def test_sources_come_and_go(plan):
     assert (lost.subject, lost.verdict) == (Subject.SOURCE, Verdict.UNCLAIMED)
     assert "rename" in lost.reason
     assert report.ok
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (None, Verdict.RESTORED),
+        (ConfigurationError("it is gone"), Verdict.INCOMPATIBLE),
+        (SourceError("no answer"), Verdict.UNKNOWN),
+    ],
+)
+def test_sources_are_asked_whether_they_still_have_what_comes_next(plan, error, verdict):
+    asked = []
+
+    def ask(name, offset):
+        asked.append((name, offset))
+        if error is not None:
+            raise error
+
+    (source,) = plan.sources
+    there = snapshot(*FITTING)
+    report = check(replace(plan, sources=(replace(source, check=ask),)), there)
+    assert asked == [("source 's'", there.sources["s"].offset)]
+    assert (row(report, "s", "").verdict, report.ok) == (
+        verdict,
+        verdict is not Verdict.INCOMPATIBLE,
+    )
+    assert row(report, "s", "").reason == str(error or "")
 
 
 def test_another_number_of_key_groups(plan):
