@@ -75,7 +75,7 @@ def source_directories(leaves: Sequence[Any]) -> list[str]:
     return directories
 
 
-_ROW_BY_ROW = frozenset({"Filter", "Generate", "Project", "SubqueryAlias"})
+_ROW_BY_ROW = frozenset({"EventTimeWatermark", "Filter", "Generate", "Project", "SubqueryAlias"})
 
 
 def keeps_order(frame: DataFrame) -> bool:
