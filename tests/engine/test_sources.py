@@ -43,6 +43,21 @@ def test_a_bounded_job_goes_on_with_new_files_only(jobs: Jobs) -> None:
     assert jobs.out() == counted("abab" + "ac")
 
 
+def test_an_epoch_reads_files_up_to_a_size(jobs: Jobs) -> None:
+    for number in range(5):
+        jobs.feed("events", {"k": "a", "n": number})
+    jobs.feed("events", *({"k": "b", "n": number} for number in range(9)))  # larger than allowed
+    one = min(path.stat().st_size for path in jobs.input("events").glob("[!._]*"))
+    env = jobs.env()
+    events = env.from_files(
+        jobs.input("events"), "json", Event, "events", max_bytes_per_epoch=2 * one
+    )
+    events.map(lambda event: event.k, str).sink_to(jobs.sink()).uid("out")
+    report = env.execute("job", bounded=True)
+    assert [epoch.records for epoch in report.epochs] == [2, 2, 1, 9]
+    assert sorted(jobs.out()) == ["a"] * 5 + ["b"] * 9
+
+
 def test_starting_afresh_reads_everything_again(jobs: Jobs) -> None:
     jobs.feed("events", {"k": "a"})
     first = count_files(jobs)

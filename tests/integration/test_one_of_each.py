@@ -41,6 +41,7 @@ from engine.test_restores import saved
 from engine.test_sources import (
     test_a_bounded_job_goes_on_with_new_files_only,
     test_a_list_is_read_once_and_goes_on_where_it_was,
+    test_an_epoch_reads_files_up_to_a_size,
     test_an_unbounded_job_takes_files_as_they_come,
     test_many_files_over_many_epochs_and_two_runs,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "test_a_list_is_read_once_and_goes_on_where_it_was",
     "test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run",
     "test_a_timer_by_the_clock_and_a_drain",
+    "test_an_epoch_reads_files_up_to_a_size",
     "test_an_unbounded_job_takes_files_as_they_come",
     "test_an_upgrade_that_fails_once_is_matched_again",
     "test_any_of_them_can_be_started_from",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.config.options import MAX_PARALLELISM
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import parse_size
+from turnback.program.epoch_limit import EpochLimit
 from turnback.state.schema import KeySchema
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
@@ -23,6 +25,19 @@ def positive(what: str, number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
         raise ConfigurationError(f"{what} must be a whole number above 0, got {number!r}")
     return number
+
+
+def epoch_limit(files: Any, bytes: Any) -> EpochLimit:
+    """What the user lets an epoch read of files."""
+    if files is not None and bytes is not None:
+        raise ConfigurationError(
+            "give either max_files_per_epoch or max_bytes_per_epoch: Spark takes one limit only"
+        )
+    if files is not None:
+        positive("max_files_per_epoch", files)
+    if bytes is not None:
+        bytes = positive("max_bytes_per_epoch", parse_size(bytes, "max_bytes_per_epoch"))
+    return EpochLimit(files, bytes)
 
 
 def path_text(what: str, path: Any) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from turnback.api.arguments import key_groups, path_text, positive, snapshot_text
+from turnback.api.arguments import epoch_limit, key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
 from turnback.api.job_spec import check_guarantees, job_spec, warn
@@ -225,6 +225,7 @@ class StreamExecutionEnvironment:
         uid: str | None = None,
         *,
         max_files_per_epoch: int | None = None,
+        max_bytes_per_epoch: int | str | None = None,
         **options: Any,
     ) -> DataStream:
         """A stream of the records of all files in a directory, and of those yet to come.
@@ -236,16 +237,15 @@ class StreamExecutionEnvironment:
             schema: DDL string, StructType, NamedTuple or dataclass.
             uid: Identity of the source.
             max_files_per_epoch: How many new files one epoch takes at most.
+            max_bytes_per_epoch: How many bytes of new files, such as "64 mb", but always a file.
             **options: Further options of Spark's reader.
         """
         from turnback.spark.sources import check_files, single_file
 
-        type = as_type(schema)
-        if max_files_per_epoch is not None:
-            positive("max_files_per_epoch", max_files_per_epoch)
+        limit = epoch_limit(max_files_per_epoch, max_bytes_per_epoch)
         directory = path_text("from_files: path", path)
-        row = check_files(directory, format, type)
-        frame = self.engine.file_source(directory, format, row, max_files_per_epoch, options)
+        row = check_files(directory, format, as_type(schema))
+        frame = self.engine.file_source(directory, format, row, limit, options)
         return self._source(frame, uid, row, bounded=single_file(directory))
 
     def from_source(

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+from turnback.api.arguments import positive
 from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.program.time import WatermarkStrategy
@@ -269,6 +270,12 @@ class KafkaSourceBuilder:
             self._metadata[what] = nonempty_text(f"KafkaSource: the column of {what}", name)
         return self
 
+    def set_max_records_per_epoch(self, number: int) -> Self:
+        """Set how many records one epoch reads at most, of all partitions together."""
+        most = positive("KafkaSource: max_records_per_epoch", number)
+        self._options["maxOffsetsPerTrigger"] = str(most)
+        return self
+
     def set_property(self, key: str, value: str) -> Self:
         """Set a property of Kafka's Java consumer, such as "sasl.jaas.config"."""
         key = nonempty_text("KafkaSource: the key of a property", key)
@@ -278,7 +285,7 @@ class KafkaSourceBuilder:
         return self
 
     def set_option(self, key: str, value: str) -> Self:
-        """Set an option of Spark's connector, such as "maxOffsetsPerTrigger"."""
+        """Set an option of Spark's connector, such as "minPartitions"."""
         key = nonempty_text("KafkaSource: the name of an option", key)
         self._options[key] = _value(key, value)
         return self

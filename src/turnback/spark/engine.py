@@ -20,6 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
+from turnback.program.epoch_limit import EpochLimit
 from turnback.program.functions import needs_closing
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
@@ -131,7 +132,7 @@ class Engine(Protocol):
         path: str,
         format: str,
         type: RowTypeInfo,
-        max_files: int | None,
+        limit: EpochLimit,
         options: Mapping[str, Any],
     ) -> Any:
         """A stream of the records of files; see `StreamExecutionEnvironment.from_files`."""
@@ -173,12 +174,14 @@ class SparkEngine:
         path: str,
         format: str,
         type: RowTypeInfo,
-        max_files: int | None,
+        limit: EpochLimit,
         options: Mapping[str, Any],
     ) -> DataFrame:
         reader = self._spark.readStream.format(format).schema(stream_ddl(type)).options(**options)
-        if max_files is not None:
-            reader = reader.option("maxFilesPerTrigger", max_files)
+        if limit.files is not None:
+            reader = reader.option("maxFilesPerTrigger", limit.files)
+        if limit.bytes is not None:
+            reader = reader.option("maxBytesPerTrigger", limit.bytes)
         if single_file(path):
             # Spark's file source takes directories, and patterns that choose files in them.
             directory, name = map(literal_pattern, split(path))

@@ -20,6 +20,7 @@ import pyarrow as pa
 from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
+from turnback.program.epoch_limit import EpochLimit
 from turnback.program.plan import Plan
 from turnback.spark.engine import EpochInput, Sources
 from turnback.spark.internals import pickle_by_value
@@ -74,10 +75,10 @@ class LocalEngine:
         path: str,
         format: str,
         type: RowTypeInfo,
-        max_files: int | None,
+        limit: EpochLimit,
         options: Mapping[str, Any],
     ) -> FileSource:
-        return FileSource(Path(path), format, type, max_files, options)
+        return FileSource(Path(path), format, type, limit, options)
 
     def collection_source(self, elements: Sequence[Any], type: Any) -> tuple[ListSource, TypeInfo]:
         data, kind = encode_collection(elements, type)

@@ -7,6 +7,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from turnback.api.stream import DataStream
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.job.directory import JobDirectory
+from turnback.program.epoch_limit import EpochLimit
 from turnback.program.graph import StreamGraph
 from turnback.program.source_partitions import partition_number
 from turnback.sinks.memory import CollectSink
@@ -161,7 +163,7 @@ class FileSource(LocalSource):
         path: Path,
         format: str,
         type: TypeInfo,
-        max_files: int | None,
+        limit: EpochLimit,
         options: Mapping[str, Any],
     ) -> None:
         super().__init__(type)
@@ -172,7 +174,7 @@ class FileSource(LocalSource):
         if options:
             raise PlanError(f"from_files: without Spark there are no options, got {dict(options)}")
         self._path = path
-        self._max_files = max_files
+        self._limit = limit
         self._parse = _READERS[format]
         self._seen: frozenset[str] = frozenset()
         self._log: tuple[Sequence[str], ...] = ()
@@ -187,7 +189,7 @@ class FileSource(LocalSource):
 
     def read(self) -> Batches:
         files = self._files() if self._bound is None else self._bound
-        new = [path for path in files if path.as_uri() not in self._seen][: self._max_files]
+        new = self._limited([path for path in files if path.as_uri() not in self._seen])
         if not new:
             return []
         fields = [
@@ -204,6 +206,14 @@ class FileSource(LocalSource):
 
     def entries(self, after: int, upto: int) -> list[str] | None:
         return [entry for batch in self._log[after + 1 : upto + 1] for entry in batch]
+
+    def _limited(self, new: list[Path]) -> list[Path]:
+        """As many of the new files as an epoch may read."""
+        if self._limit.bytes is None:
+            return new[: self._limit.files]
+        sizes = accumulate(path.stat().st_size for path in new)
+        fitting = sum(size <= self._limit.bytes for size in sizes)
+        return new[: max(fitting, 1)]
 
     def _files(self) -> list[Path]:
         if self._path.is_file():

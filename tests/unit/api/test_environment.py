@@ -181,6 +181,11 @@ def test_wrong_numbers_of_files():
     for number in (0, -1, "3", True):
         with pytest.raises(ConfigurationError, match="max_files_per_epoch must be a whole number"):
             env.from_files(".", "json", "a string", max_files_per_epoch=number)
+    for size in (0, -1, 1.5, "many", True, "1 kg"):
+        with pytest.raises(ConfigurationError, match="max_bytes_per_epoch"):
+            env.from_files(".", "json", "a string", max_bytes_per_epoch=size)
+    with pytest.raises(ConfigurationError, match=r"either max_files_per_epoch or max_bytes"):
+        env.from_files(".", "json", "a string", max_files_per_epoch=1, max_bytes_per_epoch=1)
     with pytest.raises(ConfigurationError, match="path must be a path"):
         env.from_files(3, "json", "a string")
 

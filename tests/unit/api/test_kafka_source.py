@@ -66,13 +66,17 @@ def test_several_topics_or_a_pattern():
 
 def test_properties_and_options_reach_the_connector():
     source = builder().set_property("security.protocol", "SASL_SSL").set_group_id("likes")
-    found = source.set_option("maxOffsetsPerTrigger", 100).build().options
+    found = source.set_option("minPartitions", 9).set_max_records_per_epoch(100).build().options
     wanted = {
         "kafka.security.protocol": "SASL_SSL",
         "groupIdPrefix": "likes",
         "maxOffsetsPerTrigger": "100",
+        "minPartitions": "9",
     }
     assert wanted.items() <= found.items()
+    for number in (0, "100", 1.5, True):
+        with pytest.raises(ConfigurationError, match="max_records_per_epoch must be a whole"):
+            builder().set_max_records_per_epoch(number)
 
 
 def test_metadata_are_columns_beside_the_value():
