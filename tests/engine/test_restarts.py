@@ -50,6 +50,49 @@ def fed(jobs: Jobs) -> Jobs:
 ALL = counted("aab" * 4)
 
 
+class RefusesB(Count):
+    """Fails at every b that comes before its number of calls; the messages may differ."""
+
+    def __init__(self, marks: Marks, text: str, upto: int) -> None:
+        self.marks, self.text, self.upto = marks, text, upto
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        if value.k == "b":
+            self.marks.add("calls")
+            calls = len(self.marks.lines("calls"))
+            if calls < self.upto:
+                raise ValueError(self.text.format(calls))
+        yield from super().process_element(value, ctx)
+
+
+def refusing(jobs: Jobs, limit: str, text: str, upto: int) -> Any:
+    env = jobs.env(parallelism=1, **{"execution.same-error-limit": limit})
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(50, 0))
+    events = jobs.files(env, "events", "k string")
+    counts = events.key_by("k").process(RefusesB(jobs.marks, text, upto), COUNTED).uid("count")
+    counts.sink_to(jobs.sink()).uid("out")
+    return env.execute("job", bounded=True)
+
+
+def test_the_same_error_again_and_again_ends_the_job_with_what_to_do(fed: Jobs) -> None:
+    with pytest.raises(JobFailedError, match="same error came 4 times in a row") as failed:
+        refusing(fed, "4", "no b", 1000)
+    assert "after 3 restarts" in str(failed.value)
+    assert "ValueError: no b" in str(failed.value)
+    assert "start the job again" in str(failed.value)
+    fed.marks.add("calls")
+    assert refusing(fed, "4", "no b", 0).attempts == 1  # mended
+    assert fed.out() == ALL
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"), [("3", "another each time: {}"), ("unlimited", "no b"), ("9", "no b")]
+)
+def test_other_errors_and_fewer_of_them_do_not(fed: Jobs, limit: str, text: str) -> None:
+    assert refusing(fed, limit, text, 8).attempts == 8
+    assert fed.out() == ALL
+
+
 def test_the_job_goes_on_from_the_last_checkpoint(fed: Jobs) -> None:
     env = fed.env(parallelism=1)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(3, 10))

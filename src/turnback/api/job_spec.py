@@ -31,6 +31,7 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
         root=_in_memory(job_root(configuration)) if inline else job_root(configuration),
         settings=settings,
         restart=choose_restart(configuration.raw, settings.enabled),
+        same_error_limit=configuration.value("execution.same-error-limit"),
         backend=backend,
         inline=inline,
         savepoints=SavepointSettings.from_configuration(configuration.raw),

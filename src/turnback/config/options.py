@@ -21,7 +21,7 @@ from turnback.config.option import (
     text,
     written,
 )
-from turnback.config.restart import RESTART_OPTIONS
+from turnback.config.restart import RESTART_OPTIONS, limit, written_limit
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError
 from turnback.core.units import duration_setting, size_setting
@@ -158,6 +158,15 @@ class LogFormat(StrEnum):
 
 
 _JOB_OPTIONS = (
+    Option(
+        "execution.same-error-limit",
+        limit(1),
+        "How often in a row the same error of a function may come, at the same element and without "
+        "an epoch in between, before the job fails whatever the restart strategy allows; or "
+        "`unlimited`.",
+        default="100",
+        write=written_limit,
+    ),
     Option(
         "parallelism.default",
         count(1),

@@ -49,13 +49,23 @@ def _type(key: str, value: Any) -> str:
     return kind
 
 
-def _attempts(key: str, value: Any) -> int | None:
-    if value is None or str(value).strip().lower() == _UNLIMITED:
-        return None
-    try:
-        return int(count(0)(key, value))
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}, or {_UNLIMITED}") from None
+def limit(least: int) -> Callable[[str, Any], int | None]:
+    """Return a parser for whole numbers, or `unlimited`, which is None."""
+
+    def parse(key: str, value: Any) -> int | None:
+        if value is None or str(value).strip().lower() == _UNLIMITED:
+            return None
+        try:
+            return int(count(least)(key, value))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}, or {_UNLIMITED}") from None
+
+    return parse
+
+
+def written_limit(number: int | None) -> str:
+    """A limit as it is written in a configuration."""
+    return _UNLIMITED if number is None else str(number)
 
 
 _FIXED, _RATE, _EXPONENTIAL = (f"restart-strategy.{kind}" for kind in RESTART_KINDS)
@@ -104,10 +114,10 @@ class FixedDelayRestart(RestartStrategyConfiguration):
 
     attempts: int | None = option_field(
         f"{_FIXED}.attempts",
-        _attempts,
+        limit(0),
         f"How often the job is restarted before it fails for good, or `{_UNLIMITED}`.",
         "1",
-        write=lambda attempts: _UNLIMITED if attempts is None else str(attempts),
+        write=written_limit,
     )
     delay_ms: int = duration_field(f"{_FIXED}.delay", "Delay before each restart.", "1 s")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter, defaultdict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from importlib.metadata import version
@@ -11,7 +12,13 @@ from importlib.metadata import version
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategyConfiguration
 from turnback.config.savepoints import SavepointSettings
-from turnback.core.errors import FINAL, JobFailedError, SparkUnavailableError, TurnbackError
+from turnback.core.errors import (
+    FINAL,
+    JobFailedError,
+    SparkUnavailableError,
+    TurnbackError,
+    UserFunctionError,
+)
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
@@ -37,6 +44,8 @@ class JobSpec:
     """Where job directories are."""
     settings: CheckpointSettings
     restart: RestartStrategyConfiguration
+    same_error_limit: int | None = None
+    """How often in a row the same error of a function may come; None for any number."""
     backend: str = "hashmap"
     inline: bool = False
     """Whether state lives in the driver's memory (jobmanager storage)."""
@@ -194,6 +203,35 @@ def final_error(job: str, restarts: int, cause: BaseException) -> BaseException:
     error = JobFailedError(f"job {job!r} failed{times}: {describe_error(cause)}")
     error.__cause__ = cause if not isinstance(cause, TurnbackError) else None
     return error
+
+
+class SameErrors:
+    """Counts how often in a row one error of the user's code came, without an epoch in between.
+
+    Such a job would fail for ever: its input is replayed, and what fails is in it.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._last: tuple[str, int] | None = None
+        self._times = 0
+
+    def stop(self, cause: BaseException, epochs: Sequence[EpochStats]) -> BaseException | None:
+        """Note an error after these epochs; returns the one to end the job with, if it is to."""
+        if not isinstance(cause, UserFunctionError):
+            self._last = None
+            return None
+        now = (str(cause), epochs[-1].number if epochs else 0)
+        self._times = self._times + 1 if now == self._last else 1
+        self._last = now
+        if self._limit is None or self._times < self._limit:
+            return None
+        return UserFunctionError(
+            f"the same error came {self._times} times in a row, so another restart would not help: "
+            "either an element that the function cannot process, or something that it needs is "
+            "gone for good. Mend that, and start the job again: it goes on with the same element. "
+            f"(execution.same-error-limit is how often it is tried.) {cause}"
+        )
 
 
 def lost_error(job: str, fate: str, cause: BaseException, *, supervised: bool) -> BaseException:

@@ -33,6 +33,7 @@ from turnback.spark.job import (
     EpochStats,
     JobReport,
     JobSpec,
+    SameErrors,
     describe,
     describe_error,
     final_error,
@@ -101,7 +102,7 @@ class JobRunner:
         self.report.job_id = self._info.job_id
         self._tell_supervisor()
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
-        strategy = self.spec.restart.create()
+        strategy, same = self.spec.restart.create(), SameErrors(self.spec.same_error_limit)
         with self._heartbeat.beating(), self._serving_requests():
             while True:
                 cause = self._run_attempt()
@@ -114,8 +115,9 @@ class JobRunner:
                     raise self._fail_without_spark(cause, fate)
                 now = round(self._clock.monotonic() * 1000)
                 delay = None if isinstance(cause, FINAL) else strategy(now)
-                if delay is None or self._cancelled.is_set():
-                    raise self._fail(cause)
+                hopeless = same.stop(cause, self.report.epochs)
+                if delay is None or hopeless is not None or self._cancelled.is_set():
+                    raise self._fail(hopeless or cause)
                 self._await_restart(cause, delay)
 
     def cancel(self) -> None:
