@@ -21,8 +21,8 @@ from turnback.core.errors import JobFailedError, PlanError, TooLargeError
 from turnback.program.graph import KeySpec, NodeKind
 from turnback.program.plan import Channel, Input, InputId, Operator
 from turnback.state import delta
+from turnback.state.key_context import KeyContext
 from turnback.state.rocks_store import RocksStore
-from turnback.state.values import KeyContext
 from turnback.testing import JobHarness, source
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type

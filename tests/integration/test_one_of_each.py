@@ -22,6 +22,7 @@ from engine.test_checkpoints import test_any_of_them_can_be_started_from
 from engine.test_closing import test_every_function_that_was_opened_is_closed
 from engine.test_connect import test_two_kinds_of_files_are_connected
 from engine.test_damage import counted_once, test_files_that_are_missing_or_swapped
+from engine.test_dead_letters import hurt, test_each_of_them_once_however_often_it_fails
 from engine.test_evolution import before
 from engine.test_joins import test_clicks_and_views_of_files
 from engine.test_keyed_batches import test_two_key_columns_over_several_epochs
@@ -61,6 +62,7 @@ __all__ = [
     "before",
     "counted_once",
     "fed",
+    "hurt",
     "local",
     "saved",
     "test_a_bounded_job_goes_on_with_new_files_only",
@@ -75,6 +77,7 @@ __all__ = [
     "test_any_of_them_can_be_started_from",
     "test_buffered_elements_survive_a_rescale",
     "test_clicks_and_views_of_files",
+    "test_each_of_them_once_however_often_it_fails",
     "test_enrichment",
     "test_every_function_that_was_opened_is_closed",
     "test_files_in_epochs_of_any_size",

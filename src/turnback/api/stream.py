@@ -12,8 +12,9 @@ from turnback.api.connected import ConnectedStreams
 from turnback.api.functions import as_function, name_of, output_type_of
 from turnback.api.joined import CoGroupedStreams, IntervalJoin, JoinedStreams
 from turnback.api.keys import common_keys, key_spec
-from turnback.api.named import DataStreamSink, Named
+from turnback.api.named import DataStreamSink
 from turnback.api.partitioned import Partitioned
+from turnback.api.tolerant import Tolerant
 from turnback.api.windowed import WindowedStream
 from turnback.core.errors import PlanError
 from turnback.program.aggregates import Aggregate
@@ -55,7 +56,7 @@ def timestamps() -> None:
     """What operators that give timestamps are named after."""
 
 
-class DataStream(Named, Partitioned):
+class DataStream(Tolerant, Partitioned):
     """A stream of elements. Its methods record what to do; nothing runs before `execute`."""
 
     _key: KeySpec | None = None

@@ -153,12 +153,14 @@ class JobSummary(View, frozen=True, kw_only=True):
 class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
     """An operator in the graph of a job, or of the program that took a snapshot.
 
-    Elements are counted since the attempt began; `state_bytes` is about what its files take up.
+    Elements are counted since the attempt began, those that were `left_out` because the function
+    failed as well; `state_bytes` is about what its files take up.
     """
 
     states: tuple[str, ...] = ()
     records_in: int = 0
     records_out: int = 0
+    left_out: int = 0
     state_bytes: int | None = None
     watermark_ms: int | None = None
 

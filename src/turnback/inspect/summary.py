@@ -150,6 +150,7 @@ def operators(
             states=states.get(op.uid, ()),
             records_in=records_in,
             records_out=records_out,
+            left_out=metrics.left_out.get(op.uid, 0),
             state_bytes=metrics.state_bytes.get(op.uid),
             watermark_ms=metrics.watermarks.get(op.uid),
         )

@@ -43,6 +43,7 @@ class Metrics(msgspec.Struct, frozen=True):
         read: Elements that the sources gave.
         per_s: The same for each second of the last few.
         records: Elements read and written, by operator uid.
+        left_out: Elements at which functions failed, and which were left out, by operator uid.
         state_bytes: About how much the state of an operator takes up in files, by uid.
         completed: Checkpoints that this driver has completed.
         failed: Checkpoints that failed.
@@ -52,6 +53,7 @@ class Metrics(msgspec.Struct, frozen=True):
     read: int = 0
     per_s: float | None = None
     records: dict[str, tuple[int, int]] = {}
+    left_out: dict[str, int] = {}
     state_bytes: dict[str, int] = {}
     watermarks: dict[str, int] = {}
     completed: int = 0

@@ -282,6 +282,7 @@ class Cut:
             tuple(c.id for c in channels if c.producer == node.id),
             sides,
             self._origin(node),
+            node.on_error,
         )
 
     def _key(self, node: Node, input: int = 0) -> KeySpec | None:

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from turnback.core.errors import PlanError
+from turnback.program.error_policy import ErrorPolicy
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import TypeInfo, Types
@@ -107,6 +108,20 @@ SIDE_OUTPUT_KINDS = frozenset(
 )
 """Operators whose functions can send elements to side outputs."""
 
+TOLERANT_KINDS = frozenset(
+    {
+        NodeKind.MAP,
+        NodeKind.FLAT_MAP,
+        NodeKind.FILTER,
+        NodeKind.PROCESS,
+        NodeKind.KEYED_PROCESS,
+        NodeKind.CO_MAP,
+        NodeKind.CO_FLAT_MAP,
+        NodeKind.CO_PROCESS,
+    }
+)
+"""Operators that call a function for one element after the other, and can go on without one."""
+
 PASSED_THROUGH = frozenset({NodeKind.UNION, NodeKind.PARTITION})
 """What is no work: who reads them reads what they read."""
 
@@ -131,6 +146,7 @@ class Node:
         partitioned: Whether it is a source whose partitions have watermarks of their own.
         ordered: Whether it is known in which order the elements of a source come.
         check: Of a source: what tells before the job starts whether it can be read.
+        on_error: What becomes of elements at which the function fails.
     """
 
     id: int
@@ -147,6 +163,7 @@ class Node:
     partitioned: bool = False
     ordered: bool = True
     check: SourceCheck | None = None
+    on_error: ErrorPolicy = ErrorPolicy.FAIL
 
     @property
     def key(self) -> KeySpec | None:

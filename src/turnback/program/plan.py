@@ -8,6 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from turnback.program.error_policy import ErrorPolicy
 from turnback.program.graph import KeySpec, Node, NodeKind, SourceCheck
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning, Spread
@@ -118,6 +119,7 @@ class Operator:
         channels: Channels that carry its output on to later levels.
         sides: Its side outputs: their names, the operators that stand for them, their types.
         origin: Of a source, what tasks have to know of it.
+        on_error: What becomes of elements at which the function fails.
     """
 
     id: int
@@ -132,6 +134,7 @@ class Operator:
     channels: tuple[int, ...]
     sides: tuple[tuple[str, int, TypeInfo], ...] = ()
     origin: Origin = Origin()
+    on_error: ErrorPolicy = ErrorPolicy.FAIL
 
     @property
     def input_type(self) -> TypeInfo | None:

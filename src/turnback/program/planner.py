@@ -9,6 +9,7 @@ import xxhash
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.cut import Cut
+from turnback.program.error_policy import DEAD_LETTERS, ErrorPolicy
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import REDUCED, Node, NodeKind, StreamGraph
 from turnback.program.operator_state import has_operator_state
@@ -71,6 +72,7 @@ def _check_operators(nodes: Sequence[Node], uids: dict[int, str]) -> None:
             raise PlanError(f"{who}: {e}") from None
         _check_columns(node, who)
         _check_operator_state(node, who)
+        _check_error_policy(node, nodes, who)
         seen = {REDUCED} if node.kind is NodeKind.REDUCE else set[str]()
         for descriptor in declared_states(node.function).values():
             if node.key is None:
@@ -115,6 +117,20 @@ def _check_operator_state(node: Node, who: str) -> None:
                 f"{who}: {type(inner).__name__} is a CheckpointedFunction, but has no operator "
                 f"state here; keep it in a function of map, flat_map, filter or process"
             )
+
+
+def _check_error_policy(node: Node, nodes: Sequence[Node], who: str) -> None:
+    """Refuse dead letters that nobody reads, and those of an operator that has none."""
+    tags = [n.function.tag_id for n in nodes if n.kind is NodeKind.SIDE_OUTPUT and node in n.inputs]
+    if node.on_error is ErrorPolicy.DEAD_LETTER and DEAD_LETTERS not in tags:
+        raise PlanError(
+            f'{who} has on_error("dead_letter"), and nobody reads its dead letters; write them '
+            'somewhere: dead_letters().sink_to(...), or choose on_error("skip")'
+        )
+    if DEAD_LETTERS in tags and node.on_error is not ErrorPolicy.DEAD_LETTER:
+        raise PlanError(
+            f'the dead letters of {who} are read, but it has none; call on_error("dead_letter")'
+        )
 
 
 def _check_parallelism(nodes: Sequence[Node], default: int, maximum: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from turnback.program.error_policy import ErrorPolicy
 from turnback.program.fields_read import fields_read
 from turnback.program.folded_windows import FoldedWindows
 from turnback.program.functions import KeyedBatchFunction
@@ -81,6 +82,8 @@ def _columns_read(node: Node, names: Collection[str]) -> set[str] | None:
     """The columns of its input that an operator reads; None for all of them."""
     if any(each.kind in PASSED_THROUGH for each in node.inputs):
         return None
+    if node.on_error is ErrorPolicy.DEAD_LETTER:
+        return None  # dead letters are whole
     if node.kind is NodeKind.COMBINE:
         key, aggregates = node.function.key, node.function.aggregates.values()
         read: set[str] | None = {column for each in aggregates for column in each.columns}

@@ -58,6 +58,10 @@ class EpochAcks:
     def records(self) -> Records:
         return _total(ack.records for ack in self.acks)
 
+    def left_out(self) -> Counter[str]:
+        """Elements at which functions failed, by operator uid."""
+        return sum((Counter(ack.left_out) for ack in self.acks), Counter())
+
     def sync_ms(self) -> int:
         """How long the slowest task took to snapshot its state."""
         slowest = max((ack.seconds.get("snapshot", 0.0) for ack in self.acks), default=0.0)
@@ -206,7 +210,7 @@ class Epochs:
         self._epoch = epoch
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
-        read = self.meter.count(acks.records(), cut.state)
+        read = self.meter.count(acks.records(), cut.state, acks.left_out())
         took = time.perf_counter() - started
         self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
@@ -258,11 +262,17 @@ class Meter:
         self._started_ms = clock.now_ms()
         self._read = 0
         self._records: Records = {}
+        self._left_out: Counter[str] = Counter()
         self._state_bytes: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
         self._counted_by = _counted_by(plan)
 
-    def count(self, records: Records, state: Iterable[StateFile]) -> int:
+    def count(
+        self,
+        records: Records,
+        state: Iterable[StateFile],
+        left_out: Mapping[str, int] | None = None,
+    ) -> int:
         """Take an epoch into account; return how many elements the sources gave in it."""
         from_sources = {
             source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
@@ -273,6 +283,7 @@ class Meter:
         with self._lock:
             self._read += read
             self._records = _total([self._records, counted])
+            self._left_out.update(left_out or {})
             self._state_bytes = sizes
             self._recent.append((self._clock.monotonic(), self._read))
         return read
@@ -286,6 +297,7 @@ class Meter:
                 read=self._read,
                 per_s=self._per_s(),
                 records=dict(self._records),
+                left_out=dict(self._left_out),
                 state_bytes=self._state_bytes,
                 completed=completed + coordinator.completed,
                 failed=failed + coordinator.failed,

@@ -15,6 +15,7 @@ from turnback.state.expiring import (
     ExpiringReducingState,
     ExpiringValueState,
 )
+from turnback.state.key_context import KeyContext
 from turnback.state.schema import (
     HASHED,
     MAX_GROUPS,
@@ -27,7 +28,6 @@ from turnback.state.stores import LocalStore
 from turnback.state.values import (
     AggregatingState,
     CacheFormat,
-    KeyContext,
     MutableValueState,
     ReducingState,
     SingleState,
@@ -106,6 +106,15 @@ class KeyedStateBackend(KeyContext):
     def drain(self, builder: DeltaBuilder) -> None:
         for handle in self._handles.values():
             handle.drain(builder)
+
+    def save(self) -> list[Any]:
+        """Note what the current key has in all states, until the next call."""
+        return [handle.save() for handle in self._handles.values()]
+
+    def restore(self, saved: list[Any]) -> None:
+        """Undo all that was done to states of the current key since `save`."""
+        for handle, of_handle in zip(self._handles.values(), saved, strict=True):
+            handle.restore(of_handle)
 
     def _schema(self, descriptor: StateDescriptor) -> StateSchema:
         return StateSchema.of(self.uid, descriptor, self.key_schema)

@@ -9,8 +9,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
+from turnback.state.key_context import KeyContext
 from turnback.state.schema import StateSchema, component, split_sub, wrapped_size
-from turnback.state.values import KeyContext, KeyedState
+from turnback.state.undo import NOT_THERE, put_back
+from turnback.state.values import KeyedState
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 
@@ -84,6 +86,25 @@ class ListState(KeyedState, Generic[T]):
         self._cleared[key] = None
         self._stored[key] = []
         self._added.pop(key, None)
+
+    def save(self) -> tuple[Any, ...]:
+        """What is to be given to `restore` to undo what is done to the current key from now on."""
+        key = self._context.key
+        added = self._added.get(key, NOT_THERE)
+        size = 0 if added is NOT_THERE else len(added)
+        return added, size, self._stored.get(key, NOT_THERE), self._cleared.get(key, NOT_THERE)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        added, size, stored, cleared = saved
+        if added is not NOT_THERE:
+            del added[size:]
+        key = self._context.key
+        for values, value in (
+            (self._added, added),
+            (self._stored, stored),
+            (self._cleared, cleared),
+        ):
+            put_back(values, key, value)
 
     def begin(self) -> None:
         self._added.clear()
@@ -166,7 +187,7 @@ class MapState(KeyedState, Generic[K, V]):
     Values count as they were when they were put, and those handed out are the caller's own.
     """
 
-    __slots__ = ("_decode_sub", "_encode_sub", "_maps")
+    __slots__ = ("_changes", "_decode_sub", "_encode_sub", "_maps")
 
     def __init__(
         self,
@@ -179,6 +200,8 @@ class MapState(KeyedState, Generic[K, V]):
         self._encode_sub = sub_codec.encode
         self._decode_sub = sub_codec.decode
         self._maps: dict[Any, Entries] = {}
+        self._changes: list[tuple[Entries, bytes, Any, bool]] | None = None
+        """What entries were before they were changed, as far as that may have to be undone."""
 
     def get(self, key: K) -> V | None:
         """The value of an entry, None when there is none."""
@@ -191,6 +214,9 @@ class MapState(KeyedState, Generic[K, V]):
     def _set(self, key: K, cached: Any) -> None:
         sub = self._encode_sub(key)
         entries = self._maps.get(self._context.key) or self._new()
+        if self._changes is not None:
+            before = entries.known.get(sub, NOT_THERE)
+            self._changes.append((entries, sub, before, sub in entries.dirty))
         entries.known[sub] = cached
         entries.dirty[sub] = None
 
@@ -250,8 +276,25 @@ class MapState(KeyedState, Generic[K, V]):
     def __iter__(self) -> Iterator[K]:
         return iter(self.keys())
 
+    def save(self) -> tuple[Any, bool]:
+        """What is to be given to `restore` to undo what is done to the current key from now on."""
+        self._changes = []
+        entries = self._maps.get(self._context.key, NOT_THERE)
+        return entries, entries is not NOT_THERE and entries.whole
+
+    def restore(self, saved: tuple[Any, bool]) -> None:
+        entries, was_whole = saved
+        for changed, sub, before, was_dirty in reversed(self._changes or ()):
+            put_back(changed.known, sub, before)
+            if not was_dirty:
+                changed.dirty.pop(sub, None)
+        if entries is not NOT_THERE:
+            entries.whole = was_whole  # what is not known now may be stored
+        put_back(self._maps, self._context.key, entries)
+
     def begin(self) -> None:
         self._maps.clear()
+        self._changes = None
 
     def drain(self, builder: DeltaBuilder) -> None:
         """Write what was cleared and every entry that was changed in this epoch."""

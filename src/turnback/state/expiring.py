@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from turnback.state.collections import ABSENT, Entries, ListRows, ListState, MapState
 from turnback.state.expiry import TIME_BYTES, encode_time, update_time
+from turnback.state.key_context import KeyContext
 from turnback.state.schema import StateTtl, component, wrapped_size
+from turnback.state.undo import NOT_THERE, put_back
 from turnback.state.values import (
     AggregatingState,
-    KeyContext,
     KeyedState,
     MutableValueState,
     ReducingState,
@@ -119,6 +120,14 @@ class ExpiringListState(_Timed, ListState[T]):
     def clear(self) -> None:
         super().clear()
         self._rewritten.pop(self._context.key, None)
+
+    def save(self) -> tuple[Any, ...]:
+        return *super().save(), self._rewritten.get(self._context.key, NOT_THERE)
+
+    def restore(self, saved: tuple[Any, ...]) -> None:
+        *of_list, rewritten = saved
+        super().restore(tuple(of_list))
+        put_back(self._rewritten, self._context.key, rewritten)
 
     def begin(self) -> None:
         super().begin()

@@ -17,6 +17,7 @@ from turnback.program.descriptors import StateDescriptor
 from turnback.state.backend import Handle, KeyedStateBackend, sub_codec
 from turnback.state.collections import POSITION, ListState, MapState
 from turnback.state.delta import DeltaBuilder
+from turnback.state.key_context import KeyLocation
 from turnback.state.schema import (
     BROADCAST,
     GROUPS,
@@ -28,7 +29,6 @@ from turnback.state.schema import (
     component,
 )
 from turnback.state.stores import LocalStore
-from turnback.state.values import KeyLocation
 from turnback.types.keys import KeyCodec, group_range
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import Types

@@ -2,111 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.schema import GROUPS, StateSchema, component, state_prefix, wrapped_size
-from turnback.state.stores import LocalStore
+from turnback.state.key_context import KeyContext
+from turnback.state.schema import StateSchema, state_prefix
+from turnback.state.undo import NOT_THERE, put_back
 from turnback.types.coerce import NoneType, exact_classes, short_repr
 from turnback.types.frozen import is_mutable
-from turnback.types.keys import KeyCodec
 from turnback.types.row import row_class, row_converter
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
-
-KeyLocation = tuple[int, bytes, bytes, int]
-"""Where a key is: group, encoded key, its part of the store key, bytes wrapped before values."""
-
-_MOST_LOCATIONS = 1 << 18
-_MOST_LOCATED_BYTES = 64 << 20
-
-
-class KeyContext:
-    """What all states of an operator share: the current key, the epoch and the store.
-
-    Attributes:
-        now_ms: The time of the epoch, by which state with a time to live goes.
-        key: The current key, set before each element, normalized as `KeyCodec.normalizer` says:
-            two keys that Python finds equal share their state.
-        locations: Of the keys so far; they depend on nothing but the key.
-        get: Reads one entry of the store; `get_many` reads several.
-        scan: Reads all entries below a prefix.
-    """
-
-    __slots__ = (
-        "_codec",
-        "_located_bytes",
-        "epoch",
-        "get",
-        "get_many",
-        "key",
-        "locations",
-        "max_parallelism",
-        "now_ms",
-        "scan",
-        "uid",
-    )
-
-    def __init__(self, uid: str, codec: KeyCodec, max_parallelism: int) -> None:
-        self.uid = uid
-        self.key: Any = None
-        self.max_parallelism = max_parallelism
-        self.epoch, self.now_ms = -1, 0
-        self.locations: dict[Any, KeyLocation] = {}
-        self.get: Callable[[bytes], bytes | None] = self._no_store
-        self.get_many: Callable[[list[bytes]], list[bytes | None]] = self._no_store
-        self.scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]] = self._no_store
-        self._codec = codec
-        self._located_bytes = 0
-
-    def use(self, store: LocalStore, epoch: int, now_ms: int) -> None:
-        self.key = None
-        self.epoch, self.now_ms = epoch, now_ms
-        self.get = store.get
-        self.get_many = store.get_many
-        self.scan = store.scan
-        if len(self.locations) > _MOST_LOCATIONS or self._located_bytes > _MOST_LOCATED_BYTES:
-            self.locations.clear()
-            self._located_bytes = 0
-
-    def declared_key(self) -> Any:
-        """The current key as an instance of the class that was declared for keys."""
-        codec, key = self._codec, self.key
-        return codec.decode(codec.encode(key)) if codec.normalizer.changes_class else key
-
-    def key_of(self, encoded: bytes) -> Any:
-        return self._codec.normalizer.normalize(self._codec.decode(encoded))
-
-    def locate(self, key: Any) -> KeyLocation:
-        """Where a key is; remembered, since a key is read and written many times."""
-        if key is None:
-            raise StateError(
-                f"keyed state of operator {self.uid!r} was used without a current key: it can only "
-                f"be used while an element is processed; process_batch uses its read and write"
-            )
-        encoded = self._codec.encode(key)
-        group = self._codec.group(key, self.max_parallelism)
-        location = (group, encoded, GROUPS[group] + component(encoded), wrapped_size(encoded))
-        self.locations[key] = location
-        self._located_bytes += len(encoded)
-        return location
-
-    def current(self) -> tuple[bytes, int]:
-        """Of the current key, its part of store keys, and the bytes wrapped before its values."""
-        return (self.locations.get(self.key) or self.locate(self.key))[2:]
-
-    def locate_all(self, keys: Iterable[Any]) -> list[KeyLocation]:
-        get, locate = self.locations.get, self.locate
-        return [get(key) or locate(key) for key in keys]
-
-    def _no_store(self, key: object) -> NoReturn:
-        raise StateError(
-            f"keyed state of operator {self.uid!r} was used before processing had begun: open() "
-            f"may ask for handles, not for values"
-        )
 
 
 class _NoValue:
@@ -253,6 +162,15 @@ class SingleState(KeyedState):
             None,
             self._all_to_bytes(list(dirty), list(dirty.values())),
         )
+
+    def save(self) -> tuple[Any, Any]:
+        """What is to be given to `restore` to undo what is done to the current key from now on."""
+        key = self._context.key
+        return self._cache.get(key, NOT_THERE), self._dirty.get(key, NOT_THERE)
+
+    def restore(self, saved: tuple[Any, Any]) -> None:
+        for values, value in zip((self._cache, self._dirty), saved, strict=True):
+            put_back(values, self._context.key, value)
 
     def clear(self) -> None:
         key = self._context.key

@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from turnback.state.delta import DeltaBuilder
+from turnback.state.key_context import KeyContext
 from turnback.state.schema import (
     GROUPS,
     StateSchema,
@@ -16,7 +17,8 @@ from turnback.state.schema import (
     split_sub,
     time_component,
 )
-from turnback.state.values import KeyContext, KeyedState
+from turnback.state.undo import NOT_THERE, put_back
+from turnback.state.values import KeyedState
 from turnback.types.serializer import Serializer
 
 _PREFIX = 8
@@ -36,7 +38,7 @@ class WaitingState(KeyedState):
         due: Times and encoded keys of what can be taken, the earliest first.
     """
 
-    __slots__ = ("_known", "_limit", "due")
+    __slots__ = ("_changes", "_known", "_limit", "due")
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
         super().__init__(context, schema, serializer)
@@ -44,6 +46,8 @@ class WaitingState(KeyedState):
         self._known: dict[tuple[Any, int], Any] = {}
         self.due: list[tuple[int, bytes]] = []
         self._limit: int | None = None
+        self._changes: list[tuple[tuple[Any, int], Any]] | None = None
+        """What was known before it was changed, as far as that may have to be undone."""
 
     def get(self, time: int) -> Any:
         """The value of the current key at a time, None when there is none."""
@@ -56,13 +60,27 @@ class WaitingState(KeyedState):
     def put(self, time: int, value: Any) -> None:
         """Set the value of the current key at a time."""
         key = self._context.key
-        self._known[key, time] = value
+        self._change((key, time), value)
         if self._limit is not None and time <= self._limit:
             heappush(self.due, (time, self._location(key)[1]))
 
     def remove(self, time: int) -> None:
         """Remove what the current key has at a time; nothing happens if that is nothing."""
-        self._known[self._context.key, time] = None
+        self._change((self._context.key, time), None)
+
+    def save(self) -> None:
+        """Begin to note changes, for `restore`."""
+        self._changes = []
+
+    def restore(self, saved: None) -> None:
+        """Undo what was done since `save`; what is due is looked up again when it is taken."""
+        for place, before in reversed(self._changes or ()):
+            put_back(self._known, place, before)
+
+    def _change(self, place: tuple[Any, int], value: Any) -> None:
+        if self._changes is not None:
+            self._changes.append((place, self._known.get(place, NOT_THERE)))
+        self._known[place] = value
 
     def open(self, limit: int) -> None:
         """Make ready to `take` entries up to a time."""
@@ -134,7 +152,7 @@ class WaitingState(KeyedState):
 
     def begin(self) -> None:
         self._known.clear()
-        self.due, self._limit = [], None
+        self.due, self._limit, self._changes = [], None, None
 
     def drain(self, builder: DeltaBuilder) -> None:
         """Write every entry that was set or removed in this epoch."""

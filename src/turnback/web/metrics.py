@@ -130,6 +130,10 @@ OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | No
         "How far event time has come, in milliseconds since 1970.",
         lambda node: node.watermark_ms,
     ),
+    "turnback_operator_left_out": (
+        "Elements at which the function failed, and which were left out.",
+        lambda node: node.left_out,
+    ),
     "turnback_operator_state_bytes": (
         "About how much the operator's state takes up in files.",
         lambda node: node.state_bytes,

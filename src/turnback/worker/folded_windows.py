@@ -21,9 +21,9 @@ from turnback.state.waiting import WaitingState
 from turnback.types.columns import Batch
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer
+from turnback.worker.element_context import NoTimers
 from turnback.worker.message import user_error
 from turnback.worker.ordering import Cause, Element, Ordered, OrderedRunner, TimedOutput
-from turnback.worker.runners import NoTimers
 from turnback.worker.stamps import Times
 from turnback.worker.time import TaskTime
 

@@ -244,11 +244,17 @@ class _Epoch:
             self.seconds,
             self.row_bytes,
             self._next_timer(),
+            self._left_out(),
         )
 
     def _next_timer(self) -> int | None:
         times = [runner.next_timer() for runner in self.instance.runners.values()]
         return min((time for time in times if time is not None), default=None)
+
+    def _left_out(self) -> dict[str, int]:
+        operators, runners = self.instance.operators, self.instance.runners
+        tolerant = {operators[id].uid: r.tolerance for id, r in runners.items()}
+        return {uid: each.failed for uid, each in tolerant.items() if each and each.failed}
 
     def _records(self) -> dict[str, tuple[int, int]]:
         operators = self.instance.operators

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from turnback.core.errors import PlanError
+from turnback.program.error_policy import ErrorPolicy
 from turnback.program.folded_windows import FoldedWindows
 from turnback.program.functions import (
     Function,
@@ -37,6 +38,7 @@ from turnback.worker.program import LevelProgram
 from turnback.worker.runners import (
     FilterRunner,
     FlatMapRunner,
+    FunctionRunner,
     KeyedFilterRunner,
     KeyedProcessRunner,
     MapRunner,
@@ -48,6 +50,7 @@ from turnback.worker.runners import (
 from turnback.worker.time import TaskTime
 from turnback.worker.timers import TimerRunner
 from turnback.worker.timestamps import ShuffledTimestampsRunner, TimestampsRunner
+from turnback.worker.tolerance import Tolerance
 from turnback.worker.window_columns import WindowAggregationRunner, WindowCombineRunner
 
 
@@ -158,6 +161,12 @@ class OpenOperators:
 
 
 def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: TaskTime) -> Runner:
+    if operator.on_error is not ErrorPolicy.FAIL:
+        tolerance = Tolerance(operator, backend, time)
+        runner = _make_runner(tolerance.operator(), backend, time)
+        assert isinstance(runner, FunctionRunner)
+        runner.tolerance, runner.has_sides = tolerance, True
+        return runner
     if operator.kind is NodeKind.TIMESTAMPS:
         if backend is not None:
             return ShuffledTimestampsRunner(operator, backend, time)

@@ -5,20 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import compress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from turnback.core.errors import PlanError
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
-from turnback.program.time import MIN_TIME, TimerService
+from turnback.program.time import MIN_TIME
 from turnback.state.backend import KeyedStateBackend
 from turnback.types.columns import Batch
 from turnback.types.frozen import Freezer, is_mutable
 from turnback.types.row import row_converter
+from turnback.worker.element_context import KeyedContext, NoTimers, PlainContext
 from turnback.worker.elements import ElementFunction, element_functions
 from turnback.worker.keys import key_reader
 from turnback.worker.message import user_error
@@ -26,38 +26,8 @@ from turnback.worker.output import Collected, FunctionOutput, may_send_aside
 from turnback.worker.stamps import Stamps
 from turnback.worker.time import TaskTime
 
-
-class PlainContext:
-    """The context of an element without a key.
-
-    Attributes:
-        time: Its event time, None if it has none.
-    """
-
-    __slots__ = ("_service", "time")
-
-    def __init__(self, service: TimerService) -> None:
-        self.time: int | None = None
-        self._service = service
-
-    def timestamp(self) -> int | None:
-        return self.time
-
-    def timer_service(self) -> TimerService:
-        return self._service
-
-
-class KeyedContext(PlainContext):
-    """The context of an element under its key."""
-
-    __slots__ = ("_backend",)
-
-    def __init__(self, backend: KeyedStateBackend, service: TimerService) -> None:
-        super().__init__(service)
-        self._backend = backend
-
-    def get_current_key(self) -> Any:
-        return self._backend.declared_key()
+if TYPE_CHECKING:
+    from turnback.worker.tolerance import Tolerance
 
 
 def times_of(batch: Batch) -> Sequence[int | None]:
@@ -76,11 +46,15 @@ class Runner(ABC):
         self.written = 0
         self.sides: list[tuple[int, Batch]] = []
         """Side outputs that nobody has fetched yet, for the operators that stand for them."""
+        self.tolerance: Tolerance | None = None
+        """What lets it go on without elements at which its function fails, if it may."""
 
     def begin(self) -> None:
         """Start an epoch; the one before may have failed at any point."""
         self.read = self.written = 0
         self.sides = []
+        if self.tolerance is not None:
+            self.tolerance.begin()
 
     def run(self, batch: Batch, input: int = 0) -> Batch | None:
         """Process a batch from one of the inputs; None when nothing comes out."""
@@ -113,6 +87,8 @@ class Runner(ABC):
 
     def _counted(self, out: Batch | None) -> Batch | None:
         self.written += 0 if out is None else len(out)
+        if self.tolerance is not None:
+            self.sides += self.tolerance.letters()
         return out
 
     def failed(self, error: Exception, element: Any) -> Exception:
@@ -309,35 +285,6 @@ class KeyedProcessRunner(KeyedRunner):
         except Exception as e:
             raise self.failed(e, row) from e
         return self.collected(out, batch.stamps)
-
-
-class NoTimers:
-    """The `TimerService` of a function that has no `on_timer`."""
-
-    def __init__(self, operator: Operator, time: TaskTime) -> None:
-        self._operator = operator
-        self._time = time
-
-    def current_processing_time(self) -> int:
-        return self._time.epoch.now_ms
-
-    def current_watermark(self) -> int:
-        return self._time.watermark_before(self._operator.strategies)
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        op = self._operator
-        if op.key is None:
-            missing = "its stream has no key; put key_by(...) before it"
-        else:
-            missing = (
-                f"{type(op.function).__name__} has no on_timer(self, timestamp, ctx); write one, "
-                f"or take the timer out"
-            )
-        raise PlanError(f"operator {op.uid!r} ({op.name}) registers a timer, but {missing}")
-
-    register_processing_time_timer = register_event_time_timer
-    delete_event_time_timer = register_event_time_timer
-    delete_processing_time_timer = register_event_time_timer
 
 
 class ReduceRunner(KeyedRunner):

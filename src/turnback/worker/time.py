@@ -120,7 +120,7 @@ class TaskTime:
         """Start an epoch in a task of a level; `ordered`: elements come as the source has them."""
         self.epoch = time
         self.task = task
-        self._number = number
+        self.number = number
         self._first_id = (level << 24 | task) << 24
         self._ordered = ordered
         self._at: Part = (WHOLE, 0, 0)
@@ -149,7 +149,7 @@ class TaskTime:
     def place(self, source: int, count: int) -> Stamps:
         """Where the next elements of a source are in it, which have no timestamps yet."""
         partition, *part = self._at
-        id = self.given((source, partition, self._number, *part), source, partition)
+        id = self.given((source, partition, self.number, *part), source, partition)
         first = self._placed.get(id, 0)
         self._placed[id] = first + count
         none = np.full(count, MIN_TIME, np.int64)
@@ -198,7 +198,7 @@ class TaskTime:
             Segment(
                 self._id(own.number),
                 strategy,
-                (self._numbers[strategy], partition, self._number, file, block),
+                (self._numbers[strategy], partition, self.number, file, block),
                 own.greatest,
                 partition,
             )

@@ -11,10 +11,10 @@ from turnback.program.timers import EVENT_TIMERS, PROCESSING_TIMERS
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.waiting import WaitingState
 from turnback.types.columns import Batch
+from turnback.worker.element_context import KeyedContext
 from turnback.worker.elements import element_functions
 from turnback.worker.message import user_error
 from turnback.worker.ordering import Cause, OrderedRunner, TimedOutput
-from turnback.worker.runners import KeyedContext
 from turnback.worker.stamps import NOWHERE
 from turnback.worker.time import TaskTime
 

@@ -140,7 +140,10 @@ def test_a_job_that_does_not_run_reads_nothing_per_second(tmp_path: Path) -> Non
 def test_the_detail_is_the_graph_with_its_numbers(driver: Driver) -> None:
     driver.attempt().runs(script=("wc.py", "--fast")).checkpoint()
     metrics = Metrics(
-        records={"count": (10, 3)}, state_bytes={"count": 55}, watermarks={"count": 9}
+        records={"count": (10, 3)},
+        left_out={"count": 2},
+        state_bytes={"count": 55},
+        watermarks={"count": 9},
     )
     driver.say(JobState.RUNNING, metrics=metrics)
     ended = driver.requests.submit(RequestSpec(RequestKind.SAVEPOINT))
@@ -151,7 +154,7 @@ def test_the_detail_is_the_graph_with_its_numbers(driver: Driver) -> None:
     assert (source.uid, source.parallelism, source.level, source.inputs) == ("events", None, -1, ())
     assert (count.key, count.inputs, count.states) == ("word", ("events",), ("total",))
     assert (count.records_in, count.records_out) == (10, 3)
-    assert (count.state_bytes, count.watermark_ms) == (55, 9)
+    assert (count.state_bytes, count.watermark_ms, count.left_out) == (55, 9, 2)
     assert (source.records_in, source.state_bytes, source.watermark_ms) == (0, None, None)
     assert (detail.script, detail.warnings) == (("wc.py", "--fast"), ("careful",))
     assert (detail.versions, detail.max_parallelism) == ({"turnback": "1"}, 128)

@@ -169,6 +169,7 @@ function detailPairs(operator, operators) {
     ["States", operator.states.join(", ") || "none"],
     ["Records in", number(operator.records_in)],
     ["Records out", number(operator.records_out)],
+    ...(operator.left_out ? [["Left out, as the function failed", number(operator.left_out)]] : []),
     ["State size", operator.state_bytes === null ? NOTHING : `${bytes(operator.state_bytes)} (${exactBytes(operator.state_bytes)})`],
     ["Watermark", Math.abs(operator.watermark_ms ?? 0) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
     ["Spark stage", operator.level < 0 ? "Spark reads it alone" : number(operator.level)],

@@ -1,0 +1,59 @@
+"""What operators do with elements at which their functions fail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+from turnback.api.named import Named
+from turnback.core.errors import PlanError
+from turnback.program.error_policy import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
+from turnback.program.functions import KeyedBatchFunction, user_function
+from turnback.program.graph import TOLERANT_KINDS, NodeKind, OutputTag
+
+if TYPE_CHECKING:
+    from turnback.api.stream import DataStream
+
+_OURS = "turnback.program."
+
+
+class Tolerant(Named):
+    """A stream whose operator can go on without elements at which its function fails."""
+
+    def on_error(self, policy: str) -> Self:
+        """Say what becomes of an element at which the function of this operator fails.
+
+        Nothing of such an element stays: neither what the function has given for it, nor what it
+        has done to state and timers. What it did elsewhere cannot be undone.
+
+        Args:
+            policy: "fail", the default: the attempt fails, and the restart strategy decides;
+                "skip": the element is left out; "dead_letter": it goes to `dead_letters`.
+        """
+        try:
+            chosen = ErrorPolicy(policy)
+        except ValueError:
+            known = ", ".join(repr(each.value) for each in ErrorPolicy)
+            raise PlanError(f"on_error takes one of {known}, got {policy!r}") from None
+        node = self._node
+        function = user_function(node.function)
+        whole = isinstance(function, KeyedBatchFunction)
+        ours = type(function).__module__.startswith(_OURS) and "process" in node.kind.value
+        if chosen is not ErrorPolicy.FAIL and (node.kind not in TOLERANT_KINDS or whole or ours):
+            raise PlanError(
+                f"{node.kind.value} {node.name!r} cannot go on without an element: only functions "
+                "of map, flat_map, filter and process that see one after the other can; check "
+                "elements in one of these before it"
+            )
+        node.on_error = chosen
+        return self
+
+    def dead_letters(self) -> DataStream:
+        """Elements at which the function failed, with `on_error("dead_letter")`: to be written.
+
+        They are rows: `operator`, `key` and `element` as text, `error`, `epoch`, `task`, and
+        `data`, the element as it is serialized.
+        """
+        tag = OutputTag(DEAD_LETTERS, DEAD_LETTER)
+        following: Any = self
+        stream: DataStream = following._add(NodeKind.SIDE_OUTPUT, tag, tag, DEAD_LETTER)
+        return stream.name("dead letters")

@@ -1,0 +1,140 @@
+"""Lets an operator go on without elements at which its function fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from turnback.core.errors import PlanError
+from turnback.program.error_policy import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
+from turnback.program.functions import TimerFunction
+from turnback.program.graph import NodeKind, OutputTag
+from turnback.program.plan import Operator
+from turnback.program.timers import has_timers
+from turnback.state.backend import KeyedStateBackend
+from turnback.types.columns import Batch
+from turnback.types.serializer import Serializer
+from turnback.worker.elements import ElementFunction, element_functions
+from turnback.worker.output import FunctionOutput
+from turnback.worker.time import TaskTime
+
+_SHOWN = 1_000
+"""So many characters of an element or an error are kept as text."""
+_TWO_INPUTS = frozenset({NodeKind.CO_MAP, NodeKind.CO_FLAT_MAP, NodeKind.CO_PROCESS})
+
+
+class Tolerance:
+    """Calls the function of an operator; an element at which it fails leaves no trace.
+
+    Attributes:
+        failed: At how many elements it has failed in this epoch.
+    """
+
+    def __init__(
+        self, operator: Operator, backend: KeyedStateBackend | None, time: TaskTime
+    ) -> None:
+        self._operator, self._backend, self._time = operator, backend, time
+        self._encode = [Serializer(each.type).encode for each in operator.inputs]
+        sides = {tag: node for tag, node, _ in operator.sides}
+        self._letter_box = sides.get(DEAD_LETTERS)
+        self._letters: list[tuple[Any, ...]] = []
+        self.failed = 0
+
+    def begin(self) -> None:
+        """Start an epoch."""
+        self._letters, self.failed = [], 0
+
+    def operator(self) -> Operator:
+        """The same operator, with a function that does not fail."""
+        operator, keyed = self._operator, self._backend is not None
+        if operator.kind is NodeKind.FILTER:
+            functions: tuple[ElementFunction, ...] = (_passing(operator.function.filter),)
+        else:
+            functions = element_functions(operator)
+        calls = [self._tolerant(number, each) for number, each in enumerate(functions)]
+        if operator.kind in _TWO_INPUTS:
+            kind = NodeKind.CO_PROCESS
+        else:
+            kind = NodeKind.KEYED_PROCESS if keyed else NodeKind.PROCESS
+        timed = has_timers(operator.function)
+        function = (_TolerantTimed if timed else _Tolerant)(calls, operator.function)
+        return replace(operator, kind=kind, function=function, on_error=ErrorPolicy.FAIL)
+
+    def letters(self) -> list[tuple[int, Batch]]:
+        """Take the dead letters so far, for who reads them."""
+        letters, self._letters = self._letters, []
+        if not letters or self._letter_box is None:
+            return []
+        who = f"operator {self._operator.uid!r}, dead letters"
+        return [(self._letter_box, FunctionOutput(DEAD_LETTER, letters, who))]
+
+    def _tolerant(self, input: int, function: ElementFunction) -> ElementFunction:
+        backend, check = self._backend, self._check
+
+        def call(row: Any, context: Any) -> Iterable[Any]:
+            saved = [] if backend is None else backend.save()
+            try:
+                elements = [*(function(row, context) or ())]
+                check(elements)
+            except PlanError:
+                raise  # it is the program that is wrong
+            except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+                if backend is not None:
+                    backend.restore(saved)
+                self._note(input, row, error)
+                return ()
+            return elements
+
+        return call
+
+    def _check(self, elements: list[Any]) -> None:
+        """Raise if an element does not fit the output type, as it would later."""
+        main = [e for e in elements if not (type(e) is tuple and e and type(e[0]) is OutputTag)]
+        operator = self._operator
+        if main and operator.type is not None:
+            who = f"operator {operator.uid!r} ({operator.name})"
+            assert FunctionOutput(operator.type, main, who).arrow is not None
+
+    def _note(self, input: int, row: Any, error: Exception) -> None:
+        self.failed += 1
+        if self._letter_box is None:
+            return
+        key = None if self._backend is None else f"{self._backend.declared_key()!r:.{_SHOWN}}"
+        why = f"{type(error).__name__}: {error}"
+        self._letters.append(
+            (
+                self._operator.uid,
+                key,
+                f"{row!r:.{_SHOWN}}",
+                f"{why:.{_SHOWN}}",
+                self._time.number,
+                self._time.task,
+                self._encode[input](row),
+            )
+        )
+
+
+class _Tolerant:
+    """Stands for a function of one input or two."""
+
+    def __init__(self, calls: list[ElementFunction], function: Any) -> None:
+        self.process_element = self.process_element1 = calls[0]
+        self.process_element2 = calls[-1]
+        self.wrapped = function
+
+
+class _TolerantTimed(TimerFunction):
+    """The same for one with timers, which may fail."""
+
+    def __init__(self, calls: list[ElementFunction], function: Any) -> None:
+        self.process_element = self.process_element1 = calls[0]
+        self.process_element2 = calls[-1]
+        self.wrapped = function
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return self.wrapped.on_timer(timestamp, ctx)
+
+
+def _passing(passes: Callable[[Any], Any]) -> ElementFunction:
+    return lambda value, ctx: (value,) if passes(value) else ()

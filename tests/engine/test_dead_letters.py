@@ -1,0 +1,64 @@
+"""Elements that hurt: a job goes on, and has each once as a dead letter, come what may."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.test_restarts import FailsOn
+from job_support import COUNTED, Count, Jobs, counted
+from turnback import RestartStrategies
+from turnback.job.directory import JobDirectory
+
+EVENT = "k string, n bigint"
+
+
+def run(jobs: Jobs, policy: str, *failing_calls: int) -> Any:
+    """Count keys of positive numbers; whatever fails at other calls is a failure of the job."""
+    env = jobs.env(parallelism=2)
+    env.set_restart_strategy(RestartStrategies.fixed_delay_restart(9, 0))
+    events = jobs.files(env, "events", EVENT)
+    checked = events.map(lambda e: (e.k, 1 // max(e.n, 0)), "k string, n bigint").uid("checked")
+    checked.on_error(policy)
+    if policy == "dead_letter":
+        letters = checked.dead_letters().map(lambda d: (d.element, d.error), "e string, w string")
+        letters.uid("told").sink_to(jobs.sink("letters")).uid("letters")
+    function = FailsOn(jobs.marks, *failing_calls) if failing_calls else Count()
+    counts = checked.key_by("k").process(function, COUNTED).uid("count")
+    counts.sink_to(jobs.sink()).uid("out")
+    return env.execute("job", bounded=True)
+
+
+@pytest.fixture
+def hurt(jobs: Jobs) -> Jobs:
+    for number in range(4):
+        jobs.feed("events", {"k": "a", "n": 1}, {"k": "b", "n": -number}, {"k": "b", "n": 1})
+    return jobs
+
+
+LETTERS = [(f"Row(k='b', n={-n})", "ZeroDivisionError") for n in range(4)]
+
+
+def told(jobs: Jobs) -> list[tuple[str, str]]:
+    return sorted((element, why.partition(":")[0]) for element, why in jobs.out("letters"))
+
+
+@pytest.mark.parametrize("failing", [(), (2, 5, 6, 11)])
+def test_each_of_them_once_however_often_it_fails(hurt: Jobs, failing: tuple[int, ...]) -> None:
+    report = run(hurt, "dead_letter", *failing)
+    assert report.attempts == 1 + len(failing)
+    assert hurt.out() == counted("ab" * 4)
+    assert told(hurt) == sorted(LETTERS)
+    if not failing:
+        status = JobDirectory.locate(hurt.root, "job").status()
+        assert status is not None
+        assert status.metrics.left_out == {"checked": 4}
+
+
+def test_a_mended_version_goes_on_after_them(hurt: Jobs) -> None:
+    run(hurt, "dead_letter")
+    hurt.feed("events", {"k": "a", "n": 1})
+    run(hurt, "skip")
+    assert hurt.out() == counted("ab" * 4 + "a")
+    assert told(hurt) == sorted(LETTERS)
