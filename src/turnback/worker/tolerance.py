@@ -13,8 +13,11 @@ from turnback.program.graph import NodeKind, OutputTag
 from turnback.program.plan import Operator
 from turnback.program.timers import has_timers
 from turnback.state.backend import KeyedStateBackend
+from turnback.types.coerce import INT_RANGES
 from turnback.types.columns import Batch
+from turnback.types.row import Row, row_class
 from turnback.types.serializer import Serializer
+from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 from turnback.worker.elements import ElementFunction, element_functions
 from turnback.worker.output import FunctionOutput
 from turnback.worker.time import TaskTime
@@ -39,6 +42,7 @@ class Tolerance:
         sides = {tag: node for tag, node, _ in operator.sides}
         self._letter_box = sides.get(DEAD_LETTERS)
         self._letters: list[tuple[Any, ...]] = []
+        self._fits = surely_fits(operator.type)
         self.failed = 0
 
     def begin(self) -> None:
@@ -90,9 +94,9 @@ class Tolerance:
 
     def _check(self, elements: list[Any]) -> None:
         """Raise if an element does not fit the output type, as it would later."""
+        operator, fits = self._operator, self._fits
         main = [e for e in elements if not (type(e) is tuple and e and type(e[0]) is OutputTag)]
-        operator = self._operator
-        if main and operator.type is not None:
+        if operator.type is not None and not all(map(fits, main)):
             who = f"operator {operator.uid!r} ({operator.name})"
             assert FunctionOutput(operator.type, main, who).arrow is not None
 
@@ -113,6 +117,33 @@ class Tolerance:
                 self._encode[input](row),
             )
         )
+
+
+def surely_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:
+    """A quick look at an element: whether it fits a type. False if it takes more than that."""
+    if not isinstance(type_, RowTypeInfo):
+        return _value_fits(type_)
+    fits, width = tuple(map(_value_fits, type_.types)), len(type_.types)
+    declared = type_.python_class or row_class(type_.names)
+    classes = {tuple, Row, *((declared,) if issubclass(declared, tuple) else ())}
+
+    def row_fits(row: Any) -> bool:
+        if type(row) not in classes or len(row) != width:
+            return False
+        return all(each(value) for each, value in zip(fits, row, strict=True))
+
+    return row_fits
+
+
+def _value_fits(type_: TypeInfo | None) -> Callable[[Any], bool]:
+    name = type_.name if isinstance(type_, BasicTypeInfo) else ""
+    if name == "string":
+        return lambda value: value is None or (type(value) is str and value.isascii())
+    if name in INT_RANGES:
+        least, most = INT_RANGES[name]
+        return lambda value: value is None or (type(value) is int and least <= value <= most)
+    exact = {"double": float, "boolean": bool}.get(name)
+    return lambda value: value is None or (exact is not None and type(value) is exact)
 
 
 class _Tolerant:

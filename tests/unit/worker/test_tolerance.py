@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,11 @@ from turnback import (
     WatermarkStrategy,
 )
 from turnback.core.errors import PlanError, UserFunctionError
+from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.types.serializer import Serializer
+from turnback.worker.tolerance import surely_fits
+from type_strategies import ELEMENTS
 
 EVENT = "key string, n bigint"
 ASIDE = OutputTag("aside", Types.LONG())
@@ -152,6 +156,40 @@ def test_what_does_not_fit_the_output_type_is_a_failure_too(
     assert sorted(out.results) == [1, 3]
     assert all("does not fit its output type" in row.error for row in letters.results)
     assert len(letters.results) == 2
+
+
+ODD = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**65), 2**65),
+    st.floats(),
+    st.text(),
+    st.text(st.characters(categories=["Cs"]), max_size=2),
+    st.tuples(st.integers(), st.text()),
+    st.lists(st.integers(), max_size=2),
+)
+
+
+@given(type=ELEMENTS.types(), value=ODD, data=st.data())
+def test_what_a_quick_look_lets_pass_fits(type: Any, value: Any, data: st.DataObject) -> None:
+    fits = surely_fits(type)
+    if fits(value):
+        assert len(Batch(type, [value]).arrow) == 1
+    of_type = data.draw(ELEMENTS.values(type))
+    if fits(of_type):
+        assert len(Batch(type, [of_type]).arrow) == 1
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def test_rows_of_a_class_that_is_no_tuple(env: StreamExecutionEnvironment, tmp_path: Path) -> None:
+    points = source(env, "s", EVENT).map(lambda row: Point(positive(row)), Point)
+    out = collected(points.on_error("skip"), "out")
+    run(env, tmp_path, EVENTS)
+    assert sorted(point.x for point in out.results) == [1, 3]
 
 
 # -- state
