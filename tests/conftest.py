@@ -7,6 +7,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,7 @@ def servers(
 ) -> Iterator[Servers]:
     """The servers that any test of this process needs; they start side by side."""
     wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
-    with Servers(tmp_path_factory.mktemp("servers")) as started:
+    with closing(Servers(tmp_path_factory.mktemp("servers"))) as started:
         started.start(wanted)
         yield started
 

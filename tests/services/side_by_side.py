@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 
 def _kafka(directory: Path) -> AbstractContextManager[Any]:
@@ -45,7 +44,7 @@ _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
 
 
 class Servers:
-    """Servers by name; they run until the end of the `with` block."""
+    """Servers by name; they run until they are closed."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -68,14 +67,7 @@ class Servers:
         """
         return self._servers[name].result()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End them all."""
         self._threads.shutdown()
         self._running.close()

@@ -281,14 +281,14 @@ class StreamExecutionEnvironment:
     def _source(
         self, frame: Any, uid: str | None, type: TypeInfo | None = None, *, bounded: bool = False
     ) -> DataStream:
-        from turnback.spark.sources import taken
+        from turnback.spark.sources import source_frame
 
         names = [name.lower() for name in frame.columns]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
         type = type or as_type(frame.schema)
-        uid, read = None if uid is None else check_uid(uid), taken(frame)
+        uid, read = None if uid is None else check_uid(uid), source_frame(frame)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=read.frame, uid=uid)
         node.bounded, node.whole = bounded, read.whole
         node.partitioned, node.ordered = read.partitioned, bounded or read.ordered

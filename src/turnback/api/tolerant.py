@@ -8,7 +8,7 @@ from turnback.api.named import Named
 from turnback.core.errors import PlanError
 from turnback.program.error_policy import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
 from turnback.program.functions import KeyedBatchFunction, user_function
-from turnback.program.graph import TOLERANT_KINDS, NodeKind, OutputTag
+from turnback.program.graph import SIDE_OUTPUT_KINDS, TOLERANT_KINDS, NodeKind, OutputTag
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream
@@ -37,7 +37,7 @@ class Tolerant(Named):
         node = self._node
         function = user_function(node.function)
         whole = isinstance(function, KeyedBatchFunction)
-        ours = type(function).__module__.startswith(_OURS) and "process" in node.kind.value
+        ours = type(function).__module__.startswith(_OURS) and node.kind in SIDE_OUTPUT_KINDS
         if chosen is not ErrorPolicy.FAIL and (node.kind not in TOLERANT_KINDS or whole or ours):
             raise PlanError(
                 f"{node.kind.value} {node.name!r} cannot go on without an element: only functions "

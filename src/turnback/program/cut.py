@@ -28,9 +28,9 @@ from turnback.program.plan import (
     InputId,
     Level,
     Operator,
-    Origin,
     Plan,
     Routing,
+    SourceOrder,
     SourcePlan,
 )
 from turnback.program.pruning import types_read
@@ -281,7 +281,7 @@ class Cut:
             consumers,
             tuple(c.id for c in channels if c.producer == node.id),
             sides,
-            self._origin(node),
+            self._source_order(node),
             node.on_error,
         )
 
@@ -323,14 +323,14 @@ class Cut:
                         "offset; and do not let Spark shuffle it"
                     )
 
-    def _origin(self, node: Node) -> Origin:
+    def _source_order(self, node: Node) -> SourceOrder:
         if node.kind is not NodeKind.SOURCE or not self.orders:
-            return Origin()
+            return SourceOrder()
         of_strategies = [n for n in self.nodes if self.orders.get(n.id) is ElementOrder.SOURCES]
         placed = any(node in _before(strategy) for strategy in of_strategies)
         several = sum(n.kind is NodeKind.SOURCE for n in self.nodes) > 1
         name = whole_source(self.uids[node.id])
-        return Origin(partition_number(name) if several else WHOLE, placed)
+        return SourceOrder(partition_number(name) if several else WHOLE, placed)
 
 
 def _chosen(node: Node) -> int | None:

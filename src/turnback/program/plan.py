@@ -92,8 +92,8 @@ class Channel:
 
 
 @dataclass(frozen=True)
-class Origin:
-    """What tasks have to know of a source whose rows they read.
+class SourceOrder:
+    """What tasks note of the order of a source whose rows they read.
 
     Attributes:
         partition: The number of the partition that all of it is, if it has none.
@@ -118,7 +118,7 @@ class Operator:
         consumers: Inputs of operators of the same level that read its output.
         channels: Channels that carry its output on to later levels.
         sides: Its side outputs: their names, the operators that stand for them, their types.
-        origin: Of a source, what tasks have to know of it.
+        source_order: Of a source, what tasks note of its order.
         on_error: What becomes of elements at which the function fails.
     """
 
@@ -133,7 +133,7 @@ class Operator:
     consumers: tuple[InputId, ...]
     channels: tuple[int, ...]
     sides: tuple[tuple[str, int, TypeInfo], ...] = ()
-    origin: Origin = Origin()
+    source_order: SourceOrder = SourceOrder()
     on_error: ErrorPolicy = ErrorPolicy.FAIL
 
     @property

@@ -63,7 +63,7 @@ def literal_pattern(text: str) -> str:
     return re.sub(r"([\\*?\[\]{}^])", r"\\\1", text)
 
 
-class Taken(NamedTuple):
+class SourceFrame(NamedTuple):
     """A DataFrame as a source of a job.
 
     Attributes:
@@ -78,13 +78,13 @@ class Taken(NamedTuple):
     ordered: bool
 
 
-def taken(frame: Any) -> Taken:
+def source_frame(frame: Any) -> SourceFrame:
     """Take a DataFrame, or what another engine has in its place, as a source."""
     if not isinstance(frame, DataFrame):
-        return Taken(frame, False, _has_partitions(frame), True)
+        return SourceFrame(frame, False, _has_partitions(frame), True)
     frame = _with_partitions(frame)
     order = bool(_file_columns(frame))
-    return Taken(frame, _needs_all_columns(frame), _has_partitions(frame), order)
+    return SourceFrame(frame, _needs_all_columns(frame), _has_partitions(frame), order)
 
 
 def _needs_all_columns(frame: DataFrame) -> bool:

@@ -9,9 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.key_context import KeyContext
+from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateSchema, component, split_sub, wrapped_size
-from turnback.state.undo import NOT_THERE, put_back
 from turnback.state.values import KeyedState
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer

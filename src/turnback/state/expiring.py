@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from turnback.state.collections import ABSENT, Entries, ListRows, ListState, MapState
 from turnback.state.expiry import TIME_BYTES, encode_time, update_time
-from turnback.state.key_context import KeyContext
+from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateTtl, component, wrapped_size
-from turnback.state.undo import NOT_THERE, put_back
 from turnback.state.values import (
     AggregatingState,
     KeyedState,

@@ -1,4 +1,4 @@
-"""What all states of an operator share while an element is processed: its key above all."""
+"""What states share while an element is processed: its key, and how to undo what it has done."""
 
 from __future__ import annotations
 
@@ -100,3 +100,15 @@ class KeyContext:
             f"keyed state of operator {self.uid!r} was used before processing had begun: open() "
             f"may ask for handles, not for values"
         )
+
+
+NOT_THERE: Any = object()
+"""In place of what a dict has under a key: nothing."""
+
+
+def put_back(values: dict[Any, Any], key: Any, value: Any) -> None:
+    """Let a dict have under a key what it had."""
+    if value is NOT_THERE:
+        values.pop(key, None)
+    else:
+        values[key] = value

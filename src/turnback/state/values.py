@@ -8,9 +8,8 @@ from typing import Any, Generic, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
-from turnback.state.key_context import KeyContext
+from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateSchema, state_prefix
-from turnback.state.undo import NOT_THERE, put_back
 from turnback.types.coerce import NoneType, exact_classes, short_repr
 from turnback.types.frozen import is_mutable
 from turnback.types.row import row_class, row_converter

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from turnback.state.delta import DeltaBuilder
-from turnback.state.key_context import KeyContext
+from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import (
     GROUPS,
     StateSchema,
@@ -17,7 +17,6 @@ from turnback.state.schema import (
     split_sub,
     time_component,
 )
-from turnback.state.undo import NOT_THERE, put_back
 from turnback.state.values import KeyedState
 from turnback.types.serializer import Serializer
 

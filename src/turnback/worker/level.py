@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.program.graph import NodeKind
-from turnback.program.plan import InputId, Origin
+from turnback.program.plan import InputId, SourceOrder
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
@@ -134,17 +134,17 @@ class _Epoch:
             if channel.last_level > here:
                 self.emitted.append((channel.id, elements))
             elif self.program.reads_sources and self.program.strategies:
-                origin = self.instance.operators[channel.producer].origin
-                for segment in self._segments(elements, origin):
+                order = self.instance.operators[channel.producer].source_order
+                for segment in self._segments(elements, order):
                     self._emit(segment, channel.consumers)
             else:
                 self._emit(elements, channel.consumers)
 
-    def _segments(self, elements: Batch, source: Origin) -> Iterator[Batch]:
+    def _segments(self, elements: Batch, order: SourceOrder) -> Iterator[Batch]:
         """Cut what comes from a source where another part of the source begins."""
         stamps = elements.stamps
         if stamps is None:
-            self.time.enter(0, 0, source.partition)
+            self.time.enter(0, 0, order.partition)
             yield elements
             return
         # In a partition the offset changes from row to row.
@@ -153,7 +153,7 @@ class _Epoch:
         starts = [0, *(np.flatnonzero(new) + 1).tolist(), len(elements)]
         for start, end in pairwise(starts):
             file, block = int(stamps.segment[start]), int(stamps.mark[start])
-            self.time.enter(file, block, source.partition)
+            self.time.enter(file, block, order.partition)
             yield Batch(elements.type, elements.arrow.slice(start, end - start))
 
     def _finish(self) -> None:

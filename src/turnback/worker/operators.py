@@ -171,7 +171,7 @@ def _make_runner(operator: Operator, backend: KeyedStateBackend | None, time: Ta
         if backend is not None:
             return ShuffledTimestampsRunner(operator, backend, time)
         return TimestampsRunner(operator, time)
-    if operator.origin.placed:
+    if operator.source_order.placed:
         return PlacingRunner(operator, time)
     if operator.kind is NodeKind.NUMBER:
         return NumberRunner(operator, time)

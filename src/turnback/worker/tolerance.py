@@ -155,13 +155,8 @@ class _Tolerant:
         self.wrapped = function
 
 
-class _TolerantTimed(TimerFunction):
+class _TolerantTimed(_Tolerant, TimerFunction):
     """The same for one with timers, which may fail."""
-
-    def __init__(self, calls: list[ElementFunction], function: Any) -> None:
-        self.process_element = self.process_element1 = calls[0]
-        self.process_element2 = calls[-1]
-        self.wrapped = function
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         return self.wrapped.on_timer(timestamp, ctx)
