@@ -9,6 +9,7 @@ from turnback.core.errors import PlanError
 from turnback.program.error_policy import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
 from turnback.program.functions import KeyedBatchFunction, user_function
 from turnback.program.graph import SIDE_OUTPUT_KINDS, TOLERANT_KINDS, NodeKind, OutputTag
+from turnback.program.operator_state import has_operator_state
 
 if TYPE_CHECKING:
     from turnback.api.stream import DataStream
@@ -43,6 +44,11 @@ class Tolerant(Named):
                 f"{node.kind.value} {node.name!r} cannot go on without an element: only functions "
                 "of map, flat_map, filter and process that see one after the other can; check "
                 "elements in one of these before it"
+            )
+        if chosen is not ErrorPolicy.FAIL and has_operator_state(node.function):
+            raise PlanError(
+                f"{node.kind.value} {node.name!r} keeps operator state in its own attributes, "
+                "where what an element has done cannot be undone; check elements in a map before it"
             )
         node.on_error = chosen
         return self

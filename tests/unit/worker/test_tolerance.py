@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import (
+    CheckpointedFunction,
     CollectSink,
     DataStream,
     KeyedBatchFunction,
@@ -283,6 +284,17 @@ class OfBatches(KeyedBatchFunction):
         return batch
 
 
+class Buffers(ProcessFunction, CheckpointedFunction):
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value
+
+    def initialize_state(self, context: Any) -> None:
+        pass
+
+    def snapshot_state(self, context: Any) -> None:
+        pass
+
+
 REFUSED: dict[str, tuple[Callable[[DataStream], Any], str]] = {
     "unknown": (lambda s: s.map(positive, int).on_error("ignore"), "one of 'fail', 'skip', 'dead"),
     "none": (lambda s: s.map(positive, int).on_error(None), "on_error takes one of"),
@@ -303,6 +315,10 @@ REFUSED: dict[str, tuple[Callable[[DataStream], Any], str]] = {
             .on_error("skip")
         ),
         "check elements in one of these before it",
+    ),
+    "operator state": (
+        lambda s: s.process(Buffers(), EVENT).on_error("skip"),
+        "keeps operator state in its own attributes, .* check elements in a map before it",
     ),
     "union": (lambda s: s.union(s).on_error("skip"), "cannot go on without an element"),
 }
