@@ -26,6 +26,7 @@ from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
     UNREADABLE,
     Liveness,
+    current_lag,
     is_terminal,
     liveness_of,
     operators,
@@ -105,7 +106,10 @@ class Job:
         if summary.state == UNREADABLE:
             return model.JobDetail(summary=summary)
         status = self.directory.status()
-        metrics = status.metrics if status is not None else Metrics()
+        metrics = Metrics()
+        if status is not None:
+            lag = current_lag(status, liveness_of(status, self._clock.now_ms()))
+            metrics = msgspec.structs.replace(status.metrics, lag=dict(lag))
         requests = tuple(row for row in self.requests() if row.state not in ENDED)
         try:
             program = self.directory.program()

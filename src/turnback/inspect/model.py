@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from turnback.job.catalog import SavepointEntry
-from turnback.job.status import ProgramOperator
+from turnback.job.status import Lag, ProgramOperator
 from turnback.snapshot.snapshot import StateRow
 
 
@@ -127,6 +127,7 @@ class JobSummary(View, frozen=True, kw_only=True):
         log: The log file of the driver, on the driver's machine.
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
+        lag: Of all its sources together, while it runs.
         problem: Why it is UNREADABLE, or what else people should know.
     """
 
@@ -147,6 +148,7 @@ class JobSummary(View, frozen=True, kw_only=True):
     log: str | None = None
     records_in: int = 0
     records_per_s: float | None = None
+    lag: Lag | None = None
     problem: str | None = None
 
 
@@ -154,7 +156,8 @@ class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
     """An operator in the graph of a job, or of the program that took a snapshot.
 
     Elements are counted since the attempt began, those that were `left_out` because the function
-    failed as well; `state_bytes` is about what its files take up.
+    failed as well; `state_bytes` is about what its files take up, `lag` how far a source is behind
+    while the job runs.
     """
 
     states: tuple[str, ...] = ()
@@ -163,6 +166,7 @@ class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
     left_out: int = 0
     state_bytes: int | None = None
     watermark_ms: int | None = None
+    lag: Lag | None = None
 
 
 class JobDetail(View, frozen=True, kw_only=True):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from turnback.inspect.locations import display_path
 from turnback.inspect.model import JobSummary, OperatorNode, Process
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.run import ProcessId, RunDirectory
-from turnback.job.status import JobProgram, JobState, Metrics, Status
+from turnback.job.status import JobProgram, JobState, Lag, Metrics, Status
 
 LOST = "LOST"
 UNREADABLE = "UNREADABLE"
@@ -125,7 +126,32 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
         log=status.log,
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if alive.has_live_driver else None,
+        lag=_total_lag(current_lag(status, alive).values()),
     )
+
+
+def _total_lag(lags: Collection[Lag]) -> Lag | None:
+    """The lag of several sources: it is gone when that of the last of them is."""
+    if not lags:
+        return None
+    return Lag(
+        records=_total(sum, [lag.records for lag in lags]),
+        seconds=_total(max, [lag.seconds for lag in lags]),
+        change_per_s=_total(sum, [lag.change_per_s for lag in lags]),
+        catch_up_s=_total(max, [lag.catch_up_s for lag in lags]),
+        measured_ms=min(lag.measured_ms for lag in lags),
+    )
+
+
+def _total(how: Callable[[Iterable[float]], float], values: list[float | None]) -> Any:
+    known = [value for value in values if value is not None]
+    return how(known) if len(known) == len(values) else None
+
+
+def current_lag(status: Status, alive: Liveness) -> Mapping[str, Lag]:
+    """The lag of sources by uid, as long as a driver runs them and reports."""
+    running = alive.has_live_driver and alive.state == JobState.RUNNING.value
+    return status.metrics.lag if running and alive.problem is None else {}
 
 
 def _started(directory: JobDirectory, status: Status) -> int | None:
@@ -153,6 +179,7 @@ def operators(
             left_out=metrics.left_out.get(op.uid, 0),
             state_bytes=metrics.state_bytes.get(op.uid),
             watermark_ms=metrics.watermarks.get(op.uid),
+            lag=metrics.lag.get(op.uid),
         )
         nodes.append(node)
     return tuple(nodes)

@@ -36,6 +36,24 @@ class UnderWay(msgspec.Struct, frozen=True):
     triggered_ms: int
 
 
+class Lag(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a source is behind, or all sources together; None for what is not known.
+
+    Attributes:
+        records: How many records are not processed yet.
+        seconds: Age of the oldest of them; 0 if there is none.
+        change_per_s: By how many records it has grown in a second lately; negative if it shrinks.
+        catch_up_s: After how long it would be gone if that went on; None if it does not shrink.
+        measured_ms: When, by the driver's clock.
+    """
+
+    records: int | None
+    seconds: float | None
+    change_per_s: float | None = None
+    catch_up_s: float | None = None
+    measured_ms: int
+
+
 class Metrics(msgspec.Struct, frozen=True):
     """Numbers of the running attempt.
 
@@ -45,6 +63,7 @@ class Metrics(msgspec.Struct, frozen=True):
         records: Elements read and written, by operator uid.
         left_out: Elements at which functions failed, and which were left out, by operator uid.
         state_bytes: About how much the state of an operator takes up in files, by uid.
+        lag: How far sources are behind that can tell, by uid.
         completed: Checkpoints that this driver has completed.
         failed: Checkpoints that failed.
     """
@@ -56,6 +75,7 @@ class Metrics(msgspec.Struct, frozen=True):
     left_out: dict[str, int] = {}
     state_bytes: dict[str, int] = {}
     watermarks: dict[str, int] = {}
+    lag: dict[str, Lag] = {}
     completed: int = 0
     failed: int = 0
     under_way: tuple[UnderWay, ...] = ()

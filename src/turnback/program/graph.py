@@ -9,6 +9,7 @@ from typing import Any
 
 from turnback.core.errors import PlanError
 from turnback.program.error_policy import ErrorPolicy
+from turnback.program.source_lag import OpenLagReader
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import TypeInfo, Types
@@ -146,6 +147,7 @@ class Node:
         partitioned: Whether it is a source whose partitions have watermarks of their own.
         ordered: Whether it is known in which order the elements of a source come.
         check: Of a source: what tells before the job starts whether it can be read.
+        lag: Of a source: what tells while the job runs how far it is behind.
         on_error: What becomes of elements at which the function fails.
     """
 
@@ -163,6 +165,7 @@ class Node:
     partitioned: bool = False
     ordered: bool = True
     check: SourceCheck | None = None
+    lag: OpenLagReader | None = None
     on_error: ErrorPolicy = ErrorPolicy.FAIL
 
     @property

@@ -12,6 +12,7 @@ from turnback.program.error_policy import ErrorPolicy
 from turnback.program.graph import KeySpec, Node, NodeKind, SourceCheck
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning, Spread
+from turnback.program.source_lag import OpenLagReader
 from turnback.program.source_partitions import WHOLE
 from turnback.program.time import WatermarkStrategy
 from turnback.types.typeinfo import TypeInfo
@@ -191,6 +192,7 @@ class SourcePlan:
         read: Type of what is read of them: without columns that no operator needs.
         partitioned: Whether its partitions have watermarks of their own.
         check: Asked before the job starts, on the driver; see `Node`.
+        lag: Asked while the job runs, on the driver; None if it cannot be told.
     """
 
     id: int
@@ -201,13 +203,22 @@ class SourcePlan:
     dataframe: Any
     partitioned: bool = False
     check: SourceCheck | None = None
+    lag: OpenLagReader | None = None
 
     @classmethod
     def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:
         """The plan of a node of the kind source."""
         assert node.type is not None, "sources have elements"
         return cls(
-            node.id, uid, node.name, node.type, read, node.function, node.partitioned, node.check
+            id=node.id,
+            uid=uid,
+            name=node.name,
+            type=node.type,
+            read=read,
+            dataframe=node.function,
+            partitioned=node.partitioned,
+            check=node.check,
+            lag=node.lag,
         )
 
 

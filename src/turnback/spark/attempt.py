@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
+from turnback.checkpoint.manifest import SourcePosition
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
@@ -99,6 +100,10 @@ class Attempt:
         """Take a checkpoint of the newest epoch, and keep its files until it is released."""
         self.coordinator.offer(self._epochs.initial)
         return self.coordinator.pin(kind)
+
+    def positions(self) -> Mapping[str, SourcePosition] | None:
+        """Where the sources are after the newest confirmed epoch; None while it does not run."""
+        return self._epochs.sources if self.is_running else None
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""

@@ -173,7 +173,8 @@ class Epochs:
                 watermarks=snapshot.watermarks,
             )
         self._epoch = self.initial.epoch
-        self._sources = self.initial.sources
+        self.sources = self.initial.sources
+        """Where the sources are after the newest confirmed epoch."""
         self.time = EventTime(plan, job.clock, snapshot.watermarks if snapshot else None)
 
     def run(self, input: EpochInput, *, ended: bool = False) -> None:
@@ -189,13 +190,13 @@ class Epochs:
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
-        self._sources = input.positions() or self._sources
+        sources = input.positions() or self.sources
         self.time.advance(acks.segments, acks.next_timer_ms())
         limits = merge_limits(schemas.values(), now.now_ms)
         merged_away = self._merger.advance(self._chains, limits)
         cut = EpochCut(
             epoch=epoch,
-            sources=self._sources,
+            sources=sources,
             state=self._chains.live(),
             schemas=tuple(schemas.values()),
             operators=self.initial.operators,
@@ -207,7 +208,7 @@ class Epochs:
         self.prepared = {}
         self._coordinator.epoch_confirmed(cut)
         self._coordinator.retire(merged_away)
-        self._epoch = epoch
+        self._epoch, self.sources = epoch, sources
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
         read = self.meter.count(acks.records(), cut.state, acks.left_out())

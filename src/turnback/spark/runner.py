@@ -39,6 +39,7 @@ from turnback.spark.job import (
     final_error,
     lost_error,
 )
+from turnback.spark.lag import LagMonitor, Positions
 from turnback.spark.service import RequestService
 from turnback.spark.sinks import JobSinks
 from turnback.spark.starter import Matched, Starter
@@ -54,7 +55,8 @@ class JobRunner:
 
     An attempt takes a fence, finds what it starts from, commits what earlier attempts have
     promised, and then runs epochs. Any failure ends the attempt, and the restart strategy decides
-    whether there is another one. A heartbeat and the service for requests run beside the attempts.
+    whether there is another one. A heartbeat, the service for requests and what asks sources for
+    their lag run beside the attempts.
     """
 
     def __init__(self, engine: Engine, plan: Plan, spec: JobSpec) -> None:
@@ -68,6 +70,7 @@ class JobRunner:
         self.requests = RequestService(self._context, self)
         """Serves what is asked of the job."""
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
+        self._lag = LagMonitor(plan, self._positions, self._clock)
         self._info: JobInfo
         self._history: History | None = None
         self._attempts: set[int] = set()
@@ -103,7 +106,7 @@ class JobRunner:
         self._tell_supervisor()
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
         strategy, same = self.spec.restart.create(), SameErrors(self.spec.same_error_limit)
-        with self._heartbeat.beating(), self._serving_requests():
+        with self._heartbeat.beating(), self._lag.watching(), self._serving_requests():
             while True:
                 cause = self._run_attempt()
                 if cause is None:
@@ -317,11 +320,16 @@ class JobRunner:
         if attempt is None:
             return StatusUpdate(epoch=epoch)
         last = attempt.coordinator.last
+        metrics = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
         return StatusUpdate(
             epoch=epoch,
             checkpoint=last.number if last else UNSET,
-            metrics=attempt.metrics(self.report.checkpoints, self._failed_checkpoints),
+            metrics=replace(metrics, lag=self._lag.lags()),
         )
+
+    def _positions(self) -> Positions | None:
+        attempt = self.attempt
+        return attempt.positions() if attempt is not None else None
 
 
 def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:

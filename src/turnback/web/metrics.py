@@ -130,6 +130,18 @@ OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | No
         "How far event time has come, in milliseconds since 1970.",
         lambda node: node.watermark_ms,
     ),
+    f"{_OPERATOR}pendingRecords": (
+        "Records that the source has not processed yet, while that is known.",
+        lambda node: node.lag.records if node.lag else None,
+    ),
+    "turnback_source_lag_seconds": (
+        "Age of the oldest record that the source has not processed yet.",
+        lambda node: node.lag.seconds if node.lag else None,
+    ),
+    "turnback_source_catch_up_seconds": (
+        "After how long the source will have caught up, if it does.",
+        lambda node: node.lag.catch_up_s if node.lag else None,
+    ),
     "turnback_operator_left_out": (
         "Elements at which the function failed, and which were left out.",
         lambda node: node.left_out,

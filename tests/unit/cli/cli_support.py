@@ -20,7 +20,7 @@ from turnback.cli.main import main
 from turnback.job.history import AttemptStarted, CheckpointFailed, CheckpointStats, History
 from turnback.job.request import Progress, Request, RequestOutcome, RequestState
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, JobState, ProgramOperator, StatusUpdate
+from turnback.job.status import JobProgram, JobState, Metrics, ProgramOperator, StatusUpdate
 
 PROGRAM = str(Path(sys.executable).with_name("turnback"))
 TOTAL = schema()
@@ -105,7 +105,11 @@ class Shell:
 
 
 def make_job(
-    root: Path, name: str, state: JobState = JobState.FINISHED, cause: str | None = None
+    root: Path,
+    name: str,
+    state: JobState = JobState.FINISHED,
+    cause: str | None = None,
+    metrics: Metrics | None = None,
 ) -> FakeJob:
     """A job with two checkpoints, a failed one, a program, and a status."""
     job = FakeJob(str(root), name)
@@ -139,7 +143,8 @@ def make_job(
         )
     )  # fmt: skip
     said = {"attempt": attempt, "epoch": 2, "checkpoint": 3, "cause": cause}
-    job.directory.write_status(state, job.info.job_id, StatusUpdate(**said))
+    update = StatusUpdate(**said, metrics=metrics or Metrics())
+    job.directory.write_status(state, job.info.job_id, update)
     return job
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnback.cli.context import ExitCode
-from turnback.job.status import JobState, StatusUpdate
+from turnback.job.status import JobState, Lag, Metrics, StatusUpdate
 from turnback.launch.runs import LogFollower, last_lines
 from unit.cli.cli_support import TOTAL, make_job
 
@@ -41,6 +41,31 @@ def test_list_says_what_each_job_does(shell, jobs):
         "clients": "FAILED",
     }
     assert found["orders"]["checkpoint"] == 3
+
+
+def lagging(shell, name, **lag):
+    metrics = Metrics(lag={"events": Lag(measured_ms=1, **lag)})
+    make_job(shell.root, name, JobState.RUNNING, metrics=metrics)
+
+
+def test_list_and_status_say_how_far_a_job_is_behind(shell):
+    lagging(shell, "slow", records=1200, seconds=40.7, change_per_s=-10.0, catch_up_s=120.0)
+    lagging(shell, "stuck", records=7, seconds=None, change_per_s=2.0)
+    lagging(shell, "timely", records=0, seconds=0.0, catch_up_s=0.0)
+    lagging(shell, "unknown", records=None, seconds=None)
+    lags = dict(zip(*(column(shell("list"), name) for name in ("NAME", "LAG")), strict=True))
+    assert lags == {"slow": "1200 (40 s)", "stuck": "7", "timely": "0", "unknown": "-"}
+    expected = {
+        "slow": "1200 records, the oldest is 40 s old, gone in about 2 min at this rate",
+        "stuck": "7 records, not getting smaller",
+        "timely": "none",
+        "unknown": "unknown",
+    }
+    for name, text in expected.items():
+        (line,) = (line for line in shell("status", name).lines if line.startswith("lag "))
+        assert line.removeprefix("lag").strip() == text
+    summary = shell("status", "slow", "--json").json["summary"]
+    assert (summary["lag"]["records"], summary["lag"]["catch_up_s"]) == (1200, 120.0)
 
 
 def test_plain_output_is_one_line_a_job_without_anything_that_moves_the_cursor(shell, jobs):

@@ -11,7 +11,7 @@ from turnback.core.errors import CorruptFileError
 from turnback.inspect.model import Process
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.run import RunDirectory
-from turnback.job.status import JobState, Metrics
+from turnback.job.status import JobState, Lag, Metrics
 
 # -- liveness
 
@@ -159,6 +159,38 @@ def test_the_detail_is_the_graph_with_its_numbers(driver: Driver) -> None:
     assert (detail.script, detail.warnings) == (("wc.py", "--fast"), ("careful",))
     assert (detail.versions, detail.max_parallelism) == ({"turnback": "1"}, 128)
     assert [row.id for row in detail.requests] == [waiting.id]
+
+
+def test_the_lag_of_a_job_is_that_of_all_its_sources(driver: Driver) -> None:
+    def lag(records: int | None, seconds: float | None, catch_up_s: float | None) -> Lag:
+        return Lag(records=records, seconds=seconds, catch_up_s=catch_up_s, measured_ms=5)
+
+    driver.attempt().runs()
+    one, two = lag(10, 7.0, 3.0), lag(5, 0.5, 8.0)
+    driver.say(JobState.RUNNING, metrics=Metrics(lag={"events": one, "others": two}))
+    assert seen(driver).summary().lag == lag(15, 7.0, 8.0)
+    assert [node.lag for node in seen(driver).detail().operators] == [one, None]
+    driver.say(JobState.RUNNING, metrics=Metrics(lag={"a": one, "b": lag(None, None, None)}))
+    assert seen(driver).summary().lag == lag(None, None, None)
+    driver.say(JobState.RUNNING, metrics=Metrics())
+    assert seen(driver).summary().lag is None
+
+
+@pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.RUNNING])
+def test_a_job_that_does_not_run_has_no_lag(driver: Driver, state: JobState) -> None:
+    lag = Lag(records=10, seconds=1.0, measured_ms=5)
+    driver.attempt().runs().say(state, metrics=Metrics(lag={"events": lag}))
+    assert seen(driver).summary().lag is None
+    assert [node.lag for node in seen(driver).detail().operators] == [None, None]
+
+
+def test_a_driver_that_does_not_report_has_no_lag(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, process=elsewhere()).attempt().runs()
+    lag = Lag(records=10, seconds=1.0, measured_ms=5)
+    driver.say(JobState.RUNNING, metrics=Metrics(lag={"events": lag}))
+    assert seen(driver).summary().lag == lag
+    driver.clock.advance(130_000)
+    assert seen(driver).summary().lag is None
 
 
 def test_a_job_that_never_got_as_far_as_a_program_has_no_graph(driver: Driver) -> None:

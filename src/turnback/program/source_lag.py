@@ -1,0 +1,41 @@
+"""How far a source is behind, asked of the system it reads from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class SourceLag:
+    """What a source has not processed yet; None for what is not known.
+
+    Attributes:
+        records: How many records.
+        seconds: Age of the oldest of them; 0 if there is none.
+    """
+
+    records: int | None
+    seconds: float | None
+
+
+class LagReader(Protocol):
+    """Asks one system how far a source is behind; lives on the driver, in a thread of its own.
+
+    It keeps its connection between two questions. Whatever it raises means that the lag is not
+    known now, and never fails the job.
+    """
+
+    def read(self, offset: str | None) -> SourceLag | None:
+        """The lag behind a confirmed position, None as long as there is no such position.
+
+        Answers or raises within some ten seconds. None if it cannot be told.
+        """
+
+    def close(self) -> None:
+        """Give up the connection; called once, by the thread that reads."""
+
+
+OpenLagReader = Callable[[], LagReader]
+"""Makes a reader, without waiting for the system to answer."""

@@ -1,0 +1,225 @@
+"""How far sources are behind: asked beside the epochs, and never at the cost of the job."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from manual_clock import ManualClock
+from turnback.checkpoint.manifest import SourcePosition
+from turnback.core.errors import SourceError
+from turnback.inspect.job import Job
+from turnback.job.directory import JobDirectory
+from turnback.job.status import Lag
+from turnback.program.source_lag import SourceLag
+from turnback.spark import driver, lag
+from turnback.spark.lag import LagMonitor, LagTrend, catch_up_s
+from turnback.testing import JobHarness, source
+
+
+class Broker:
+    """A system that tells how many pushes a source has not processed yet."""
+
+    def __init__(self) -> None:
+        self.pushes, self.opened, self.closed = 0, 0, 0
+        self.asked: list[str | None] = []
+        self.failure: Exception | None = None
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def open(self) -> Broker:
+        self.opened += 1
+        return self
+
+    def read(self, offset: str | None) -> SourceLag | None:
+        self.asked.append(offset)
+        self.answers.wait(60)
+        if self.failure is not None:
+            raise self.failure
+        behind = self.pushes - (json.loads(offset)["pushes"] if offset else 0)
+        return SourceLag(behind, 7.5 if behind else 0.0)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(lag, "_PAUSE_S", 0.02)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def job(tmp_path, broker):
+    def program(env):
+        numbers = source(env, "numbers", "n bigint")
+        numbers._node.lag = broker.open
+        source(env, "others", "n bigint").union(numbers).print().uid("out")
+
+    with JobHarness(program, tmp_path) as harness:
+        yield harness
+
+
+def seen(harness: JobHarness) -> Job:
+    return Job(JobDirectory.locate(harness.directory / "jobs", "job"))
+
+
+def until(what: Callable[[], object]) -> None:
+    end = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def source_lag(job: Job) -> Lag | None:
+    lags = {node.uid: node.lag for node in job.detail().operators if node.lag is not None}
+    assert lags.keys() <= {"numbers"}
+    return lags.get("numbers")
+
+
+def test_the_lag_is_that_of_the_newest_confirmed_epoch(job, broker):
+    broker.pushes = 3
+    until(lambda: (found := source_lag(seen(job))) and found.records == 3)
+    assert broker.asked[-1] is None  # there was no epoch yet
+    assert source_lag(seen(job)).seconds == 7.5
+    job.push("numbers", (1,))
+    until(lambda: source_lag(seen(job)).records == 2)
+    job.push("numbers", (2,), checkpoint=False)
+    job.push("numbers", (3,), checkpoint=False)
+    until(lambda: source_lag(seen(job)).records == 0)
+    summary = seen(job).summary()
+    assert (summary.lag.records, summary.lag.seconds, summary.lag.catch_up_s) == (0, 0.0, 0.0)
+    assert broker.opened == 1
+
+
+def test_a_restored_job_knows_its_lag_before_its_first_epoch(job, broker):
+    job.push("numbers", (1,))
+    job.crash()
+    broker.pushes = 5
+    job.start()
+    until(lambda: (found := source_lag(seen(job))) and found.records == 4)
+
+
+def test_a_job_that_is_over_has_no_lag(job, broker):
+    broker.pushes = 3
+    until(lambda: source_lag(seen(job)) is not None)
+    job.stop()
+    assert source_lag(seen(job)) is None
+    assert seen(job).summary().lag is None
+    until(lambda: broker.closed == 1)
+
+
+def test_a_system_that_fails_makes_the_lag_unknown_and_nothing_else(job, broker, caplog):
+    broker.pushes = 3
+    until(lambda: source_lag(seen(job)) is not None)
+    broker.failure = SourceError("nobody answers")
+    until(lambda: source_lag(seen(job)).records is None)
+    asked = len(broker.asked)
+    until(lambda: len(broker.asked) > asked + 3)
+    assert caplog.text.count("its lag is not known: nobody answers") == 1
+    job.push("numbers", (1,))
+    assert seen(job).summary().lag.records is None
+    broker.failure = None
+    until(lambda: source_lag(seen(job)).records == 2)
+    assert broker.opened == 1
+
+
+def test_a_system_that_does_not_answer_holds_up_nothing(job, broker, monkeypatch):
+    broker.pushes = 3
+    until(lambda: source_lag(seen(job)) is not None)
+    broker.answers.clear()
+    asked = len(broker.asked)
+    until(lambda: len(broker.asked) > asked)
+    monkeypatch.setattr(lag, "_FRESH_S", 0.0)  # an old answer is not shown for ever
+    until(lambda: source_lag(seen(job)).records is None)
+    job.push("numbers", (1,))
+    broker.answers.set()
+
+
+def test_a_reader_that_cannot_be_made_is_tried_again(tmp_path, broker):
+    def fail():
+        broker.opened += 1
+        raise RuntimeError("no such library")
+
+    def program(env):
+        numbers = source(env, "numbers", "n bigint")
+        numbers._node.lag = fail
+        numbers.print().uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        until(lambda: broker.opened > 2)
+        job.push("numbers", (1,))
+        assert source_lag(seen(job)).records is None
+
+
+def test_a_source_that_cannot_tell_has_no_lag(broker, monkeypatch):
+    monkeypatch.setattr(Broker, "read", lambda self, offset: None)
+
+    class Plan:
+        class Source:
+            uid, lag = "numbers", broker.open
+
+        sources = (Source(),)
+
+    positions = {"numbers": SourcePosition("{}")}
+    monitor = LagMonitor(Plan(), lambda: positions, ManualClock())  # type: ignore[arg-type]
+    with monitor.watching():
+        until(lambda: broker.opened)
+        assert monitor.lags() == {}
+
+
+# -- when it is gone
+
+
+def test_a_trend_needs_some_time():
+    trend = LagTrend()
+    assert [trend.add(at, 100 - at) for at in (0, 5, 9)] == [None, None, None]
+    assert trend.add(10, 90) == pytest.approx(-1)
+
+
+def test_a_trend_forgets():
+    trend = LagTrend()
+    for at in range(0, 60, 5):
+        trend.add(at, 1_000 + 10 * at)
+    changes = [trend.add(at, 1_600 - 20 * (at - 60)) for at in range(60, 125, 5)]
+    assert changes[0] == pytest.approx(10)
+    assert changes[-1] == pytest.approx(-20)
+
+
+def test_a_trend_sees_through_the_steps_of_epochs():
+    trend = LagTrend()  # 50 records a second come, and an epoch takes 1,000 every ten seconds
+    change = None
+    for at in range(61):
+        change = trend.add(at, 10_000 + 50 * at - 1_000 * (at // 10))
+    assert change == pytest.approx(-50, rel=0.2)
+
+
+def test_a_gap_begins_the_trend_anew():
+    trend = LagTrend()
+    assert [trend.add(0, 10), trend.add(20, None), trend.add(21, 10)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("records", "change", "seconds"),
+    [
+        (0, None, 0.0),
+        (0, 5.0, 0.0),
+        (100, -5.0, 20.0),
+        (100, 0.0, None),
+        (100, 5.0, None),
+        (100, None, None),
+        (None, None, None),
+        (10**9, -0.001, None),
+    ],
+)
+def test_when_a_lag_is_gone(records, change, seconds):
+    assert catch_up_s(records, change) == seconds
