@@ -20,6 +20,8 @@ from job_support import Jobs
 from turnback import Savepoint
 from turnback.spark.session import spark_session
 
+SECRET = {"spark.hadoop.fs.azure.account.key.shop.net": "hidden-from-ps"}
+
 
 @pytest.fixture(scope="session")
 def session(java: str) -> SparkSession:
@@ -31,6 +33,7 @@ def session(java: str) -> SparkSession:
         spark__sql__shuffle__partitions="2",
         spark__sql__streaming__pollingDelay="5ms",
         spark__ui__enabled="false",
+        **SECRET,
     )
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +38,18 @@ def test_idle_sources_are_asked_as_often_as_the_user_says(session: SparkSession)
         assert own_session(session).conf.get(key) == POLLING[1]
     finally:
         session.conf.set(key, before)
+
+
+def test_settings_are_not_on_the_command_line_of_the_jvm(session: SparkSession) -> None:
+    key, value = "spark.hadoop.fs.azure.account.key.shop.net", "hidden-from-ps"
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    command = Path(f"/proc/{gateway.proc.pid}/cmdline").read_text()
+    assert "SparkSubmit" in command and "-Xmx1g" in command
+    assert key not in command and value not in command
+    assert session.sparkContext.getConf().get(key) == value
+    properties = command.split("--properties-file\0")[1].split("\0")[0]
+    assert not Path(properties).exists()
 
 
 def test_this_spark_behaves_as_jobs_need_it(session: SparkSession) -> None:

@@ -6,6 +6,7 @@ It runs on Spark, or without a JVM if the variable COUNTS_ENGINE is "local".
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 
 from turnback import (
@@ -42,6 +43,7 @@ def main() -> None:
     parser.add_argument("--uid", default="users", help="of the operator that counts users")
     parser.add_argument("--fail", action="store_true")
     parser.add_argument("--bounded", action="store_true")
+    parser.add_argument("--db-password", help="logged, as part of a URL")
     args = parser.parse_args()
 
     env = environment()
@@ -49,6 +51,9 @@ def main() -> None:
     events = env.from_files(
         args.events, "json", "user string, kind string", uid="events", max_files_per_epoch=1
     )
+    if args.db_password:
+        logger = logging.getLogger("turnback.counts")
+        logger.warning("connecting to postgres://me:%s@db/shop", args.db_password)
     if args.fail:
         raise RuntimeError("the script is broken")
     if not args.without_users:

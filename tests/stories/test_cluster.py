@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from place import Place
@@ -14,11 +15,14 @@ def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_pa
     directory.mkdir()
     java = {"JDK_JAVA_OPTIONS": place.environment["JDK_JAVA_OPTIONS"]}
     with spark_cluster(directory, environment=java) as cluster:
-        settings = {"spark.master": cluster.master, **cluster.settings}
+        password = {"spark.hadoop.my.password": "hidden-from-ps"}
+        settings = {"spark.master": cluster.master, **cluster.settings, **password}
         place.feed()
         job = place.run(*(word for k, v in settings.items() for word in ("-D", f"{k}={v}")))
         place.await_complete()
         assert len(cluster.executors()) == 2
+        # the driver's JVM and those of executors among them
+        assert not [line for line in _command_lines() if "hidden-from-ps" in line]
         taken = place.ask("savepoint", "counts", "--label", "on a cluster")
         place.kill(job["driver"]["pid"])
         place.feed()
@@ -33,6 +37,14 @@ def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_pa
     place.run("-s", taken["path"], "--name", "alone", out=out)
     place.until(lambda: place.counted(out), "it goes on alone")
     place.ask("cancel", "alone", "--yes")
+
+
+def _command_lines() -> list[str]:
+    lines = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            lines.append(path.read_text(errors="replace"))
+    return lines
 
 
 def _records(place: Place, uid: str) -> int:

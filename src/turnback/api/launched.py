@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from turnback.core.errors import ConfigurationError
+from turnback.core.masking import mask_text
 from turnback.job.run import Launch, LaunchMode, ProcessId, RunDirectory, RunError, current_run
 from turnback.program.plan import Plan
 from turnback.spark.job import ClaimMode, JobSpec
@@ -23,6 +24,14 @@ from turnback.spark.job import ClaimMode, JobSpec
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _COLLECTING: defaultdict[tuple[str, str], count[int]] = defaultdict(lambda: count(1))
 """Numbers for jobs that only hand out their elements, by root and name."""
+
+
+class TextFormatter(logging.Formatter):
+    """A line of text, with stars in place of secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See the base class."""
+        return mask_text(super().format(record))
 
 
 class JsonFormatter(logging.Formatter):
@@ -36,10 +45,10 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "thread": record.threadName,
-            "message": record.getMessage(),
+            "message": mask_text(record.getMessage()),
         }
         if record.exc_info:
-            entry["error"] = self.formatException(record.exc_info)
+            entry["error"] = mask_text(self.formatException(record.exc_info))
         return json.dumps(entry, ensure_ascii=False)
 
 
@@ -54,7 +63,7 @@ def set_up_logging(level: str, format: str, stream: TextIO | None = None) -> Non
         if isinstance(handler, _Handler):
             logger.removeHandler(handler)
     handler = _Handler(stream or sys.stderr)
-    handler.setFormatter(JsonFormatter() if format == "json" else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter(_TEXT))
     logger.addHandler(handler)
     logger.propagate = False
 

@@ -16,6 +16,7 @@ from turnback.cli.command import SHARED_OPTIONS, SHARED_TITLE, Group, write_opti
 from turnback.cli.context import ExitCode, exit_code
 from turnback.cli.output import Output
 from turnback.core.errors import TurnbackError
+from turnback.core.masking import mask_text
 
 COMMANDS = {
     "Run": {
@@ -145,6 +146,7 @@ def _report(error: Exception, words: Sequence[str]) -> ExitCode:
         message = str(error)
     else:
         message, expected = f"{kind}: {error}", False
+    message = mask_text(message)
     if debug:
         traceback.print_exception(error)
     if out.json:

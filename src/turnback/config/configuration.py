@@ -28,7 +28,6 @@ from turnback.core.errors import ConfigurationError
 CODE = "code"
 COMMAND_LINE = "-D"
 DEFAULT = "default"
-HIDDEN = "****"
 
 
 @dataclass(frozen=True)
@@ -138,10 +137,9 @@ class Configuration:
 
     def _entry(self, option: Option) -> ConfigEntry:
         setting = self._settings.get(option.key)
-        value = option.default if setting is None else setting.text
         return ConfigEntry(
             key=option.key,
-            value_text=HIDDEN if option.secret and setting is not None else value,
+            value_text=option.default if setting is None else option.shown(setting.text),
             origin=self.origin(option.key),
             doc=option.doc,
             is_set=setting is not None,

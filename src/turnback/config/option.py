@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from typing import Any, Self
 
 from turnback.core.errors import ConfigurationError
+from turnback.core.masking import MASKED, mask_text
 from turnback.core.units import duration_setting, parse_duration, parse_size
 
 Parser = Callable[[str, Any], Any]
@@ -59,6 +60,10 @@ class Option:
             kind = type(value).__name__
             raise ConfigurationError(f"{spelling} is a {kind}: it must be text or a number")
         return self.write(self.parse(spelling, value))
+
+    def shown(self, text: str) -> str:
+        """A value as it may be printed and stored: with stars in place of secrets."""
+        return MASKED if self.secret else mask_text(text)
 
 
 def spellings(options: Iterable[Option]) -> tuple[str, ...]:

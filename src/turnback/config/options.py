@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
@@ -24,6 +23,7 @@ from turnback.config.option import (
 from turnback.config.restart import RESTART_OPTIONS, limit, written_limit
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError
+from turnback.core.masking import is_secret_name
 from turnback.core.units import duration_setting, size_setting
 
 _VIRTUAL_HOSTED = "virtual_hosted_style_request"
@@ -110,13 +110,10 @@ SPARK_DOC = (
     "Any setting of Spark, for the session Turnback makes; a running session is used as it is."
 )
 
-# Spark's own `spark.redaction.regex`, and what people call such things.
-_SECRET = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
-
 
 def spark_option(key: str) -> Option:
     """The option for a key of Spark."""
-    return Option(key, text, SPARK_DOC, secret=_SECRET.search(key) is not None)
+    return Option(key, text, SPARK_DOC, secret=is_secret_name(key))
 
 
 BACKENDS: dict[str, tuple[str, CheckpointStorage | None]] = {

@@ -9,6 +9,7 @@ import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
+from turnback.config.options import SPARK_PREFIX
 from turnback.config.savepoints import SavepointFormat, SavepointSettings
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
@@ -19,6 +20,7 @@ from turnback.core.errors import (
     NotFoundError,
     StorageError,
 )
+from turnback.core.masking import mask_arguments, mask_text, mask_value
 from turnback.inspect import model
 from turnback.inspect.history import AttemptLife, checkpoint_history, read_attempts
 from turnback.inspect.locations import display_path, is_directory_of, last_segment
@@ -123,7 +125,7 @@ class Job:
             max_parallelism=program.max_parallelism,
             warnings=program.warnings,
             versions=program.versions,
-            script=program.script,
+            script=mask_arguments(program.script),  # older versions stored them as they were
             requests=requests,
         )
 
@@ -131,7 +133,10 @@ class Job:
         """Return the settings its newest attempt runs with, by key."""
         program = self.directory.program()
         settings = sorted(program.settings, key=lambda s: s.key) if program is not None else []
-        return [model.ConfigRow(key=s.key, value=s.value, origin=s.origin) for s in settings]
+        return [
+            model.ConfigRow(key=s.key, value=_shown(s.key, s.value), origin=s.origin)
+            for s in settings
+        ]
 
     # -- its past
 
@@ -302,6 +307,11 @@ def _savepoint_settings(program: JobProgram | None) -> SavepointSettings:
     settings = program.settings if program is not None else ()
     values = {s.key: s.value for s in settings if s.key in _SAVEPOINT_KEYS and s.value}
     return SavepointSettings.from_configuration(values)
+
+
+def _shown(key: str, value: str) -> str:
+    """A setting as it may be shown; older versions masked fewer of them."""
+    return mask_value(key, value) if key.startswith(SPARK_PREFIX) else mask_text(value)
 
 
 def _created_ms(request_id: str) -> int:

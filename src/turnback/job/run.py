@@ -14,6 +14,7 @@ import msgspec
 
 from turnback.core import errors
 from turnback.core.errors import ConfigurationError, NotFoundError, TurnbackError
+from turnback.core.masking import mask_text
 from turnback.storage.local import LocalStorage
 
 LAUNCH_VARIABLE = "TURNBACK_LAUNCH"
@@ -157,7 +158,8 @@ class RunError(msgspec.Struct, frozen=True):
         name = kind.__name__
         if hasattr(errors, name) and not issubclass(kind, TurnbackError):
             name = f"{kind.__module__}.{name}"  # another package's, which has the same name
-        return cls(name, str(error) or "".join(format_exception_only(error)).strip())
+        text = str(error) or "".join(format_exception_only(error)).strip()
+        return cls(name, mask_text(text))
 
     def rebuilt(self) -> TurnbackError | None:
         """Return the error as it was, `None` if it was none of Turnback's."""

@@ -6,15 +6,15 @@ The program runs in a process of its own, whose main module is this one. Its job
 from __future__ import annotations
 
 import os
-import runpy
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from turnback.core.errors import JobFailedError, TurnbackError
+from turnback.core.masking import mask_text
 from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, Launch, RunDirectory, RunError
+from turnback.launch.program import run_script
 
 if TYPE_CHECKING:
     from turnback.api.launched import ProgramPlanned
@@ -98,17 +98,15 @@ def main(path: str, task: str, *words: str) -> int:
 
     run = RunDirectory(path)
     launch, force = run.launch(), _FORCE in words
-    sys.argv = [launch.script, *launch.arguments]
-    sys.path.insert(0, str(Path(launch.script).parent))
     try:
         try:
-            runpy.run_path(launch.script, run_name="__main__")
+            run_script(launch)
         except ProgramPlanned as program:
             done = _check(program) if task == "check" else _settle(program, task, force)
             run.write(_RESULT, done)
             return 0
     except Exception as error:
-        run.set_error(RunError(type(error).__name__, str(error)))
+        run.set_error(RunError(type(error).__name__, mask_text(str(error))))
         raise
     return 1
 

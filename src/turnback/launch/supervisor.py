@@ -45,6 +45,7 @@ from turnback.job.run import (
 )
 from turnback.job.status import JobState, Status, StatusUpdate
 from turnback.launch.class_archive import start_writing
+from turnback.launch.program import driver_command
 from turnback.launch.runs import job_directory
 
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Supervisor:
             # Into the file, not through a pipe: a driver must not die of its supervisor's death.
             with self._run.log.open("ab") as log:
                 self._child = subprocess.Popen(
-                    [sys.executable, launch.script, *launch.arguments],
+                    driver_command(launch, self._run),
                     cwd=launch.directory,
                     env=os.environ
                     | {LAUNCH_VARIABLE: str(self._run.path / LAUNCH), "PYTHONUNBUFFERED": "1"},

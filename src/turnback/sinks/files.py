@@ -32,7 +32,7 @@ from turnback.sinks.staging import (
     task_of,
 )
 from turnback.storage.base import TEMPORARY
-from turnback.storage.directory import make_directories, sync_directory
+from turnback.storage.directory import Access, make_directories, sync_directory
 from turnback.storage.local import LocalStorage
 
 
@@ -44,7 +44,7 @@ class FileCommitter:
         self._name = name_sink(ctx.job, ctx.uid)
         home = attempt_directory(root, ctx)
         with self._failures("create", home):
-            make_directories(home)
+            make_directories(home, Access.UMASK)
         self._check_inside(home)
         self._ownership = _ownership(root, ctx)
         self._published = PublishRecord(root, ctx.attempt)
@@ -164,7 +164,7 @@ class FileCommitter:
 
 
 def _ownership(root: Path, ctx: CommitterContext) -> Ownership:
-    return Ownership(LocalStorage(root), str(root), ctx)
+    return Ownership(LocalStorage(root, Access.UMASK), str(root), ctx)
 
 
 def _remove_directory(directory: Path) -> None:

@@ -21,7 +21,7 @@ from turnback.core.errors import SinkError
 from turnback.sinks.base import SinkWriter, WriterContext, name_sink, require_open
 from turnback.sinks.ownership import SUFFIX
 from turnback.sinks.staging import StagedFile, attempt_directory, new_name
-from turnback.storage.directory import make_directories, sync_upwards
+from turnback.storage.directory import Access, make_directories, sync_upwards
 from turnback.types.columns import Batch, datetimes
 
 Convert = Callable[[Any], Any]
@@ -208,7 +208,7 @@ class FileWriter(SinkWriter):
         with self._failures():
             arrow = batch.arrow
             if self._encoder is None:
-                make_directories(self._staged.parent)
+                make_directories(self._staged.parent, Access.UMASK)
                 self._file = self._staged.open("xb")
                 self._encoder = FORMATS[self._format](self._file, arrow.schema, self._header)
             self._encoder.write(arrow)

@@ -20,6 +20,7 @@ from turnback.sinks.base import (
     seal_handle,
 )
 from turnback.sinks.ownership import HIDDEN, SUFFIX
+from turnback.storage.directory import Access
 from turnback.storage.envelope import seal, unseal
 from turnback.storage.local import LocalStorage
 
@@ -183,7 +184,7 @@ class PublishRecord:
 
     def __init__(self, root: Path, attempt: int) -> None:
         self._root = root
-        self._storage = LocalStorage(root)
+        self._storage = LocalStorage(root, Access.UMASK)
         self._attempt = attempt
         self._own: dict[PurePosixPath, Epochs] = {}
 

@@ -48,7 +48,7 @@ class ClassArchive:
         That is without a home directory, with a configuration directory on the class path, which
         Java refuses to archive, and where the user has chosen another archive or none.
         """
-        cache, spark, java = _cache_directory(), _spark_home(), java_program()
+        cache, spark, java = _cache_directory(), spark_home(), java_program()
         if cache is None or spark is None or java is None or ":" in str(cache):
             return None
         given = " ".join(os.environ.get(name, "") for name in _OF_USERS)
@@ -114,7 +114,7 @@ def _cache_directory() -> Path | None:
         return None
 
 
-def _spark_home() -> Path | None:
+def spark_home() -> Path | None:
     """Spark's directory, without importing it."""
     given = os.environ.get("SPARK_HOME")
     if given:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from py4j.protocol import Py4JNetworkError
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -292,6 +292,16 @@ class CheckpointLogs:
 
 
 # -- the JVM
+
+
+def start_jvm() -> None:
+    """Start Spark's JVM without any settings on its command line, unless it runs already.
+
+    `SparkSession.builder` would put every setting there, where all users of the machine can read
+    them. The JVM has to be told by other means what it needs to start with.
+    """
+    SparkContext._ensure_initialized()
+
 
 _DYING_S = 5.0
 _LIKELY = (

@@ -19,6 +19,7 @@ from turnback.core.errors import (
     TurnbackError,
     UserFunctionError,
 )
+from turnback.core.masking import mask_arguments, mask_text
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
@@ -167,7 +168,7 @@ def describe(plan: Plan, spec: JobSpec, attempt: int) -> JobProgram:
             "spark": version("pyspark"),
             "python": platform.python_version(),
         },
-        script=spec.script,
+        script=mask_arguments(spec.script),
     )
 
 
@@ -188,7 +189,7 @@ def _key_text(key: KeySpec) -> str:
 
 def describe_error(error: BaseException) -> str:
     """An error in a few lines, without Spark's stack traces."""
-    text = str(error)
+    text = mask_text(str(error))
     if isinstance(error, TurnbackError):
         return text
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("at ")]

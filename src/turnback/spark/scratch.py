@@ -12,7 +12,8 @@ import os
 import secrets
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from turnback.checkpoint.manifest import LogFile, SourcePosition
@@ -29,7 +30,6 @@ class Scratch(CheckpointLogs):
     """One attempt's Spark checkpoint directory, locked until the attempt ends."""
 
     def __init__(self, leaves: Mapping[str, str]) -> None:
-        _sweep()
         self._lock = _lock_new()
         super().__init__(self._lock.directory, leaves)
 
@@ -38,8 +38,23 @@ class Scratch(CheckpointLogs):
         self._lock.release()
 
 
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """A directory that only this user can read; it goes at the end of the block.
+
+    If this process is killed before, it goes when the next driver starts on this machine.
+    """
+    lock = _lock_new()
+    try:
+        yield lock.directory
+    finally:
+        lock.remove()
+        lock.release()
+
+
 def _lock_new() -> DirectoryLock:
     """Make a new directory, locked before it exists, so that no other driver sweeps it away."""
+    _sweep()
     while True:
         path = Path(tempfile.gettempdir(), f"{_PREFIX}{os.getpid()}-{secrets.token_hex(8)}")
         lock = DirectoryLock.take(path)

@@ -28,8 +28,10 @@ from turnback.spark.internals import (
     MicroBatch,
     lost_jvm,
     own_session,
+    start_jvm,
     streaming_query,
 )
+from turnback.spark.settings_file import settings_file
 
 _LOG = logging.getLogger(__name__)
 _OLDEST_JAVA = 17
@@ -111,12 +113,15 @@ def spark_session(
 
 
 def _new_session(master: str | None, settings: dict[str, str]) -> SparkSession:
-    builder = SparkSession.builder.appName("turnback")
-    for key, value in (_defaults(master) | settings).items():
-        builder = builder.config(key, value)
+    settings = {"spark.app.name": "turnback", **_defaults(master), **settings}
     if master is not None:
-        builder = builder.master(master)
+        settings["spark.master"] = master
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     try:
+        with settings_file(settings):
+            start_jvm()
         return builder.getOrCreate()
     except (Py4JNetworkError, OSError, PySparkRuntimeError) as error:
         if isinstance(error, PySparkRuntimeError) and error.getCondition() != _JVM_ENDED:

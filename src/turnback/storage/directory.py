@@ -14,6 +14,7 @@ import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Self
 
@@ -28,25 +29,62 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _durable: dict[str, int] = {}
 
 
+class Access(Enum):
+    """Who may read and change the directories and files that are made."""
+
+    PRIVATE = "private"
+    """Only their user; below a directory with the set-group-id bit also its group, as far as that
+    has rights there."""
+    UMASK = "umask"
+    """Whoever the umask of the process allows, as for files that programs write for others."""
+
+    def directory_mode(self, parent: os.stat_result) -> int:
+        """The mode of a directory that is made in another one."""
+        if self is Access.UMASK:
+            return 0o777
+        shared = stat.S_ISGID | 0o070 if parent.st_mode & stat.S_ISGID else 0
+        return 0o700 | (parent.st_mode & shared)
+
+    def file_mode(self, parent: os.stat_result) -> int:
+        """The mode of a file that is made in a directory."""
+        if self is Access.UMASK:
+            return 0o666
+        return 0o600 | (parent.st_mode & 0o060 if parent.st_mode & stat.S_ISGID else 0)
+
+    def is_shared(self, mode: int) -> bool:
+        """Whether a mode gives a group rights that the umask of this process must not take."""
+        return self is Access.PRIVATE and bool(mode & 0o070)
+
+
 @contextmanager
-def descend(root: str, segments: Sequence[str], *, create: bool = False) -> Iterator[int]:
+def descend(
+    root: str,
+    segments: Sequence[str],
+    *,
+    create: bool = False,
+    access: Access = Access.PRIVATE,
+) -> Iterator[int]:
     """Open the directory `root/segments...` and yield its file descriptor.
 
     Args:
         root: An absolute path; links in it are the user's own and are followed.
         segments: Names below the root; a link among them is refused.
         create: Make what is missing, and let no directory on the way be lost in a power cut.
+        access: For whom, if something is made.
 
     Raises:
         StorageError: The root is there, but is no directory.
         OSError: Anything else; ELOOP for a link.
     """
-    folder = _open_root(root, create)
+    folder = _open_root(root, create, access)
     try:
         path = root
         for segment in segments:
             path = f"{path}/{segment}"
-            child = _enter_or_create(folder, segment, path) if create else enter(folder, segment)
+            if create:
+                child = _enter_or_create(folder, segment, path, access)
+            else:
+                child = enter(folder, segment)
             os.close(folder)
             folder = child
         yield folder
@@ -94,10 +132,10 @@ def link_refused(name: str) -> OSError:
     return OSError(errno.ELOOP, "a symbolic link, which is never followed inside a storage", name)
 
 
-def make_directories(path: Path) -> None:
+def make_directories(path: Path, access: Access) -> None:
     """Make a directory and its parents; the names of new ones are durable on return."""
     if not path.is_dir():
-        _make_directory(path)
+        _make_directory(path, access)
 
 
 def sync_upwards(path: Path, top: Path) -> None:
@@ -133,7 +171,7 @@ def sync_directory(folder: int | Path) -> None:
             raise
 
 
-def _open_root(root: str, create: bool) -> int:
+def _open_root(root: str, create: bool, access: Access) -> int:
     try:
         try:
             folder = os.open(root, _FLAGS)
@@ -142,7 +180,7 @@ def _open_root(root: str, create: bool) -> int:
                 raise StorageError(f"{root} is a link to a directory that is not there") from None
             if not create:
                 raise
-            make_directories(Path(root))
+            make_directories(Path(root), access)
             folder = os.open(root, _FLAGS)
     except NotADirectoryError:
         raise StorageError(f"{root} is not a directory; nothing can be stored below it") from None
@@ -154,23 +192,47 @@ def _open_root(root: str, create: bool) -> int:
     return folder
 
 
-def _make_directory(path: Path) -> None:
+def _make_directory(path: Path, access: Access) -> None:
     # Synced also when another process is quicker: that may not have come to its own sync yet.
     try:
-        path.mkdir(exist_ok=True)
+        _make_one(path, access)
     except FileNotFoundError:
-        _make_directory(path.parent)
-        path.mkdir(exist_ok=True)
+        _make_directory(path.parent, access)
+        _make_one(path, access)
     sync_directory(path.parent)
 
 
-def _enter_or_create(folder: int, name: str, path: str) -> int:
+def _make_one(path: Path, access: Access) -> None:
+    mode = access.directory_mode(path.parent.stat())
+    try:
+        path.mkdir(mode)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    if access.is_shared(mode):
+        with suppress(OSError):
+            path.chmod(mode)
+
+
+def _make_entry(folder: int, name: str, access: Access) -> None:
+    """Make a directory in an open directory, unless there is something of this name."""
+    mode = access.directory_mode(os.fstat(folder))
+    try:
+        os.mkdir(name, mode, dir_fd=folder)
+    except FileExistsError:
+        return
+    if access.is_shared(mode):
+        with suppress(OSError):
+            os.chmod(name, mode, dir_fd=folder)
+
+
+def _enter_or_create(folder: int, name: str, path: str, access: Access) -> int:
     try:
         child = enter(folder, name)
     except FileNotFoundError:
         forget(path)
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=folder)
+        _make_entry(folder, name, access)
         child = enter(folder, name)
     try:
         # Also when another process made it: that one may not have come to its sync yet.
@@ -309,7 +371,7 @@ def _open_lock_file(directory: Path) -> int:
         try:
             return os.open(_lock_file(directory), os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # also when it was removed as empty a moment ago
-            directory.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(directory.parent, Access.PRIVATE)
 
 
 def _is_current(descriptor: int, directory: Path) -> bool:

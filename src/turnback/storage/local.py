@@ -16,6 +16,7 @@ from urllib.parse import quote
 from turnback.core.errors import AlreadyExistsError, ConfigurationError, NotFoundError, StorageError
 from turnback.storage.base import TEMPORARY, split_path, split_prefix
 from turnback.storage.directory import (
+    Access,
     descend,
     entry_mode,
     find_leftovers,
@@ -33,13 +34,14 @@ class LocalStorage:
     """A directory; written through hidden temporary files, every write synced to disk.
 
     The directory is created by the first write. Symbolic links on the way to it are followed,
-    links inside it are refused.
+    links inside it are refused. What is made there is private, see `Access`.
     """
 
-    __slots__ = ("_root", "uri")
+    __slots__ = ("_access", "_root", "uri")
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], access: Access = Access.PRIVATE) -> None:
         path = Path(root).absolute()
+        self._access = access
         self._root = str(path)
         self.uri = f"file://{quote(self._root)}"
         try:
@@ -143,8 +145,8 @@ class LocalStorage:
         with self._storage_errors("write", path):
             for left in reversed(range(_TRIES)):
                 try:
-                    with descend(self._root, parents, create=True) as folder:
-                        published = _publish(folder, name, data, replace)
+                    with descend(self._root, parents, create=True, access=self._access) as folder:
+                        published = _publish(folder, name, data, replace, self._access)
                     break
                 except FileNotFoundError:
                     # A delete in another process removed the directory as empty.
@@ -162,21 +164,25 @@ class LocalStorage:
             where = f" at {error.filename}" if isinstance(error.filename, str) else ""
             raise StorageError(f"cannot {action} {path} in {self.uri}: {what}{where}") from error
 
-    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
-        return LocalStorage, (self._root,)
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str, Access]]:
+        return LocalStorage, (self._root, self._access)
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._root!r})"
 
 
-def _publish(folder: int, name: str, data: bytes, replace: bool) -> bool:
+def _publish(folder: int, name: str, data: bytes, replace: bool, access: Access) -> bool:
     """Write a file in full under a hidden name, then give it its own; False if that is taken."""
     if stat.S_ISDIR(entry_mode(folder, name)):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     temporary = f"{TEMPORARY}{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    file = os.open(temporary, flags, 0o666, dir_fd=folder)
+    mode = access.file_mode(os.fstat(folder))
+    file = os.open(temporary, flags, mode, dir_fd=folder)
     try:
+        if access.is_shared(mode):
+            with suppress(OSError):
+                os.fchmod(file, mode)
         # Tells `leftovers` that the writer lives; without lock support it keeps the file.
         with suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -68,6 +68,33 @@ class LocalStores:
         copy = blake2b(owner.directory.encode(), digest_size=6).hexdigest()
         return cls(_of_user(local_dir) / f"{path_segment(owner.job_id)}-{copy}")
 
+    def make_private(self) -> None:
+        """Make the directory of this user's stores, which nobody else may read.
+
+        Raises:
+            StateError: It is another user's, or no directory: its owner could change the state.
+        """
+        own = self.path.parent
+        try:
+            own.parent.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                own.mkdir(mode=0o700)
+            status = own.lstat()
+            mine = status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode)
+            if mine and status.st_mode & 0o077:  # made by an older version
+                own.chmod(0o700)
+        except OSError as error:
+            raise StateError(
+                f"local state cannot be kept in {own}: {error.strerror}. Set "
+                "state.backend.local-dir to a directory that workers may write to"
+            ) from error
+        if not mine:
+            raise StateError(
+                f"{own} belongs to user {status.st_uid} or is a link, and local state is not put "
+                "into the hands of others. Remove it, or set state.backend.local-dir to another "
+                "directory"
+            )
+
     def store(self, level: int, partition: int) -> Path:
         return self.path / f"{level}-{partition}"
 
@@ -233,6 +260,7 @@ class LocalState:
         order, partition = self.order, self.name.partition
         owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
         stores = LocalStores.of(owner, order.backend, order.local_dir)
+        stores.make_private()
         self.replica = open_replica(
             order.backend,
             stores.store(self.program.level.index, partition),

@@ -217,6 +217,7 @@ def test_a_session_is_made_with_them(tmp_path, monkeypatch):
     # All but the start of the JVM, which takes seconds.
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: dict(self._options))
     monkeypatch.setattr(session, "check_java", lambda: None)
+    monkeypatch.setattr(session, "start_jvm", lambda: None)
     monkeypatch.chdir(tmp_path)
     settings = {"spark.master": "local[3]", "spark.ui.enabled": True, "spark.camelCase": "x"}
     made = StreamExecutionEnvironment(configuration=settings).spark

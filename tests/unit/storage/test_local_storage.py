@@ -1,6 +1,7 @@
 import os
 import pickle
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from storage_contract import StorageContract
 from turnback.core.errors import AlreadyExistsError, NotFoundError, StorageError
 from turnback.storage.base import Storage
+from turnback.storage.directory import Access
 from turnback.storage.local import LocalStorage
 
 
@@ -47,14 +49,45 @@ def test_a_write_leaves_nothing_but_the_file(storage: Storage, tmp_path: Path) -
     assert (tmp_path / "root/a/2").stat().st_nlink == 1
 
 
-def test_files_get_the_permissions_the_umask_leaves(storage: Storage, tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        storage.put("d/f", b"")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "root/d/f").stat().st_mode) == 0o640
-    assert stat.S_IMODE((tmp_path / "root/d").stat().st_mode) == 0o750
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+def modes(root: Path, *paths: str) -> list[int]:
+    return [stat.S_IMODE((root / path).stat().st_mode) for path in paths]
+
+
+@pytest.mark.usefixtures("umask")
+def test_only_its_user_can_read_what_is_written(storage: Storage, tmp_path: Path) -> None:
+    storage.put("d/f", b"")
+    storage.put_if_absent("d/g", b"")
+    assert modes(tmp_path / "root", ".", "d", "d/f", "d/g") == [0o700, 0o700, 0o600, 0o600]
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(("mode", "directory", "file"), [
+    (0o2770, 0o2770, 0o660), (0o2755, 0o2750, 0o640), (0o777, 0o700, 0o600),
+])  # fmt: skip
+def test_a_directory_with_the_group_bit_is_shared_with_its_group(
+    tmp_path: Path, mode: int, directory: int, file: int
+) -> None:
+    root = tmp_path / "shared"
+    root.mkdir()
+    root.chmod(mode)
+    LocalStorage(root).put("d/f", b"")
+    LocalStorage(root / "made").put("d/f", b"")
+    paths = ("d", "made", "made/d", "d/f", "made/d/f")
+    assert modes(root, *paths) == [directory] * 3 + [file] * 2
+
+
+@pytest.mark.usefixtures("umask")
+def test_what_is_written_for_others_has_the_permissions_the_umask_leaves(tmp_path: Path) -> None:
+    storage = pickle.loads(pickle.dumps(LocalStorage(tmp_path / "root", Access.UMASK)))
+    storage.put("d/f", b"")
+    assert modes(tmp_path / "root", ".", "d", "d/f") == [0o755, 0o755, 0o644]
 
 
 def test_directories_left_empty_are_removed(storage: Storage, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import pytest
 
 from local_engine import LocalEngine, collected, environment, source
 from turnback import CollectSink, KeyedProcessFunction, ValueStateDescriptor
+from turnback.core.errors import StateError
 from turnback.storage.directory import DirectoryLock
 from turnback.worker import local_state as localstores
 from turnback.worker.local_state import (
@@ -77,6 +79,44 @@ def test_a_copy_of_a_job_directory_has_stores_of_its_own() -> None:
 def test_the_memory_backend_uses_shared_memory_and_rocksdb_the_disk(machine: Path) -> None:
     assert LocalStores.of(JOB, "hashmap", None).path.is_relative_to(machine / "shm")
     assert LocalStores.of(JOB, "rocksdb", None).path.is_relative_to(machine / "tmp")
+
+
+def test_only_their_user_can_look_into_them(machine: Path) -> None:
+    stores = LocalStores.of(JOB, "rocksdb", str(machine / "shared" / "by all"))
+    before = os.umask(0o022)
+    try:
+        stores.make_private()
+        assert stat.S_IMODE(stores.path.parent.stat().st_mode) == 0o700
+        stores.path.parent.chmod(0o755)  # as older versions made it
+        stores.make_private()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(stores.path.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(stores.path.parents[1].stat().st_mode) == 0o755  # others have theirs there
+
+
+@pytest.mark.parametrize("prepared", ["link", "foreign", "file"])
+def test_a_directory_in_the_hands_of_others_is_refused(machine: Path, prepared: str) -> None:
+    own = machine / "local" / f"turnback-{os.getuid()}"
+    own.parent.mkdir()
+    if prepared == "link":
+        (machine / "theirs").mkdir()
+        own.symlink_to(machine / "theirs")
+    elif prepared == "file":
+        own.touch()
+    elif os.getuid():
+        pytest.skip("only root can give a directory away")
+    else:
+        own.mkdir()
+        os.chown(own, 12345, -1)
+    env = environment(1)
+    stream = source(env, "src", "key string, n bigint")
+    keyed = stream.key_by("key").process(Sum(), "key string, n bigint").uid("sum")
+    collected(keyed, "sink")
+    engine = LocalEngine(env.plan(), machine / "job", attempt=1, backend="rocksdb")
+    engine.local = machine / "local"
+    with pytest.raises(StateError, match=r"the hands of others\. Remove it, or set"):
+        engine.epoch({"src": [("k", 1)]})
 
 
 def test_they_say_whose_they_are_and_when_they_were_used() -> None:
