@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ from msgspec.structs import replace
 
 from turnback.program.descriptors import StateDescriptor
 from turnback.state.backend import KeyedStateBackend
-from turnback.state.delta import BuiltDelta, DeltaBuilder
+from turnback.state.delta import BuiltDelta, DeltaBuilder, OpenFile, ReadFile, open_delta
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile, merged_lineage
 from turnback.state.merging import merge
 from turnback.state.replica import Replica, open_replica
 from turnback.types.keys import KeyCodec, group_range
 from turnback.types.typeinfo import Types
+
+
+def opener(read: ReadFile) -> OpenFile:
+    """Opens the files whose bytes a function gives."""
+    return partial(open_delta, read=read)
 
 
 def merged_file(path: str, built: BuiltDelta, files: Sequence[StateFile], final: bool) -> StateFile:

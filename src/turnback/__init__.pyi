@@ -6,6 +6,7 @@ from .api.collected import CloseableIterator
 from .api.connected import ConnectedStreams
 from .api.environment import StreamExecutionEnvironment
 from .api.kafka_source import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
+from .api.lookup import KeyState, look_up
 from .api.named import DataStreamSink
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
@@ -203,6 +204,7 @@ __all__ = [
     "KafkaTopicPartition",
     "KafkaTopicSelector",
     "KeySelector",
+    "KeyState",
     "KeyedBatchFunction",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -272,6 +274,7 @@ __all__ = [
     "first_of",
     "last_of",
     "list_of",
+    "look_up",
     "max_of",
     "mean_of",
     "min_of",

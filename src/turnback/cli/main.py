@@ -29,6 +29,7 @@ COMMANDS = {
         "logs": "jobs:logs",
         "checkpoints": "jobs:checkpoints",
         "savepoints": "jobs:savepoints",
+        "get": "get:get",
     },
     "Act": {
         "savepoint": "requests:savepoint",

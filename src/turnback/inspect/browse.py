@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from turnback.core.errors import ConfigurationError, ElementTypeError, StateError
+from turnback.core.errors import ConfigurationError, StateError
 from turnback.inspect.model import StatePage
 from turnback.inspect.snapshots import reading
 from turnback.inspect.text import Formatter, formatter, parse_key
+from turnback.snapshot.lookup import key_rows
 from turnback.snapshot.snapshot import Snapshot, spans_of
 from turnback.state.files import storage_of
-from turnback.state.schema import LIST_KINDS, OPERATOR_KINDS, SINGLE_KINDS, WINDOWED
+from turnback.state.schema import LIST_KINDS, WINDOWED
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, type_from_descriptor
 
 if TYPE_CHECKING:
@@ -54,12 +55,12 @@ class StateRows:
     def __init__(self, snapshot: Snapshot, uid: str, name: str) -> None:
         from turnback.snapshot.table import StateTable
 
-        state = snapshot.state(uid, name)
-        self.schema = state.schema
-        self.stored = snapshot.rows(state)
+        self.snapshot, self.state = snapshot, snapshot.state(uid, name)
+        self.schema = self.state.schema
+        self.stored = snapshot.rows(self.state)
         self.groups = snapshot.max_parallelism
-        self.codec = StateTable(state.schema)
-        self.key_types = state.schema.key.type_infos()
+        self.codec = StateTable(self.schema)
+        self.key_types = self.schema.key.type_infos()
         self.columns = tuple(self.codec.arrow_schema.names[1:])
 
     def formatted(self, typed: pa.Table, *, full: bool = False) -> list[tuple[Any, ...]]:
@@ -261,35 +262,8 @@ def _take(table: pa.Table, prefix: str | None, limit: int) -> tuple[pa.Table, in
 
 def _look_up(rows: StateRows, text: str, start: RowPosition, page: _Page) -> RowPosition | None:
     """Read the rows of one key, all in one key group; returns where the next page begins."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    group, data = _encoded(rows, text)
-    # Where a subtask has its state depends on how many of them there were.
-    everywhere = rows.schema.kind in OPERATOR_KINDS
-    first, last = (0, rows.groups - 1) if everywhere else (group, group)
-    matching = []
-    for table in rows.stored.rows(first, last):
-        page.scanned += table.num_rows
-        same = table.filter(pc.equal(table["key"], pa.scalar(data, table["key"].type)))
-        if same.num_rows:
-            matching.append(same)
-    if not matching:
-        return None
-    together = pa.concat_tables(matching)
-    if rows.schema.kind not in SINGLE_KINDS:
-        together = together.sort_by("sub")
-    page.add(rows.codec.to_typed(together.slice(start.row, page.limit)))
+    matching = key_rows(rows.snapshot, rows.state, parse_key(text, rows.key_types))
+    page.scanned = len(matching)
+    page.add(rows.codec.to_typed(matching.slice(start.row, page.limit)))
     end = start.row + page.rows
-    return RowPosition(group, end) if end < together.num_rows else None
-
-
-def _encoded(rows: StateRows, text: str) -> tuple[int, bytes]:
-    """Return the key group and the bytes of a key, as the engine computes them."""
-    codec = rows.schema.key.codec()
-    key: Any = parse_key(text, rows.key_types)
-    try:
-        return codec.group(key, rows.groups), codec.encode(key)
-    except ElementTypeError as error:
-        types = ", ".join(map(str, rows.key_types))
-        raise ConfigurationError(f"{text!r} is no key of type {types}: {error}") from error
+    return RowPosition(start.block, end) if end < len(matching) else None

@@ -69,6 +69,9 @@ class Job:
         self._clock = clock or SystemClock()
         self._requests = Requests(directory.storage, self._clock)
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     # -- how it is
 
     def info(self) -> JobInfo:

@@ -277,6 +277,32 @@ class SnapshotView(View, frozen=True, kw_only=True):
     started_from: str | None
 
 
+class KeyView(View, frozen=True, kw_only=True):
+    """What a state holds for one key, at the newest checkpoint of its job.
+
+    Attributes:
+        found: Whether there is anything.
+        columns: Names of the columns: position or map_key if there is one, then value.
+        rows: The value, or a page of list elements or map entries.
+        next: What to pass as `after` to see more; None at the end.
+        snapshot: Where it was read: chk-7, or the directory of the savepoint the job began with.
+        epoch: The last epoch in it; later ones are not confirmed yet.
+        created_ms: When it was taken.
+    """
+
+    uid: str
+    name: str
+    kind: str
+    key: str
+    found: bool
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    next: str | None
+    snapshot: str
+    epoch: int
+    created_ms: int
+
+
 class StatePage(View, frozen=True, kw_only=True):
     """Some rows of a state.
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -337,9 +338,13 @@ class StoredRows:
     def held_by(self) -> list[StateFile | StatePart]:
         return [*self.parts, *(file for file in self.files if self.schema.uid in file.operators)]
 
-    def rows(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Its rows in the key groups first..last, with the columns group, key, sub and value."""
+    def rows(self, first: int, last: int, key: bytes | None = None) -> Iterator[pa.Table]:
+        """Its rows in the key groups first..last, with the columns group, key, sub and value.
+
+        With a key fewer of the others are given, in a fraction of the time.
+        """
         from turnback.snapshot.table import StateTable, read_parts
+        from turnback.state.delta import open_delta
         from turnback.state.merging import live_rows
         from turnback.state.operator import without_copies
 
@@ -348,7 +353,8 @@ class StoredRows:
             for typed in read_parts(storage_of(self.storage), self.parts, first, last):
                 yield codec.to_rows(typed)
         mine = clip_files(self.files, {self.schema.uid: (first, last)})
-        for schema, rows in live_rows(mine, lambda f: read_state(self.storage, f)):
+        read = partial(open_delta, read=partial(read_state, self.storage), key=key)
+        for schema, rows in live_rows(mine, read):
             if schema.id == self.schema.id:
                 rows = without_copies(schema, rows)
                 if len(rows):

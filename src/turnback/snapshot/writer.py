@@ -21,6 +21,7 @@ from turnback.core.errors import StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
 from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
 from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
+from turnback.state.delta import open_delta
 from turnback.state.expiry import Limits, export_limits
 from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of
 from turnback.state.merging import live_rows
@@ -221,8 +222,8 @@ class ExportTask(_FilesTask):
     def run(self) -> list[tuple[StateSchema, tuple[StatePart, ...]]]:
         storage = storage_of(self.target)
         writers: dict[StateId, tuple[StateTable, PartsWriter]] = {}
-        read = partial(read_state, self.source)
-        for schema, rows in live_rows(self.files, read, self.limits):
+        open = partial(open_delta, read=partial(read_state, self.source))
+        for schema, rows in live_rows(self.files, open, self.limits):
             rows = without_copies(schema, rows)
             if not len(rows):
                 continue

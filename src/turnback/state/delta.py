@@ -32,7 +32,8 @@ _MOST_OFFSET = (1 << 31) - 1
 _FORMAT_KEY = b"turnback.state.format"
 _STATES_KEY = b"turnback.state.states"
 _OPTIONS = ipc.IpcWriteOptions(compression="zstd")
-_ONLY_GROUPS = ipc.IpcReadOptions(included_fields=[1])
+_ONLY_GROUPS = ipc.IpcReadOptions(included_fields=[1], use_threads=False)
+_ONLY_KEYS = ipc.IpcReadOptions(included_fields=[2], use_threads=False)
 _NO_VALUES = ipc.IpcReadOptions(included_fields=[0, 1, 2, 3])
 
 COLUMNS = pa.schema(
@@ -53,6 +54,8 @@ DeltaBatch = Callable[[], pa.RecordBatch]
 """Reads a batch of a state file."""
 ReadFile = Callable[[StateFile], bytes]
 """Gives the bytes of a state file that does not carry them inline."""
+OpenFile = Callable[[StateFile], "Delta"]
+"""What `open_delta` does, once it is told how to read."""
 
 
 class BuiltDelta(NamedTuple):
@@ -89,10 +92,13 @@ class BuiltDelta(NamedTuple):
 class Delta:
     """A state file that has been opened: its states, and its rows batch by batch."""
 
-    def __init__(self, schemas: list[StateSchema], data: pa.Buffer, name: str) -> None:
+    def __init__(
+        self, schemas: list[StateSchema], data: pa.Buffer, name: str, key: bytes | None = None
+    ) -> None:
         self.schemas = schemas
         self._data = data
         self._name = name
+        self._key = key
         self._reader = ipc.open_file(data)
 
     def batches(
@@ -109,10 +115,20 @@ class Delta:
             end = bisect_right(numbers, last_group, key=partial(self._group, groups, row=0))
             numbers = numbers[start:end]
         reader = self._reader if values else ipc.open_file(self._data, options=_NO_VALUES)
-        return [partial(self._batch, reader, number) for number in numbers]
+        read = self._batch if self._key is None else self._rows_of_key
+        return [partial(read, reader, number) for number in numbers]
 
     def _group(self, reader: ipc.RecordBatchFileReader, number: int, row: int) -> int:
         return int(self._batch(reader, number).column(0)[row].as_py())
+
+    def _rows_of_key(self, reader: ipc.RecordBatchFileReader, number: int) -> pa.RecordBatch:
+        """Read a batch only if its keys say that something of it is wanted."""
+        keys = ipc.open_file(self._data, options=_ONLY_KEYS)
+        same = pc.equal(self._batch(keys, number).column(0), pa.scalar(self._key, pa.binary()))
+        first = pc.index(same, True).as_py()
+        if first < 0:
+            return pa.RecordBatch.from_pylist([], schema=reader.schema)
+        return self._batch(reader, number).filter(same)
 
     def _batch(self, reader: ipc.RecordBatchFileReader, number: int) -> pa.RecordBatch:
         try:
@@ -134,8 +150,8 @@ def write_delta(schemas: Sequence[StateSchema], batches: Iterable[pa.RecordBatch
     return out.getvalue()
 
 
-def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
-    """Read a state file whose length and digest have been checked."""
+def read_delta(data: bytes, name: str = "<bytes>", key: bytes | None = None) -> Delta:
+    """Read a state file whose length and digest have been checked; of a key, only its rows."""
     buffer = pa.py_buffer(data)
     try:
         reader = ipc.open_file(buffer)
@@ -154,14 +170,17 @@ def read_delta(data: bytes, name: str = "<bytes>") -> Delta:
         raise CorruptFileError(f"state file {name} does not describe its states: {e}") from e
     if not reader.schema.equals(COLUMNS):
         raise CorruptFileError(f"state file {name} has the columns {reader.schema.names}")
-    return Delta(schemas, buffer, name)
+    return Delta(schemas, buffer, name, key)
 
 
-def open_delta(file: StateFile, read: ReadFile) -> Delta:
-    """Open a state file; raises `CorruptFileError` if it is not what its `StateFile` says."""
+def open_delta(file: StateFile, read: ReadFile, key: bytes | None = None) -> Delta:
+    """Open a state file; raises `CorruptFileError` if it is not what its `StateFile` says.
+
+    With a key, its batches have only rows of that key.
+    """
     data = file.inline if file.inline is not None else read(file)
     check(data, file.length, file.digest, file.path)
-    return read_delta(data, file.path)
+    return read_delta(data, file.path, key)
 
 
 class DeltaBuilder:

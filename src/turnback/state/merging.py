@@ -24,6 +24,7 @@ from turnback.state.delta import (
     BuiltDelta,
     Delta,
     DeltaBatch,
+    OpenFile,
     ReadFile,
     bounded_batches,
     bounded_tables,
@@ -55,7 +56,7 @@ def merge(
     older is left, and tombstones are dropped. Values that have expired become tombstones.
     """
     states = _States()
-    merged = _Counter(_folded(files, read, states, limits, final=final))
+    merged = _Counter(_folded(files, partial(open_delta, read=read), states, limits, final=final))
     data = write_delta(states.schemas, merged.batches())
     first, last = merged.groups or (
         min(file.first_group for file in files),
@@ -66,7 +67,7 @@ def merge(
 
 
 def live_rows(
-    files: Sequence[StateFile], read: ReadFile, limits: Limits = _NO_LIMITS
+    files: Sequence[StateFile], open: OpenFile, limits: Limits = _NO_LIMITS
 ) -> Iterator[tuple[StateSchema, pa.Table]]:
     """The rows of all these files, as `clip_files` gives them, that are not overwritten or deleted.
 
@@ -74,7 +75,7 @@ def live_rows(
     state follow each other in the order of groups.
     """
     states = _States()
-    for rows in _folded(files, read, states, limits, final=True):
+    for rows in _folded(files, open, states, limits, final=True):
         numbers = pc.unique(rows["state"]).to_pylist()
         for number in numbers:
             mine = rows if len(numbers) == 1 else rows.filter(pc.field("state") == number)
@@ -83,11 +84,11 @@ def live_rows(
 
 
 def _folded(
-    files: Sequence[StateFile], read: ReadFile, states: _States, limits: Limits, *, final: bool
+    files: Sequence[StateFile], open: OpenFile, states: _States, limits: Limits, *, final: bool
 ) -> Iterable[pa.Table]:
     """The rows that count; all states are numbered before the first of them comes."""
     files = in_order(files)
-    sources = [_Source(file, open_delta(file, read), states) for file in files]
+    sources = [_Source(file, open(file), states) for file in files]
     single, pieces = states.single(), _pieces(sources, _settled(files))
     expired = Expired(states.schemas, limits)
     folded = (rows for piece in pieces for rows in _fold(piece, single, final=final))

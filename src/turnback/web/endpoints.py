@@ -21,6 +21,7 @@ _SNAPSHOT = Parameter("snapshot", "chk-N, latest or a savepoint's id", required=
 _UID = Parameter("uid", "the operator's uid", required=True)
 _STATE = Parameter("state", "the state's name", required=True)
 _KEY = Parameter("key", "only rows of this key, written in the key's type")
+_ONE_KEY = Parameter("key", "the key, written in its type", required=True)
 _AFTER = Parameter("after", "`next` of the page before")
 _LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
 _LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
@@ -143,6 +144,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Some rows of a state in a snapshot.",
         views.state,
         *(_SNAPSHOT, _UID, _STATE, _KEY, _AFTER, _LIMIT),
+    ),
+    _get(
+        "/key",
+        "What a state holds for one key, at the newest checkpoint of a job.",
+        views.key,
+        *(_UID, _STATE, _ONE_KEY, _AFTER, _LIMIT),
     ),
     _get("/diff", "Which states two snapshots of a job have.", views.diff, _FROM, _TO),
     _get(

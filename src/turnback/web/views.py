@@ -142,6 +142,21 @@ def state(call: Call) -> model.StatePage:
     )
 
 
+def key(call: Call) -> model.KeyView:
+    """Return what a state holds for a key, at the newest checkpoint of a job."""
+    from turnback.inspect.lookup import look_up
+
+    query = call.query
+    return look_up(
+        call.job,
+        query["uid"],
+        query["state"],
+        query["key"],
+        after=query["after"],
+        limit=query["limit"],
+    )
+
+
 def diff(call: Call) -> list[model.StateDiffRow]:
     """Return which states two snapshots of a job have."""
     from turnback.inspect.compare import states

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from state_support import opener
 from turnback.state import delta
 from turnback.state import merging as mergeinput
 from turnback.state.delta import (
@@ -82,7 +83,9 @@ def _plain(row):
 
 
 def live(files, read):
-    found = [(s.name, *row.values()) for s, t in live_rows(files, read) for row in t.to_pylist()]
+    found = [
+        (s.name, *row.values()) for s, t in live_rows(files, opener(read)) for row in t.to_pylist()
+    ]
     return sorted(map(_plain, found))
 
 
@@ -149,7 +152,7 @@ def test_a_large_group_is_read_a_batch_at_a_time(monkeypatch):
         blobs[str(epoch)] = built.data
         files.append(built.file(str(epoch), epoch, 1))
     before, most, count = pa.total_allocated_bytes(), 0, 0
-    for _, table in live_rows(files, lambda file: blobs[file.path]):
+    for _, table in live_rows(files, opener(lambda file: blobs[file.path])):
         most, count = max(most, pa.total_allocated_bytes() - before), count + len(table)
     assert count == 401
     assert most < 100_000  # of 400,000
@@ -187,7 +190,7 @@ def test_a_list_of_more_than_2_gib_under_one_key():
     built = merge(files, lambda file: blobs[file.path], final=False)
     merged = built.file("merged", 8)
     count = most = 0
-    for _, table in live_rows([merged], lambda file: built.data):
+    for _, table in live_rows([merged], opener(lambda file: built.data)):
         most = max(most, pa.total_allocated_bytes() - before)
         for row in table.to_pylist():
             epoch = count // 5 + 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from state_support import clip
+from state_support import clip, opener
 from turnback.core.errors import CorruptFileError, IncompatibleStateError
 from turnback.state import delta, merging
 from turnback.state.delta import DeltaBuilder, read_delta
@@ -175,7 +175,7 @@ def test_live_rows_are_what_a_final_merge_keeps(files):
     files.add((MAP, 0, b"x", None, None), (LIST, 2, b"k", b"0", b"1"))
     found = [
         (schema.name, *row.values())
-        for schema, table in live_rows(files.files, lambda f: files.blobs[f.path])
+        for schema, table in live_rows(files.files, opener(lambda f: files.blobs[f.path]))
         for row in table.to_pylist()
     ]
     assert sorted(found) == sorted(files.merge(final=True)[1])
@@ -190,7 +190,7 @@ def test_live_rows_of_a_state_come_in_bounded_tables_in_the_order_of_groups(file
     monkeypatch.setattr(merging, "BATCH_ROWS", 3)
     for value in (b"1", b"2"):
         files.add(*((VALUE, g, b"%d" % k, None, value) for g in (5, 2, 9) for k in range(4)))
-    tables = [t for _, t in live_rows(files.files, lambda f: files.blobs[f.path])]
+    tables = [t for _, t in live_rows(files.files, opener(lambda f: files.blobs[f.path]))]
     assert max(map(len, tables)) <= 3
     groups = [g for t in tables for g in t["group"].to_pylist()]
     assert groups == [2] * 4 + [5] * 4 + [9] * 4

@@ -30,6 +30,7 @@ def test_every_read_answers_with_what_it_says(world, browser):
         "to": last,
         "uid": "count",
         "state": "total",
+        "key": "ann",
     }
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET":
@@ -100,6 +101,20 @@ def test_state_is_paged_and_found_by_key(browser):
     assert one["rows"] == [["bob", 3]]
 
 
+def test_one_key_of_the_newest_checkpoint(browser):
+    query = {"uid": "count", "state": "total"}
+    one = browser.api("/jobs/likes/key", params={**query, "key": "bob"}).json()
+    assert (one["found"], one["rows"], one["columns"], one["next"]) == (
+        True,
+        [[3]],
+        ["value"],
+        None,
+    )
+    assert (one["epoch"], one["snapshot"][:4]) == (2, "chk-")
+    none = browser.api("/jobs/likes/key", params={**query, "key": "dan"}).json()
+    assert (none["found"], none["rows"]) == (False, [])
+
+
 def test_differences(world, browser):
     query = {"from": f"chk-{world.numbers[0]}", "to": f"chk-{world.numbers[1]}"}
     assert browser.api("/jobs/likes/diff", params=query).json()[0]["name"] == "total"
@@ -161,6 +176,10 @@ def test_an_empty_body_is_as_good_as_none(world, browser):
         ("/jobs/likes/snapshots/chk-99999", (404, "CheckpointNotFoundError")),
         ("/jobs/likes/snapshots/nobody", (404, "NotFound")),
         ("/jobs/likes/state?uid=a&state=b", (400, "BadRequest")),
+        ("/jobs/likes/key?uid=count&state=total", (400, "BadRequest")),
+        ("/jobs/likes/key?uid=count&state=totl&key=a", (400, "StateError")),
+        ("/jobs/likes/key?uid=count&state=total&key=a&after=b", (400, "ConfigurationError")),
+        ("/jobs/nobody/key?uid=count&state=total&key=a", (404, "JobNotFoundError")),
         ("/jobs/likes/state?snapshot=latest&uid=a&state=b&limit=0", (400, "BadRequest")),
         ("/jobs/likes/state?snapshot=latest&uid=a&state=b&limit=1e3", (400, "BadRequest")),
         ("/jobs/likes/state?snapshot=latest&uid=a&state=b&limit=99999", (400, "BadRequest")),

@@ -50,7 +50,7 @@ def test_the_examples_work(world):
         script = f"set -e\nTOKEN={TOKEN}\n{script}"
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert '["ann",1]' in done.stdout
+    assert '"columns":["value"],"rows":[[1]]' in done.stdout
     assert "flink_jobmanager_numRunningJobs 1.0" in done.stdout
     (asked,) = Requests(world.likes.storage).open()
     assert asked.label == "before-v2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from state_support import opener
 from turnback.snapshot.table import ROWS
 from turnback.state.delta import read_delta
 from turnback.state.files import StorageRef, storage_of
@@ -33,7 +34,7 @@ def test_rows_come_in_any_order_of_groups(tmp_path):
     groups = [4, 1, 3, 1, 4, 0]
     files, read = taken(tmp_path, [rows(g, i, b"v%d" % i) for i, g in enumerate(groups)])
     assert [(f.first_group, f.last_group, f.rows) for f in files] == [(0, 4, 6)]
-    found = [row for _, table in live_rows(files, read) for row in table.to_pylist()]
+    found = [row for _, table in live_rows(files, opener(read)) for row in table.to_pylist()]
     assert [(row["group"], row["value"]) for row in found] == [
         (0, b"v5"), (1, b"v1"), (1, b"v3"), (3, b"v2"), (4, b"v0"), (4, b"v4")
     ]  # fmt: skip
@@ -60,5 +61,5 @@ def test_more_than_2_gib_in_one_file(tmp_path, monkeypatch):
     tables = [rows(3, i, b"").set_column(3, ROWS.field(3), large) for i in range(40)]
     files, read = taken(tmp_path, tables)
     assert [file.rows for file in files] == [40]
-    sizes = [len(row["value"]) for _, t in live_rows(files, read) for row in t.to_pylist()]
+    sizes = [len(row["value"]) for _, t in live_rows(files, opener(read)) for row in t.to_pylist()]
     assert sizes == [56 << 20] * 40

@@ -1,0 +1,134 @@
+"""What the state of a job holds for one key, from any Python program and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from os import PathLike
+from typing import Any
+
+from turnback.api.arguments import path_text
+from turnback.config.configuration import Configuration, job_root, location
+from turnback.config.configuration import storage_options as configured_options
+from turnback.core.clock import SystemClock
+from turnback.core.errors import JobNotFoundError
+from turnback.core.ids import segment_name
+from turnback.job.directory import JobDirectory
+from turnback.snapshot import lookup
+from turnback.state.files import StorageRef
+from turnback.state.schema import LIST_KINDS, SINGLE_KINDS
+from turnback.storage.open import open_storage
+
+
+@dataclass(frozen=True)
+class KeyState:
+    """What a state holds for a key.
+
+    Attributes:
+        found: Whether there is anything.
+        value: Of value and reducing state the value, of aggregating state the accumulator; None if
+            there is none. Of a list its elements, of any other state a dict.
+        next: What to pass as `after` to get more of a list or map; None at the end.
+        snapshot: Where it was read: chk-7, or the directory of the savepoint the job began with.
+        epoch: The last epoch in it.
+        created: When it was taken, in UTC.
+    """
+
+    found: bool
+    value: Any
+    next: str | None
+    snapshot: str
+    epoch: int
+    created: datetime
+
+
+def look_up(
+    job: str,
+    uid: str,
+    state: str,
+    key: Any,
+    *,
+    root: str | PathLike[str] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> KeyState:
+    """Read what a state of a job holds for a key, while the job runs or after it has ended.
+
+    It is the state of the newest checkpoint: what the job would go on with if it failed now. Only
+    files are read, so the job does not notice, and Spark is not needed. Values whose time to live
+    has ended are left out.
+
+    Args:
+        job: Name of the job.
+        uid: The operator.
+        state: Name of the state.
+        key: The key as the job has it: a value, or a tuple of several columns.
+        root: The directory of all jobs; by default as configured.
+        after: The `next` of the page before. Pages are of one checkpoint as long as the job retains
+            it; later ones go on in a newer one, behind the last entry of the page before.
+        limit: Most list elements or map entries; all by default.
+        storage_options: Credentials and endpoints of object stores; by default as configured.
+
+    Raises:
+        JobNotFoundError: There is no such job.
+        StateError: There is no such operator or state.
+        ConfigurationError: The key has another type, or another argument cannot be used.
+        CheckpointNotFoundError: The job has taken no checkpoint yet.
+        CorruptFileError: A file is damaged or missing.
+    """
+    configuration = Configuration.load()
+    place = job_root(configuration) if root is None else location(path_text("root", root))
+    options = dict(
+        configured_options(configuration) if storage_options is None else storage_options
+    )
+    directory = JobDirectory.locate(place, job, options)
+    if directory.info() is None:
+        raise _missing(job, place, options)
+    found = lookup.look_up(
+        directory,
+        StorageRef(directory.storage.uri, options),
+        uid,
+        state,
+        lambda schema: key,
+        SystemClock().now_ms(),
+        after,
+        limit,
+    )
+    return KeyState(
+        found=bool(len(found.rows)),
+        value=_value(found),
+        next=None if found.next is None else found.next.text(),
+        snapshot=found.snapshot.name,
+        epoch=found.snapshot.epoch,
+        created=datetime.fromtimestamp(found.snapshot.created_ms / 1000, UTC),
+    )
+
+
+def _value(found: lookup.KeyRows) -> Any:
+    from turnback.state.backend import sub_codec
+    from turnback.state.expiry import TIME_BYTES
+    from turnback.types.serializer import Serializer
+    from turnback.types.typeinfo import type_from_descriptor
+
+    schema = found.schema
+    decode = Serializer(type_from_descriptor(schema.value)).decode
+    start = 0 if schema.ttl is None else TIME_BYTES
+    values = [decode(data[start:]) for data in found.rows["value"].to_pylist()]
+    if schema.kind in SINGLE_KINDS:
+        return values[0] if values else None
+    if schema.kind in LIST_KINDS:
+        return values
+    decode_sub = sub_codec(type_from_descriptor(schema.sub)).decode
+    subs = map(decode_sub, found.rows["sub"].to_pylist())
+    return dict(zip(subs, values, strict=True))
+
+
+def _missing(job: str, root: str, options: dict[str, str]) -> JobNotFoundError:
+    names = [segment_name(each) or each for each in open_storage(root, options).folders()]
+    near = get_close_matches(job, names, 1)
+    there = ", ".join(map(repr, sorted(names)[:10])) or "none"
+    hint = f"did you mean {near[0]!r}?" if near else f"there is {there}"
+    return JobNotFoundError(f"there is no job {job!r} in {root}; {hint}")
