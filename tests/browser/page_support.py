@@ -26,6 +26,7 @@ from turnback.job.requests import Requests
 from turnback.job.status import (
     JobProgram,
     JobState,
+    Lag,
     Metrics,
     ProgramOperator,
     ProgramSetting,
@@ -36,6 +37,7 @@ from turnback.types.typeinfo import Types
 EVIL = "<img src=x onerror=alert(1)>"
 LONG = "a-name-that-somebody-generated-" + "x" * 90
 BIG = 9_223_372_036_854_775_807
+LAG = Lag(records=12_345, seconds=252, change_per_s=-100.0, catch_up_s=123.4, measured_ms=1)
 TABS = (
     "overview",
     "checkpoints",
@@ -95,7 +97,9 @@ class World:
         self.say(job, second, log=str(log))
         return job
 
-    def say(self, job: FakeJob, attempt: int, read: int = 1_000, **fields: Any) -> None:
+    def say(
+        self, job: FakeJob, attempt: int, read: int = 1_000, lag: Lag = LAG, **fields: Any
+    ) -> None:
         metrics = Metrics(
             started_ms=job.clock.now_ms(),
             read=read,
@@ -103,6 +107,7 @@ class World:
             records={"events": (0, read), "count": (read, 7), "out": (7, 0)},
             state_bytes={"count": 2_048},
             watermarks={"count": job.clock.now_ms()},
+            lag={"events": lag},
         )
         job.directory.write_status(
             JobState.RUNNING,

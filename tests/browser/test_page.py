@@ -7,6 +7,7 @@ import re
 from page_support import World
 from playwright.sync_api import expect
 
+from turnback.job.status import Lag
 from unit.web.web_support import served
 
 
@@ -65,6 +66,32 @@ def test_numbers_change_without_a_reload_and_nothing_is_lost(look, tmp_path):
         expect(page.locator(".graph-detail")).to_contain_text("4,321")
         expect(node).to_be_focused()
         assert node.evaluate("node => node.kept")
+
+
+def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
+    world = World(tmp_path)
+    with served(world.jobs, runs_dir=world.runs) as port:
+        looker = look(f"http://127.0.0.1:{port}")
+        expect(looker.open().locator("tbody tr").filter(has_text="likes")).to_contain_text("12.3 k")
+        page = looker.job("likes")
+        tile = page.locator(".tile").filter(has_text="Lag")
+        expect(tile).to_have_text("Lag12.3 koldest 4 min, gone in 2 min")
+        node = page.locator(".node[data-kind=source]")
+        expect(node).to_contain_text("lag12.3 k (4 min)")
+        node.click()
+        expect(page.locator(".graph-detail")).to_contain_text("shrinking by 100/s")
+        for lag, shown in [
+            (Lag(records=0, seconds=0.0, catch_up_s=0.0, measured_ms=1), "0caught up"),
+            (Lag(records=9, seconds=2.0, change_per_s=1.0, measured_ms=1), "9oldest 2 s"),
+            (Lag(records=None, seconds=None, measured_ms=1), "\N{EN DASH}not known now"),
+            (
+                Lag(records=20_000, seconds=7300, change_per_s=3.0, measured_ms=1),
+                "20.0 koldest 2 h, not catching up",
+            ),
+        ]:
+            world.say(world.likes, world.likes.number, lag=lag)
+            expect(tile).to_have_text(f"Lag{shown}")
+        expect(tile).to_have_class("tile is-alarm")
 
 
 def test_a_server_that_goes_away_is_noticed_and_found_again(look):

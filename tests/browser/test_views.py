@@ -137,7 +137,8 @@ GRAPH = """async () => {
   };
   const operators = Object.entries(inputs).map(([uid, from]) => (
     { uid, inputs: from, name: uid, kind: "map", key: null, states: [], level: 0,
-      parallelism: 1, records_in: 1, records_out: 1, state_bytes: null, watermark_ms: null }));
+      parallelism: 1, records_in: 1, records_out: 1, state_bytes: null, watermark_ms: null,
+      lag: null }));
   const { graph } = await import("/static/graph.js");
   const drawn = graph();
   document.querySelector("main").replaceChildren(drawn.node);

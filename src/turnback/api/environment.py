@@ -257,12 +257,13 @@ class StreamExecutionEnvironment:
         uid: str | None = None,
     ) -> DataStream:
         """A stream of records of Kafka; `WatermarkStrategy.no_watermarks()` for no event time."""
-        from turnback.spark import kafka, kafka_check
+        from turnback.spark import kafka, kafka_check, kafka_lag
 
         type = check_source(source, watermark_strategy, source_name, type_info)
         frame = kafka.kafka_frame(self.spark, source.options, source.schema, source.metadata)
         stream = self._source(frame, uid, type, bounded=source.bounded).name(source_name)
         stream._node.check = kafka_check.KafkaSourceCheck(source.options)
+        stream._node.lag = kafka_lag.kafka_lag(source.options)
         timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
         return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
 

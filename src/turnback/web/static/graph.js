@@ -2,6 +2,7 @@
 
 import { attribute, attributes, h, reconcile, replace, showPairs, svg, text, uniqueId } from "./dom.js";
 import { bytes, compact, exactBytes, exactTime, NOTHING, number, time } from "./format.js";
+import { lagAge, lagText, lagTitle, lagValue } from "./lag.js";
 import { icon, iconPath } from "./parts.js";
 import dagre from "./vendor/dagre.esm.js";
 
@@ -125,7 +126,7 @@ function card(onclick) {
     h("span", { class: "node-kind" }, h("span"), h("span", { class: "node-parallelism", title: "Parallelism" })),
     h("span", { class: "node-name" }),
     h("span", { class: "node-uid" }),
-    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state", "is-whole"), metric("watermark", "is-whole")));
+    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state", "is-whole"), metric("watermark", "is-whole"), metric("lag", "is-whole")));
 }
 
 function metric(label, look = "") {
@@ -139,8 +140,8 @@ function updateCard(node, operator) {
   text(name, operator.name);
   attribute(name, "title", operator.name);
   text(uid, operator.uid);
-  const values = [compact(operator.records_in), compact(operator.records_out), bytes(operator.state_bytes), watermark(operator)];
-  const hidden = [operator.level < 0 && operator.inputs.length === 0, false, operator.state_bytes === null && operator.states.length === 0, operator.watermark_ms === null];
+  const values = [compact(operator.records_in), compact(operator.records_out), bytes(operator.state_bytes), watermark(operator), shortLag(operator)];
+  const hidden = [operator.level < 0 && operator.inputs.length === 0, false, operator.state_bytes === null && operator.states.length === 0, operator.watermark_ms === null, operator.lag === null];
   values.forEach((value, at) => {
     text(numbers.children[at].lastChild, value);
     numbers.children[at].hidden = hidden[at];
@@ -158,6 +159,11 @@ function watermark({ watermark_ms: ms }) {
   return time(ms);
 }
 
+function shortLag({ lag }) {
+  const age = lag?.records ? lagAge(lag) : null;
+  return age === null ? lagValue(lag) : `${lagValue(lag)} (${age})`;
+}
+
 function detailPairs(operator, operators) {
   const names = new Map(operators.map((other) => [other.uid, other.name]));
   return [
@@ -172,6 +178,7 @@ function detailPairs(operator, operators) {
     ...(operator.left_out ? [["Left out, as the function failed", number(operator.left_out)]] : []),
     ["State size", operator.state_bytes === null ? NOTHING : `${bytes(operator.state_bytes)} (${exactBytes(operator.state_bytes)})`],
     ["Watermark", Math.abs(operator.watermark_ms ?? 0) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
+    ...(operator.lag ? [["Lag", [lagTitle(operator.lag), lagText(operator.lag)].filter(Boolean).join("; ")]] : []),
     ["Spark stage", operator.level < 0 ? "Spark reads it alone" : number(operator.level)],
   ];
 }

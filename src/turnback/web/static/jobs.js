@@ -3,6 +3,7 @@
 import { about, get, onAbout } from "./api.js";
 import { h, reconcile, replace, text } from "./dom.js";
 import { ago, compact, duration, exactDuration, exactTime, NOTHING, now, number, plural } from "./format.js";
+import { lagText, lagTitle, lagValue } from "./lag.js";
 import { badge, copyable, empty, filterField, needsAttention, tone } from "./parts.js";
 import { to } from "./router.js";
 import { recordRate, sparkline } from "./sparkline.js";
@@ -21,6 +22,7 @@ const COLUMNS = [
   { label: "State", depends: (job) => job.state, cell: (job) => badge(job.state) },
   { label: "Records/s", numeric: true, cell: (job) => compact(job.records_per_s), title: (job) => `${number(job.records_in)} since the attempt began` },
   { label: "Trend", minor: true, depends: () => "", cell: trendCell },
+  { label: "Lag", numeric: true, cell: (job) => lagValue(job.lag), title: (job) => [lagTitle(job.lag), lagText(job.lag)].filter(Boolean).join("; ") || null, help: "Records that its sources have not processed yet" },
   { label: "Running for", numeric: true, cell: (job) => duration(runningFor(job)), title: (job) => exactDuration(runningFor(job)) },
   { label: "Checkpoint", numeric: true, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
   { label: "Epoch", minor: true, numeric: true, cell: (job) => number(job.epoch) },

@@ -5,6 +5,7 @@ import { h, reconcile, replaceIfChanged, showPairs } from "./dom.js";
 import { ago, bytes, compact, duration, exactBytes, exactDuration, exactTime, NOTHING, number, plural, quote, time } from "./format.js";
 import { graph } from "./graph.js";
 import { runningFor } from "./jobs.js";
+import { fallsBehind, lagText, lagTitle, lagValue } from "./lag.js";
 import { contentOr, copyable, empty, icon, showTiles } from "./parts.js";
 import { sparkline } from "./sparkline.js";
 
@@ -59,6 +60,7 @@ function facts(detail, history, picture) {
   const size = last?.full_bytes ?? null;
   return [
     { label: "Records/s", value: compact(summary.records_per_s), more: `${compact(summary.records_in)} in this attempt`, title: `${number(summary.records_in)} records`, picture },
+    ...(summary.lag === null ? [] : [{ label: "Lag", value: lagValue(summary.lag), more: lagText(summary.lag), title: lagTitle(summary.lag), alarm: fallsBehind(summary.lag) }]),
     { label: ENDED.has(summary.state) ? "Ran for" : "Running for", value: duration(runningFor(summary)), more: summary.started_ms === null ? "" : `since ${time(summary.started_ms)}`, title: exactTime(summary.started_ms) },
     { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: newest === null ? "none complete yet" : `chk-${newest}`, title: exactTime(at) },
     { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${history.failed === 0 ? "none" : number(history.failed)} of ${number(history.completed + history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
