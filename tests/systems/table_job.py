@@ -48,6 +48,19 @@ POINTS = {
     "before-clean-up": Point(f"{_COMMITTER}._remove_left", "before"),
     "recovered": Point(f"{_COMMITTER}.recover", "after"),
 }
+_JOIN = "sinks.table_join:Joiner.join"
+JOIN_POINTS = {
+    "join-noted": Point(_PUT, "between", _JOIN),
+    "joined": Point(_JOIN, "after"),
+    "join-published": Point("sinks.table_join:Joiner.settle", "before"),
+    "join-settled": Point("sinks.table_join:Joiner.settle", "after"),
+    "joined-files-go": Point(
+        "storage.local:LocalStorage.delete",
+        "between",
+        "sinks.table_committer:TableCommitter._append",
+    ),
+}
+"""Those that only a job reaches which writes the output of several checkpoints at once."""
 
 
 class Number(KeyedProcessFunction):
@@ -82,28 +95,30 @@ def main() -> int:
     parser.add_argument("base", type=Path)
     parser.add_argument("--kill-at", help="a point, and after a colon how often it is passed")
     parser.add_argument("--without-markers", action="store_true")
+    parser.add_argument("--write-every", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.without_markers:
         without_markers()
     if arguments.kill_at:
         name, _, count = arguments.kill_at.partition(":")
         reached = Countdown(int(count or 1), lambda: os.kill(os.getpid(), signal.SIGKILL))
-        for module, change in changes(POINTS[name], reached):
+        for module, change in changes((POINTS | JOIN_POINTS)[name], reached):
             change(import_module(module))
-    run(arguments.format, arguments.base, partitioned=not arguments.without_markers)
+    partitioned = not arguments.without_markers
+    run(arguments.format, arguments.base, arguments.write_every, partitioned=partitioned)
     return 0
 
 
-def run(format_name: str, base: Path, *, partitioned: bool) -> None:
+def run(format_name: str, base: Path, every: int, *, partitioned: bool) -> None:
     env = StreamExecutionEnvironment(None, base / "jobs", {}, engine=LocalEngine())
     env.set_parallelism(2).enable_checkpointing(10)
     events = env.from_files(base / "input", "json", SCHEMA, uid="events", max_files_per_epoch=1)
     numbered = events.key_by("key").process(Number(), NUMBERED).uid("number")
     everything, last = (PLACES[format_name](base / name) for name in ("all", "last"))
     by = ["team"] if partitioned else []
-    numbered.sink_to(everything.sink(partition_by=by)).uid("to-all")
+    numbered.sink_to(everything.sink(partition_by=by, write_every=every)).uid("to-all")
     latest = numbered.key_by("key").process(Number(), NUMBERED).uid("again")
-    latest.sink_to(last.sink(mode="upsert", key=["key"])).uid("to-last")
+    latest.sink_to(last.sink(mode="upsert", key=["key"], write_every=every)).uid("to-last")
     env.execute("numbers", bounded=True, epoch_interval=20)
 
 

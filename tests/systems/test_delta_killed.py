@@ -3,8 +3,8 @@
 import signal
 
 import pytest
-from killed_tables import ROUNDS, KilledJob, assert_exact_after_kills
-from table_job import POINTS
+from killed_tables import JOIN_ROUNDS, ROUNDS, KilledJob, assert_exact_after_kills
+from table_job import JOIN_POINTS, POINTS
 
 pytestmark = pytest.mark.crash
 
@@ -12,6 +12,12 @@ pytestmark = pytest.mark.crash
 def test_killed_at_every_point(tmp_path):
     assert {point.partition(":")[0] for point in ROUNDS} == set(POINTS)
     assert_exact_after_kills(KilledJob("delta", tmp_path), ROUNDS)
+
+
+def test_killed_while_files_are_joined(tmp_path):
+    assert {point.partition(":")[0] for point in JOIN_ROUNDS} > set(JOIN_POINTS)
+    job = KilledJob("delta", tmp_path, "--write-every", "3", keys=100, each=100)
+    assert_exact_after_kills(job, JOIN_ROUNDS)
 
 
 def test_appends_without_markers_are_noticed(tmp_path):

@@ -1,9 +1,15 @@
 """Jobs with Iceberg tables are killed at every step of the protocol: each row is there once."""
 
 import pytest
-from killed_tables import ROUNDS, KilledJob, assert_exact_after_kills
+from killed_tables import JOIN_ROUNDS, ROUNDS, KilledJob, assert_exact_after_kills
 
 
 @pytest.mark.crash
 def test_killed_at_every_point(tmp_path):
     assert_exact_after_kills(KilledJob("iceberg", tmp_path, each=200), ROUNDS)
+
+
+@pytest.mark.crash
+def test_killed_while_files_are_joined(tmp_path):
+    job = KilledJob("iceberg", tmp_path, "--write-every", "3", keys=100, each=100)
+    assert_exact_after_kills(job, JOIN_ROUNDS)

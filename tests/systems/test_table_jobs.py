@@ -13,6 +13,7 @@ from table_support import DeltaPlace, Job
 
 from fake_job import FakeJob, schema
 from job_support import Jobs, eventually
+from turnback.core.errors import ConfigurationError
 from turnback.inspect.snapshots import describe
 from turnback.inspect.transactions import Action, list_transactions, settle
 from turnback.snapshot.find import load_savepoint
@@ -82,13 +83,45 @@ def written(jobs: Jobs) -> bool:
     return DeltaTable.is_deltatable(str(jobs.directory / "tables" / "balances"))
 
 
+def test_a_savepoint_writes_what_waits(jobs: Jobs) -> None:
+    """A job that would write its table in an hour: its savepoint matches a version all the same."""
+    env = jobs.env(interval=100)
+    place = DeltaPlace(jobs.directory)
+    stream = jobs.files(env, "in", "account string, day string, amount bigint")
+    stream.sink_to(place.sink(write_every=1000)).uid("out")
+    for account in ("ann", "bob", "cid"):
+        pay(jobs, (account, 1, 10))
+    client = jobs.start(env, "patient")
+    eventually(lambda: len(list(place.root.glob("part-*.parquet"))) == 3)
+    assert place.read().num_rows == 0
+    where = client.trigger_savepoint(jobs.directory / "sp").result(60)
+    assert sorted(place.read()["account"].to_pylist()) == ["ann", "bob", "cid"]
+    assert len(place.referenced()) == 1  # was 3
+    (version,) = describe(load_savepoint(where, {})).targets.values()
+    pay(jobs, ("dan", 1, 10))
+    eventually(lambda: len(list(place.root.glob("part-*.parquet"))) == 2)
+    assert place.read().num_rows == 3
+    client.stop().result(60)
+    client.result(60)
+    assert place.read().num_rows == 4
+    assert DeltaTable(str(place.root), version=int(version)).to_pyarrow_table().num_rows == 3
+
+
+def test_a_job_without_checkpoints_cannot_let_output_wait(jobs: Jobs) -> None:
+    env = jobs.env(interval=None)
+    stream = jobs.files(env, "in", "account string")
+    stream.sink_to(DeltaPlace(jobs.directory).sink(write_every=2)).uid("out")
+    with pytest.raises(ConfigurationError, match="enable_checkpointing"):
+        env.execute("forgetful")
+
+
 class DeadJob:
     """A job that died with one epoch promised and one that no checkpoint has."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, **options: Any) -> None:
         self.job = FakeJob(str(tmp_path / "jobs"))
         self.job.attempt()
-        self.output = Job(DeltaPlace(tmp_path))
+        self.output = Job(DeltaPlace(tmp_path), **options)
         ids = {"job_id": self.job.info.job_id, "job_directory": self.job.directory.storage.uri}
         ctx = self.output.context(self.job.number, **ids)
         self.output.sink.claim(ctx)
@@ -122,6 +155,18 @@ def test_what_a_dead_job_promised_is_committed_without_its_program(tmp_path: Pat
     dead = DeadJob(tmp_path)
     settle(dead.job, Action.COMMIT)
     assert dead.output.rows() == [("a", 1, "mon"), ("b", 2, "tue")]
+    assert dead.output.files() == dead.output.place.referenced()
+    assert list_transactions(dead.job) == []
+
+
+def test_what_waited_is_joined_without_the_program(tmp_path: Path) -> None:
+    dead = DeadJob(tmp_path, write_every=5)
+    more = tuple(dead.write((f"r{epoch}", epoch, None), epoch=epoch) for epoch in (4, 5))
+    dead.job.checkpoint((schema(), {"a": 1}), transactions={"out": more})
+    assert len(list_transactions(dead.job)) == 4
+    settle(dead.job, Action.COMMIT)
+    assert dead.output.rows() == [("r4", 4, None), ("r5", 5, None)]
+    assert len(dead.output.files()) == 1
     assert dead.output.files() == dead.output.place.referenced()
     assert list_transactions(dead.job) == []
 

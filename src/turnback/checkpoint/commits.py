@@ -46,6 +46,19 @@ class TellsTargetVersion(Protocol):
     def target_version(self) -> str | None: ...
 
 
+@runtime_checkable
+class DefersCommits(Protocol):
+    """A committer that lets the output of several checkpoints wait, to publish it at once."""
+
+    def is_due(self, transactions: Sequence[bytes]) -> bool:
+        """Say whether to commit now; these are all that wait.
+
+        Asked once for every checkpoint, and as often when no input comes. Until it is true the
+        transactions stay promised. Not asked, but committed: when a savepoint is taken, the job
+        ends, or is started again.
+        """
+
+
 class OpenTransactions:
     """Sink transactions that are prepared and not yet known to be committed.
 
@@ -66,6 +79,9 @@ class OpenTransactions:
 
     def after(self, epoch: int) -> dict[str, tuple[bytes, ...]]:
         return self._select(lambda prepared: prepared > epoch)
+
+    def has_upto(self, epoch: int) -> bool:
+        return any(queue and queue[0][0] <= epoch for queue in self._open.values())
 
     def committed(self, uid: str, epoch: int) -> None:
         """Forget what a sink has committed: everything up to this epoch."""
@@ -93,9 +109,15 @@ class Committers:
         return set(self._by_uid)
 
     def commit(
-        self, transactions: Mapping[str, tuple[bytes, ...]], committed: Callable[[str], None]
+        self,
+        transactions: Mapping[str, tuple[bytes, ...]],
+        committed: Callable[[str], None],
+        *,
+        flush: bool = True,
     ) -> None:
         """Have every sink commit, and call `committed` with the uid of each that has.
+
+        Without `flush`, sinks that publish several checkpoints at once may let this one wait.
 
         Raises:
             SinkError: At least one sink did not commit.
@@ -103,8 +125,13 @@ class Committers:
         """
         failed: list[tuple[str, BaseException]] = []
         for uid, handles in transactions.items():
+            committer = self._by_uid[uid]
             try:
-                self._by_uid[uid].commit(handles)
+                if isinstance(committer, DefersCommits) and not (
+                    flush or committer.is_due(handles)
+                ):
+                    continue
+                committer.commit(handles)
             except BaseException as error:  # noqa: BLE001 (the user's code may raise anything)
                 failed.append((uid, error))
             else:

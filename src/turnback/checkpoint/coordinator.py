@@ -89,7 +89,7 @@ class CheckpointCoordinator:
             self._clock,
             executor,
             on_end=self._checkpoint_ended,
-            on_fenced=self._set_failure,
+            on_failure=self._set_failure,
             parent=parent,
             max_parallelism=max_parallelism,
         )
@@ -278,6 +278,9 @@ class CheckpointCoordinator:
             decision = self._ledger.decide(now)
             if decision.trigger is not None:
                 self._protocol.take(self._ledger.begin(decision.trigger, now))
+            elif decision.commits_waiting:
+                self._ledger.ask_again(now)
+                self._protocol.commit_waiting()
             due = [decision.wait_ms, self._ledger.until_timeout(now)]
             wait_ms = min((wait for wait in due if wait is not None), default=None)
             return None if wait_ms is None else max(wait_ms, 0) / 1000

@@ -13,16 +13,21 @@ from turnback.config.checkpointing import CheckpointSettings
 from turnback.core.errors import CheckpointError, CheckpointTimeoutError
 from turnback.job.history import CheckpointFailed, CheckpointStats
 
+PERIODIC = "periodic"
+"""The trigger of checkpoints that nobody has asked for."""
+
 
 @dataclass(frozen=True)
 class Decision:
     """Take a checkpoint now, because of `trigger`, or decide again after `wait_ms`.
 
-    `None` waits until something happens.
+    `None` waits until something happens. With `commits_waiting` there is nothing new, but sinks
+    let output wait, and are asked again as if there was another checkpoint.
     """
 
     trigger: str | None = None
     wait_ms: int | None = None
+    commits_waiting: bool = False
 
 
 class Phase(Enum):
@@ -238,7 +243,7 @@ class Ledger:
 
     def answer_requests(self) -> None:
         """Answer requests with the last checkpoint, if that covers the newest epoch already."""
-        if self.last is None or self.in_flight or self._has_changed():
+        if self.last is None or self.in_flight or self._has_changed() or self._has_waiting():
             return
         for _, future in self.requests:
             future.set_result(self.last)
@@ -251,8 +256,9 @@ class Ledger:
 
         Requests wait for neither the interval nor the pause, only for `max_concurrent`.
         """
-        settings = self._settings
-        if not self._has_changed() or len(self.in_flight) >= settings.max_concurrent:
+        settings, changed = self._settings, self._has_changed()
+        waiting = not changed and not self.in_flight and self._has_waiting()
+        if not (changed or waiting) or len(self.in_flight) >= settings.max_concurrent:
             return Decision()
         if self.requests:
             kinds = [kind for kind, _ in self.requests]
@@ -263,7 +269,13 @@ class Ledger:
         due = last + settings.interval_ms
         if self._last_end is not None:
             due = max(due, self._last_end + settings.min_pause_ms)
-        return Decision("periodic") if now >= due else Decision(wait_ms=due - now)
+        if now < due:
+            return Decision(wait_ms=due - now)
+        return Decision(commits_waiting=True) if waiting else Decision(PERIODIC)
+
+    def ask_again(self, now: int) -> None:
+        """Note that sinks with waiting output are asked, in place of a checkpoint."""
+        self._last_trigger = now
 
     def overdue(self, now: int) -> list[PendingCheckpoint]:
         """Return the checkpoints that have taken too long."""
@@ -283,6 +295,10 @@ class Ledger:
     def _end(self, pending: PendingCheckpoint, now: int) -> None:
         self.in_flight.remove(pending)
         self._last_end = now
+
+    def _has_waiting(self) -> bool:
+        """Whether a sink has let output of a complete checkpoint wait."""
+        return self.open.has_upto(self._covered_epoch)
 
     def _has_changed(self) -> bool:
         """Whether there is an epoch that no checkpoint covers."""

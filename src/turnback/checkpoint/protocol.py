@@ -5,7 +5,8 @@
 2. The acknowledgements are complete: the driver confirms the epoch, and with it the cut.
 3. The manifest is persisted, put-if-absent in the next slot of the checkpoint log. This is the only
    commit point: a crash before it leaves no checkpoint, a crash after it a complete one.
-4. The sinks commit what the manifest holds, and that is recorded.
+4. The sinks commit what the manifest holds, and that is recorded. A sink may let the output of
+   some checkpoints wait, to publish it at once: later manifests go on holding it.
 5. Clean-up: retention drops old checkpoints and the files nobody references any more.
 """
 
@@ -21,12 +22,18 @@ from functools import partial
 from typing import Protocol
 
 from turnback.checkpoint.commits import Committers
-from turnback.checkpoint.ledger import Ledger, PendingCheckpoint, Phase
+from turnback.checkpoint.ledger import PERIODIC, Ledger, PendingCheckpoint, Phase
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.checkpoint.retention import Retention
 from turnback.core.clock import Clock
-from turnback.core.errors import FencedError, SinkError, StorageError, TurnbackError
+from turnback.core.errors import (
+    ConfigurationError,
+    FencedError,
+    SinkError,
+    StorageError,
+    TurnbackError,
+)
 from turnback.job.history import CheckpointStats
 
 _LOG = logging.getLogger(__name__)
@@ -90,7 +97,8 @@ class CommitProtocol:
         executor: Makes a serial executor of a name.
         on_end: Called with the lock held when a checkpoint has ended, in time or late: with its
             measurements if it is durable and committed, else with the error. Must not block.
-        on_fenced: Called with the lock held when a newer attempt has taken over.
+        on_failure: Called with the lock held when the job has to fail beside its checkpoints, such
+            as when a newer attempt has taken over.
         parent: The checkpoint the attempt started from.
     """
 
@@ -105,7 +113,7 @@ class CommitProtocol:
         executor: Callable[[str], SerialExecutor],
         *,
         on_end: Callable[[PendingCheckpoint, CheckpointStats | BaseException], None],
-        on_fenced: Callable[[FencedError], None],
+        on_failure: Callable[[TurnbackError], None],
         parent: int | None,
         max_parallelism: int,
     ) -> None:
@@ -116,7 +124,7 @@ class CommitProtocol:
         self._lock = lock
         self._clock = clock
         self._on_end = on_end
-        self._on_fenced = on_fenced
+        self._on_failure = on_failure
         self._parent = parent
         self._max_parallelism = max_parallelism
         self._manifest_thread = executor("manifest")
@@ -141,7 +149,8 @@ class CommitProtocol:
         yield self._commit_thread
 
         # 4. The sinks commit what the manifest holds.
-        self._commit_manifest(manifest.epoch, manifest.number)
+        flush = pending.trigger != PERIODIC  # who asks for a checkpoint wants its output as well
+        self._commit_manifest(manifest.epoch, manifest.number, flush=flush)
         with self._lock:
             stats = self._ledger.complete(pending, manifest, self._now())
             self._on_end(pending, stats)
@@ -186,8 +195,8 @@ class CommitProtocol:
                 self._retention.add(one)
             return manifest if self._ledger.written(pending, manifest, self._now()) else None
 
-    def commit_up_to(self, epoch: int) -> None:
-        """Commit all open transactions up to an epoch; only in the commit thread."""
+    def commit_up_to(self, epoch: int, *, flush: bool = True) -> None:
+        """Commit the open transactions up to an epoch; only in the commit thread."""
         with self._lock:
             transactions = self._ledger.open.upto(epoch)
 
@@ -195,12 +204,12 @@ class CommitProtocol:
             with self._lock:
                 self._ledger.open.committed(uid, epoch)
 
-        self._committers.commit(transactions, committed)
+        self._committers.commit(transactions, committed, flush=flush)
 
-    def _commit_manifest(self, epoch: int, number: int) -> None:
+    def _commit_manifest(self, epoch: int, number: int, *, flush: bool = True) -> None:
         """Commit what a durable manifest holds, and record which sinks have no work left."""
         try:
-            self.commit_up_to(epoch)
+            self.commit_up_to(epoch, flush=flush)
         finally:
             with self._lock:
                 left = self._ledger.open.upto(epoch)
@@ -268,6 +277,21 @@ class CommitProtocol:
             return False
         return True
 
+    def commit_waiting(self) -> None:
+        """Ask sinks again that let output wait: if no input comes, no checkpoint does either."""
+
+        def commit() -> None:
+            with self._lock:
+                epoch, number = self._ledger.durable_epoch, self._ledger.durable_number
+            self._log.check_fence()
+            try:
+                self._commit_manifest(epoch, number, flush=False)
+            except ConfigurationError as error:  # trying again would not help
+                with self._lock:
+                    self._on_failure(error)
+
+        self.submit_chore(commit)
+
     def submit_chore(self, chore: Callable[[], None]) -> None:
         """Run something after the commits so far; no checkpoint depends on it."""
         self._commit_thread.submit(partial(self._run_chore, chore))
@@ -315,7 +339,7 @@ class CommitProtocol:
             chore()
         except FencedError as error:
             with self._lock:
-                self._on_fenced(error)
+                self._on_failure(error)
         except Exception as error:  # noqa: BLE001 (no checkpoint depends on it)
             _LOG.warning("clean-up failed, trying again later: %s", error)
 

@@ -19,7 +19,14 @@ from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.table_committer import ConflictError
 from turnback.sinks.table_files import Layout, TableFile
 from turnback.sinks.table_stats import delta_stats
-from turnback.sinks.tables import TableSink, column_differences, partition_differences, sync_files
+from turnback.sinks.tables import (
+    TableSink,
+    column_differences,
+    commit_marks,
+    found_join,
+    partition_differences,
+    sync_files,
+)
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
 from turnback.types.columns import stream_schema
@@ -28,6 +35,8 @@ from turnback.types.typeinfo import TypeInfo
 KIND = "delta"
 _LOOK_BACK = 10
 """How many versions are made durable that others may have written, when a job starts."""
+_HISTORY = 1000
+"""How many versions are looked at for the join that published something."""
 _ENFORCED = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
 """What makes a column depend on its writer; delta-rs does not check it in files it is handed."""
 
@@ -92,7 +101,7 @@ class DeltaTarget:
             "or start the job again to have it created"
         )
 
-    def append(self, files: Sequence[TableFile], version: int) -> None:
+    def append(self, files: Sequence[TableFile], version: int, join: str = "") -> None:
         transaction = require("deltalake.transaction", "delta", "DeltaSink")
         now = int(time.time() * 1000)
         actions = [
@@ -106,13 +115,17 @@ class DeltaTarget:
                 "append",
                 table.schema(),
                 list(self._sink.partition_by),
-                commit_properties=self._properties(version),
+                commit_properties=self._properties(version, join),
             )
             self._table.update_incremental()
             self._sync()
 
     def mark(self, version: int) -> None:
         self.append((), version)
+
+    def find_join(self, version: int) -> str | None:
+        with self._failures("read the history of"):
+            return found_join(self._table.history(_HISTORY), self._app_id, version)
 
     def merge(self, rows: pa.Table, version: int) -> None:
         # Columns that only the table has keep their values.
@@ -158,10 +171,10 @@ class DeltaTarget:
             except exceptions.TableNotFoundError:
                 return None
 
-    def _properties(self, version: int) -> Any:
+    def _properties(self, version: int, join: str = "") -> Any:
         return self._delta.CommitProperties(
             app_transactions=[self._delta.Transaction(self._app_id, version)],
-            custom_metadata=self._commit_info,
+            custom_metadata=self._commit_info | commit_marks(self._app_id, version, join),
         )
 
     def _check_types(self, schema: pa.Schema) -> None:
@@ -227,6 +240,10 @@ class DeltaSink(TableSink):
         partition_by: The columns that divide the table.
         mode: "append" or "upsert".
         key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        write_every: Write the table after so many checkpoints, and join the small files of their
+            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
+            the job write what waits.
+        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
         storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
 
     Raises:
@@ -242,9 +259,11 @@ class DeltaSink(TableSink):
         mode: str = "append",
         key: Sequence[str] = (),
         *,
+        write_every: int = 1,
+        write_bytes: int | str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(mode, partition_by, key)
+        super().__init__(mode, partition_by, key, write_every, write_bytes)
         require("deltalake", "delta", "DeltaSink")
         self.uri = self._location(path)
         self.options = dict(storage_options or {})
@@ -277,23 +296,12 @@ class DeltaSink(TableSink):
         )
 
     def describe(self) -> dict[str, str]:
-        return {
-            "kind": self.kind,
-            ("uri" if "://" in self.uri else "path"): self.uri,
-            "mode": self.mode,
-            "partition_by": json.dumps(self.partition_by),
-            "key": json.dumps(self.key),
-        }
+        return {**self._described(), ("uri" if "://" in self.uri else "path"): self.uri}
 
     @classmethod
     def from_description(cls, description: Mapping[str, str]) -> DeltaSink:
         """Recreate a sink from what `describe` returned."""
-        return cls(
-            description.get("path") or description["uri"],
-            json.loads(description.get("partition_by", "[]")),
-            description.get("mode", "append"),
-            json.loads(description.get("key", "[]")),
-        )
+        return cls(description.get("path") or description["uri"], **cls._arguments(description))
 
     def unusable_here(self) -> str | None:
         if "://" in self.uri or Path(self.uri).is_dir():

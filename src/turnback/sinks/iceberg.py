@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,7 +17,14 @@ from turnback.sinks.base import CommitterContext, name_sink
 from turnback.sinks.ownership import Ownership
 from turnback.sinks.table_committer import ConflictError
 from turnback.sinks.table_files import Layout, TableFile
-from turnback.sinks.tables import TableSink, column_differences, partition_differences, sync_files
+from turnback.sinks.tables import (
+    TableSink,
+    column_differences,
+    commit_marks,
+    found_join,
+    partition_differences,
+    sync_files,
+)
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
 from turnback.types.columns import stream_schema
@@ -111,16 +117,24 @@ class IcebergTarget:
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
         return int(self._table.properties.get(self._property, 0))
 
-    def append(self, files: Sequence[TableFile], version: int) -> None:
+    def append(self, files: Sequence[TableFile], version: int, join: str = "") -> None:
         location = self._table.location().rstrip("/")
         paths = [f"{location}/{file.path}" for file in files]
         with self._failures("commit to"):
             transaction = self._table.transaction()
             # Names have random parts, and the version is looked at: no file can be there twice.
-            transaction.add_files(
-                paths, snapshot_properties=self._summary, check_duplicate_files=False
-            )
+            summary = self._summary | commit_marks(self._property, version, join)
+            transaction.add_files(paths, snapshot_properties=summary, check_duplicate_files=False)
             self._commit(transaction, version)
+
+    def find_join(self, version: int) -> str | None:
+        snapshots = sorted(
+            self._table.snapshots(),
+            key=lambda snapshot: snapshot.sequence_number or 0,
+            reverse=True,
+        )
+        summaries = (one.summary.additional_properties for one in snapshots if one.summary)
+        return found_join(summaries, self._property, version)
 
     def mark(self, version: int) -> None:
         with self._failures("commit to"):
@@ -269,6 +283,10 @@ class IcebergSink(TableSink):
         partition_by: The columns that divide the table, by their values.
         mode: "append" or "upsert".
         key: The columns that identify a row, for mode "upsert"; none of them may be null.
+        write_every: Write the table after so many checkpoints, and join the small files of their
+            epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
+            the job write what waits.
+        write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
         storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
 
     Raises:
@@ -285,9 +303,11 @@ class IcebergSink(TableSink):
         mode: str = "append",
         key: Sequence[str] = (),
         *,
+        write_every: int = 1,
+        write_bytes: int | str | None = None,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(mode, partition_by, key)
+        super().__init__(mode, partition_by, key, write_every, write_bytes)
         require("pyiceberg", "iceberg", "IcebergSink")
         if not isinstance(catalog, str | Mapping) or not catalog:
             raise self._refused("catalog is the properties of a catalog, or the name of one")
@@ -335,13 +355,7 @@ class IcebergSink(TableSink):
         )
 
     def describe(self) -> dict[str, str]:
-        described = {
-            "kind": self.kind,
-            "table": self.table,
-            "mode": self.mode,
-            "partition_by": json.dumps(self.partition_by),
-            "key": json.dumps(self.key),
-        }
+        described = {**self._described(), "table": self.table}
         if isinstance(self._catalog, str):
             described["catalog"] = self._catalog
         return described
@@ -351,13 +365,7 @@ class IcebergSink(TableSink):
         """Recreate a sink from what `describe` returned; None if only the program knows how."""
         if "catalog" not in description:
             return None
-        return cls(
-            description["catalog"],
-            description["table"],
-            json.loads(description.get("partition_by", "[]")),
-            description.get("mode", "append"),
-            json.loads(description.get("key", "[]")),
-        )
+        return cls(description["catalog"], description["table"], **cls._arguments(description))
 
     def __repr__(self) -> str:
         return f"IcebergSink({self.table!r}, mode={self.mode!r})"

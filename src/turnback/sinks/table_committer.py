@@ -10,7 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,12 +19,15 @@ from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, S
 from turnback.sinks.base import CommitterContext, name_sink, version_of
 from turnback.sinks.ownership import Ownership
 from turnback.sinks.table_files import FileNames, TableFile, TableTransaction, remove_noted
+from turnback.sinks.table_join import Joined, Joiner
 from turnback.storage.base import Storage
 from turnback.types.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 12
 _LONGEST_WAIT_S = 2.0
+
+T = TypeVar("T")
 
 
 class ConflictError(Exception):
@@ -47,7 +50,11 @@ class TableTarget(Protocol):
     def published(self) -> int:
         """Look at the table anew; return the number it remembers, 0 if none."""
 
-    def append(self, files: Sequence[TableFile], version: int) -> None: ...
+    def append(self, files: Sequence[TableFile], version: int, join: str = "") -> None:
+        """Add files; `join` is the name of what has joined them, for `find_join`."""
+
+    def find_join(self, version: int) -> str | None:
+        """See `FindJoin`; of the table that was last looked at."""
 
     def merge(self, rows: pa.Table, version: int) -> None: ...
 
@@ -58,7 +65,11 @@ class TableTarget(Protocol):
 
 
 class TableCommitter:
-    """Commits the output of all epochs that are due at once."""
+    """Commits the output of all epochs that are due at once.
+
+    With `write_every` the output of so many checkpoints waits, or `write_bytes` of it; then files
+    are joined before they become part of the table.
+    """
 
     def __init__(
         self,
@@ -69,26 +80,46 @@ class TableCommitter:
         kind: str,
         place: str,
         key: tuple[str, ...],
+        write_every: int = 1,
+        write_bytes: int | None = None,
     ) -> None:
         self._target, self._storage, self._ctx = target, storage, ctx
         self._kind, self._place, self._key = kind, place, key
+        self._write_every, self._write_bytes = write_every, write_bytes
+        self._joiner = Joiner(storage, ctx, self._read)
+        self._joined: Joined | None = None
+        self._waited = 0
+        self._before: int | None = None
         self._name = name_sink(ctx.job, ctx.uid)
         self._names = FileNames(ctx)
         self._ownership = Ownership(storage, place, ctx)
         self._version: str | None = None
 
+    def is_due(self, transactions: Sequence[bytes]) -> bool:
+        """Whether so much output waits that it is to be written; asked once a checkpoint."""
+        self._waited += 1
+        if self._waited >= self._write_every:
+            return True
+        waiting = (file.length for one in self._decode(transactions) for file in one.files)
+        return self._write_bytes is not None and sum(waiting) >= self._write_bytes
+
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Commit what the table does not have yet; all of it, or nothing.
 
         1. look how far the table is
-        2. remove the notes: from here on the files may be referred to
-        3. commit files and number; if somebody was faster, start again
+        2. join small files, if several checkpoints are written at once
+        3. remove the notes: from here on the files may be referred to
+        4. commit files and number; if somebody was faster, start again
         """
         due = self._decode(transactions)
         if due:
             self._ownership.check()
-            self._with_retries(lambda: self._publish(due))
+            try:
+                self._with_retries(lambda: self._publish(due))
+            finally:
+                self._joined = None
             self._drop_staged(due)
+        self._waited = 0
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         dropped = self._decode(transactions)
@@ -101,9 +132,12 @@ class TableCommitter:
         self._require_files(self._decode(pending))
         self.commit(pending)
         left = [note for note in self._noted() if note[0] < self._ctx.attempt]
-        if left:
+        joins = self._joins(self._joiner.notes)
+        if left or joins:
             # A driver that is only paused may still be about to commit these files.
-            self._fence_out()
+            fenced = self._fence_out()
+            before = fenced if self._before is None else self._before
+            self._joins(lambda: self._joiner.settle(before, self._target.find_join))
             self._remove_left([path for _, path in left])
         if self._version is None:
             self._with_retries(lambda: self._target.published())
@@ -128,8 +162,7 @@ class TableCommitter:
             if all(transaction.staged for transaction in due) and self._key:
                 self._target.merge(self._newest_rows(due), version)
             elif not any(transaction.staged for transaction in due) and not self._key:
-                self._forget_notes(due)
-                self._target.append([file for one in due for file in one.files], version)
+                self._append(due, done)
             else:
                 raise ConfigurationError(
                     f"{self._name}: output was prepared in the other mode, 'append' or 'upsert', "
@@ -138,13 +171,45 @@ class TableCommitter:
                 )
         self._version = self._target.version()
 
+    def _append(self, due: Sequence[TableTransaction], done: int) -> None:
+        version = due[-1].version
+        known = self._joined
+        if self._write_every > 1 and (known is None or known.due != tuple(due)):
+            self._joined = self._joins(lambda: self._joiner.join(due))
+        joined = self._joined
+        if joined is None:
+            self._forget_notes(due)
+            self._target.append([file for one in due for file in one.files], version)
+            self._before = done
+            return
+        self._forget_notes(joined.kept)
+        self._target.append(joined.files, version, joined.name)
+        self._before = done
+        # By now nobody else can publish these rows, so what was made of them elsewhere goes.
+        self._joins(lambda: self._joiner.settle(done, self._target.find_join, joined.note))
+        for transaction in joined.replaced:
+            self._remove(transaction)
+
+    def _joins(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except (StorageError, pa.ArrowException) as error:
+            raise SinkError(
+                f"{self._name}: small files of {self._place} cannot be joined: {error}"
+            ) from error
+
     def _newest_rows(self, transactions: Sequence[TableTransaction]) -> pa.Table:
-        """The last row of each key."""
-        rows = pa.concat_tables(
-            pq.read_table(pa.BufferReader(self._read(file, one)))
-            for one in transactions
-            for file in one.files
-        )
+        """The last row of each key; no more are in memory at a time, and those of one file."""
+        newest: pa.Table | None = None
+        for one in transactions:
+            for file in one.files:
+                rows = pq.read_table(pa.BufferReader(self._read(file, one)))
+                newest = self._last_of_keys(
+                    rows if newest is None else pa.concat_tables([newest, rows])
+                )
+        return newest
+
+    def _last_of_keys(self, rows: pa.Table) -> pa.Table:
         place = "__turnback_place"
         numbered = rows.select(list(self._key)).append_column(
             place, pa.array(range(rows.num_rows), pa.int64())
@@ -152,11 +217,10 @@ class TableCommitter:
         last = numbered.group_by(list(self._key)).aggregate([(place, "max")])
         return rows.take(last.column(f"{place}_max"))
 
-    def _with_retries(self, action: Callable[[], Any]) -> None:
+    def _with_retries(self, action: Callable[[], T]) -> T:
         for tried in range(_TRIES):
             try:
-                action()
-                return
+                return action()
             except ConflictError as error:
                 reason = str(error)
                 _LOG.info("%s: %s; trying again", self._name, reason)
@@ -166,16 +230,22 @@ class TableCommitter:
             f"{reason}"
         )
 
-    def _fence_out(self) -> None:
-        """Keep drivers of older attempts, which may only be paused, from committing."""
+    def _fence_out(self) -> int:
+        """Keep drivers of older attempts, which may only be paused, from committing.
+
+        Returns the number that the table had until then.
+        """
         version = version_of(self._ctx.attempt, 0) - 1
 
-        def mark() -> None:
-            if self._target.published() < version:
+        def mark() -> int:
+            published = self._target.published()
+            if published < version:
                 self._target.mark(version)
+            return published
 
-        self._with_retries(mark)
+        published = self._with_retries(mark)
         self._version = self._target.version()
+        return published
 
     # -- files
 

@@ -46,6 +46,7 @@ TABLE_KINDS = ("delta", "iceberg")
 """Kinds of sinks that have `TableTransaction`s."""
 _VERSION = 1
 _NOTE, _NOTE_FORMAT = "table-note", 1
+_JOINED = f"-joined{SUFFIX}"
 _FLUSH_BYTES = 128 * 1024 * 1024
 _ROW_GROUP_ROWS = 1_000_000
 
@@ -141,6 +142,7 @@ class FileNames:
         home = re.escape(self.home)
         self._file = re.compile(rf"(?:data/|{home}/\d+/)?{self._prefix}-[0-9a-f-]+\.parquet")
         self._note = re.compile(rf"({home}/(\d+)/(\d+)-[0-9a-f-]+)-\d+{re.escape(SUFFIX)}")
+        self._join_note = re.compile(rf"{home}/(\d+)/\d+-[0-9a-f]+{re.escape(_JOINED)}")
 
     def new(self, ctx: WriterContext, number: int) -> str:
         """A name that nobody else has, not even another attempt of the same task."""
@@ -154,6 +156,20 @@ class FileNames:
 
     def note(self, task: str, number: int) -> str:
         return f"{task}-{number}{SUFFIX}"
+
+    def new_joined(self, beside: str, attempt: int, epoch: int, number: int) -> str:
+        """A name that nobody else has, for what the driver joins of `beside` and other files."""
+        folder = beside.rpartition("/")[0]
+        name = f"{self._prefix}-{attempt}-{epoch}-{secrets.token_hex(8)}-{number}.parquet"
+        return f"{folder}/{name}" if folder else name
+
+    def new_join_note(self, attempt: int, epoch: int) -> str:
+        return f"{self.home}/{attempt}/{epoch}-{secrets.token_hex(8)}{_JOINED}"
+
+    def attempt_of_join(self, path: str) -> int | None:
+        """The attempt that wrote the note of a join; None if it is not one of this sink."""
+        match = self._join_note.fullmatch(path)
+        return int(match[1]) if match else None
 
     def is_file(self, path: str) -> bool:
         return self._file.fullmatch(path) is not None

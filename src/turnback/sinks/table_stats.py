@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +16,17 @@ _COLUMNS = 32
 _CHARACTERS = 32
 _EXACT_DIGITS = 15
 """Readers take decimals in statistics for floating point numbers, which hold so many digits."""
+
+
+_FAR_YEAR = re.compile(r"[+-]\d+-\d\d-\d\d")
+"""How a date begins that texts do not order: before the year 0, or after 9999."""
+
+
+class _Stats(msgspec.Struct, frozen=True):
+    numRecords: int  # noqa: N815 (these are Delta's own names)
+    minValues: dict[str, Any]  # noqa: N815
+    maxValues: dict[str, Any]  # noqa: N815
+    nullCount: dict[str, int]  # noqa: N815
 
 
 def delta_stats(table: pa.Table) -> str:
@@ -33,14 +46,33 @@ def delta_stats(table: pa.Table) -> str:
             low[name] = smallest
         if largest is not None:
             high[name] = largest
-    return msgspec.json.encode(
-        {
-            "numRecords": table.num_rows,
-            "minValues": low,
-            "maxValues": high,
-            "nullCount": nulls,
-        }
-    ).decode()
+    return msgspec.json.encode(_Stats(table.num_rows, low, high, nulls)).decode()
+
+
+def join_stats(texts: Sequence[str]) -> str:
+    """The statistics of a file that has the rows of several, of theirs; '' if one has none."""
+    if not all(texts):
+        return ""
+    parts = [msgspec.json.decode(text, type=_Stats) for text in texts]
+    names = dict.fromkeys(name for part in parts for name in part.nullCount)
+    nulls = {name: sum(part.nullCount.get(name, 0) for part in parts) for name in names}
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for name in names:
+        # A file without a value has no bounds, and needs none.
+        filled = [part for part in parts if part.nullCount.get(name, 0) < part.numRecords]
+        if _are_ordered([part.minValues.get(name) for part in filled]):
+            low[name] = min(part.minValues[name] for part in filled)
+        if _are_ordered([part.maxValues.get(name) for part in filled]):
+            high[name] = max(part.maxValues[name] for part in filled)
+    rows = sum(part.numRecords for part in parts)
+    return msgspec.json.encode(_Stats(rows, low, high, nulls)).decode()
+
+
+def _are_ordered(bounds: Sequence[Any]) -> bool:
+    """Whether bounds are all known, and their order in JSON is that of the values."""
+    known = bool(bounds) and None not in bounds
+    return known and not any(isinstance(b, str) and _FAR_YEAR.match(b) for b in bounds)
 
 
 def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, SinkError, StorageError
+from turnback.core.units import parse_size
 from turnback.sinks.base import (
     Committer,
     CommitterContext,
@@ -29,6 +32,11 @@ from turnback.storage.local import LocalStorage
 from turnback.types.columns import stream_schema
 from turnback.types.typeinfo import TypeInfo
 
+_MOST = 1000
+"""Checkpoints hold what waits, so there has to be an end to it."""
+
+_APP, _VERSION, _JOIN = "turnback.app", "turnback.version", "turnback.join"
+
 
 class TableSink(Sink):
     """A sink for a table in an open format.
@@ -37,11 +45,20 @@ class TableSink(Sink):
         mode: "append" or "upsert".
         partition_by: Columns that divide the table.
         key: Columns that identify a row, in mode "upsert".
+        write_every: After how many checkpoints the table is written.
+        write_bytes: How much output may wait for that.
     """
 
     kind: str
 
-    def __init__(self, mode: str, partition_by: Sequence[str], key: Sequence[str]) -> None:
+    def __init__(
+        self,
+        mode: str,
+        partition_by: Sequence[str],
+        key: Sequence[str],
+        write_every: int,
+        write_bytes: int | str | None,
+    ) -> None:
         self.partition_by = self._columns("partition_by", partition_by)
         self.key = self._columns("key", key)
         self.mode = mode
@@ -49,6 +66,18 @@ class TableSink(Sink):
             raise self._refused(f"mode is 'append' or 'upsert', not {mode!r}")
         if (mode == "upsert") != bool(self.key):
             raise self._refused("mode='upsert' and key go together: give both, or none")
+        self.write_every = self._count("write_every", write_every, "checkpoints")
+        self.write_bytes = self._bytes("write_bytes", write_bytes)
+        if self.write_bytes is not None and self.write_every == 1:
+            raise self._refused(
+                "write_bytes needs write_every: it says after how many checkpoints rows are "
+                "written if fewer bytes come, for example write_every=30"
+            )
+
+    @property
+    def needs_checkpoints(self) -> bool:  # type: ignore[override]
+        # Between two writes nothing but checkpoints remembers what waits.
+        return self.write_every > 1
 
     # -- what a format adds
 
@@ -99,7 +128,14 @@ class TableSink(Sink):
             target.create(ctx.type)
             target.check(ctx.type)
         return TableCommitter(
-            target, self.storage(), ctx, kind=self.kind, place=self.place, key=self.key
+            target,
+            self.storage(),
+            ctx,
+            kind=self.kind,
+            place=self.place,
+            key=self.key,
+            write_every=self.write_every,
+            write_bytes=self.write_bytes,
         )
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
@@ -151,8 +187,68 @@ class TableSink(Sink):
             raise self._refused(f"{argument} is names of columns, each once, not {columns!r}")
         return names
 
+    def _count(self, argument: str, value: int, what: str) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
+            raise self._refused(f"{argument} is a number of {what}, 1 to {_MOST}, not {value!r}")
+        return value
+
+    def _bytes(self, argument: str, value: int | str | None) -> int | None:
+        if value is None:
+            return None
+        size = parse_size(value, f"{type(self).__name__}: {argument}")
+        if not size:
+            raise self._refused(f"{argument} is a size above 0, for example '256 mb'")
+        return size
+
+    def _described(self) -> dict[str, str]:
+        """What descriptions of all formats have, for `_arguments`."""
+        described = {
+            "kind": self.kind,
+            "mode": self.mode,
+            "partition_by": json.dumps(self.partition_by),
+            "key": json.dumps(self.key),
+        }
+        if self.write_every > 1:
+            described["write_every"] = str(self.write_every)
+        if self.write_bytes is not None:
+            described["write_bytes"] = str(self.write_bytes)
+        return described
+
+    @staticmethod
+    def _arguments(description: Mapping[str, str]) -> dict[str, Any]:
+        """The arguments that `_described` has described."""
+        size = description.get("write_bytes")
+        return {
+            "partition_by": json.loads(description.get("partition_by", "[]")),
+            "mode": description.get("mode", "append"),
+            "key": json.loads(description.get("key", "[]")),
+            "write_every": int(description.get("write_every", 1)),
+            "write_bytes": None if size is None else int(size),
+        }
+
     def _refused(self, reason: str) -> ConfigurationError:
         return ConfigurationError(f"{type(self).__name__}: {reason}")
+
+
+def commit_marks(app: str, version: int, join: str) -> dict[str, str]:
+    """What a commit says about itself, for `found_join`."""
+    return {_APP: app, _VERSION: str(version), _JOIN: join}
+
+
+def found_join(commits: Iterable[Mapping[str, Any]], app: str, version: int) -> str | None:
+    """Find which join published a number; `commits` are what they say, newest first.
+
+    None if they do not reach back that far.
+    """
+    found = None
+    for commit in commits:
+        if commit.get(_APP) == app:
+            number = int(commit[_VERSION])
+            if number >= version:
+                found = commit[_JOIN]
+            if number <= version:
+                return found
+    return None
 
 
 def sync_files(storage: Storage, uris: Iterable[str]) -> None:
