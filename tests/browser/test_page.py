@@ -8,7 +8,7 @@ from page_support import World
 from playwright.sync_api import expect
 
 from turnback.job.status import Lag
-from unit.web.web_support import served
+from unit.web.web_support import TOKEN, served
 
 
 def test_tabs_are_walked_with_arrow_keys(look):
@@ -133,3 +133,15 @@ def test_paths_are_copied(look):
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith("turnback run")
     expect(page.get_by_role("status").filter(has_text="Copied")).to_be_attached()
+
+
+def test_a_file_that_leads_to_it_logs_in(look, world, tmp_path):
+    """As `turnback ui --open` hands it to a browser, also where looking needs the token."""
+    with served(world.jobs, runs_dir=world.runs, allowed_hosts=("jobs.example.org",)) as port:
+        file = tmp_path / "turnback.html"
+        address = f"http://127.0.0.1:{port}/?token={TOKEN}"
+        file.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">')
+        page = look(token=False).page
+        page.goto(file.as_uri())
+        expect(page.get_by_role("link", name="likes").first).to_be_visible()
+        assert page.url == f"http://127.0.0.1:{port}/"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,20 +78,26 @@ def ui(
             f"the dashboard needs the package {error.name}: pip install 'turnback[ui]'"
         ) from error
 
-    serve(
-        Site(
-            jobs=cli.jobs,
-            token=token,
-            host=host if host is not None else configuration.value("web.address"),
-            port=port if port is not None else configuration.value("web.port"),
-            read_only=read_only or configuration.value("web.read-only"),
-            root_path=configuration.value("web.root-path") or "",
-            allowed_hosts=allowed_host,
-            runs_dir=cli.runs_dir,
-            savepoints_dir=configuration.value("state.savepoints.dir"),
-        ),
-        on_ready=lambda url: _print_address(cli, url, token, browse),
+    site = Site(
+        jobs=cli.jobs,
+        token=token,
+        host=host if host is not None else configuration.value("web.address"),
+        port=port if port is not None else configuration.value("web.port"),
+        read_only=read_only or configuration.value("web.read-only"),
+        root_path=configuration.value("web.root-path") or "",
+        allowed_hosts=allowed_host,
+        runs_dir=cli.runs_dir,
+        savepoints_dir=configuration.value("state.savepoints.dir"),
     )
+    with tempfile.TemporaryDirectory(prefix="turnback-ui-") as private:
+
+        def ready(url: str) -> None:
+            address = f"{url}?token={token}"
+            _print_address(cli, url, token, address)
+            if browse:
+                _open_browser(cli, Path(private), address)
+
+        serve(site, on_ready=ready)
 
 
 def _read_token(path: Path) -> str:
@@ -111,19 +118,24 @@ def _read_token(path: Path) -> str:
     return token
 
 
-def _print_address(cli: Cli, url: str, token: str, browse: bool) -> None:
-    address = f"{url}?token={token}"
+def _print_address(cli: Cli, url: str, token: str, address: str) -> None:
     if cli.json:
         cli.out.document({"url": url, "token": token, "address": address})
     else:
         cli.out.line(address)
         cli.out.hint("Press Ctrl-C to stop.")
     sys.stdout.flush()
-    if browse:
-        import webbrowser
 
-        if not webbrowser.open(address):
-            cli.out.message("No browser could be opened: open the address yourself.")
+
+def _open_browser(cli: Cli, private: Path, address: str) -> None:
+    """Open a file that leads to the address: everybody can read the command line of a browser."""
+    import webbrowser
+
+    page = private / "turnback.html"
+    page.touch(mode=0o600)
+    page.write_text(f'<!doctype html><meta http-equiv="refresh" content="0; url={address}">\n')
+    if not webbrowser.open(page.as_uri()):
+        cli.out.message("No browser could be opened: open the address yourself.")
 
 
 # -- config

@@ -50,6 +50,7 @@ _KINDS = {
     405: "MethodNotAllowed",
     413: "TooLarge",
     415: "UnsupportedMediaType",
+    429: "TooManyWrongTokens",
     504: "Timeout",
 }
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnback.web.api import MAX_BODY, RequestError, error_response
+from turnback.web.attempts import WrongTokens
 from turnback.web.site import Site
 
 _HEADERS = {
@@ -46,6 +47,7 @@ class Guard:
         self._app = app
         self._site = site
         self._session = Session(site.token, site.port, site.root_path)
+        self._wrong = WrongTokens(site.clock.now_ms)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check one request, and pass it on or answer it."""
@@ -75,6 +77,9 @@ class Guard:
         if method == "POST" and path == LOGIN_PATH:
             token, target = await read_form(Request(scope, receive))
             return self._log_in(scope, target, token)
+        bearer = self._session.bearer(headers)
+        if bearer is not None:
+            self._check_token(scope, bearer)
         credential = self._session.credential(headers)
         scope["turnback.authorized"] = credential is not Credential.NONE
         if method == "GET" and not _is_for_programs(path):
@@ -132,10 +137,29 @@ class Guard:
             raise RequestError(413, f"at most {MAX_BODY} bytes can be posted")
 
     def _log_in(self, scope: Scope, path: str, token: str, query: str = "") -> Response:
-        if not self._session.is_token(token):
+        if not self._check_token(scope, token):
             return login_page(self._site.root_path, path, wrong=True)
         target = self._site.root_path + path + (f"?{query}" if query else "")
-        return self._session.log_in(target, secure=scope.get("scheme") == "https")
+        # Strict cookies do not follow a redirect that began on another site, or in a file.
+        elsewhere = Headers(scope=scope).get("sec-fetch-site") in ("cross-site", "same-site")
+        secure = scope.get("scheme") == "https"
+        return self._session.log_in(target, secure=secure, elsewhere=elsewhere)
+
+    def _check_token(self, scope: Scope, token: str) -> bool:
+        """Return whether a token is right.
+
+        Raises:
+            RequestError: The client was wrong too often, so nothing is said.
+        """
+        client = (scope.get("client") or ("", 0))[0]
+        wait_s = self._wrong.wait_s(client)
+        if wait_s is not None:
+            again = {"Retry-After": str(wait_s)}
+            raise RequestError(429, f"too many wrong tokens: try again in {wait_s} s", None, again)
+        right = self._session.is_token(token)
+        if not right:
+            self._wrong.count(client)
+        return right
 
 
 def _is_for_programs(path: str) -> bool:
@@ -200,6 +224,11 @@ _PAGE = """<!doctype html>
 <button type="submit">Open the dashboard</button>
 </form></main></body></html>
 """
+_LEADING = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Turnback</title>
+<meta http-equiv="refresh" content="0; url={target}"></head>
+<body><a href="{target}">Open the dashboard</a></body></html>
+"""
 _TOKEN_NEEDED = (
     "This dashboard needs a token. <code>turnback ui</code> printed it when it was started."
 )
@@ -231,10 +260,15 @@ class Session:
     def is_token(self, text: str) -> bool:
         return secrets.compare_digest(text.encode("utf-8", "replace"), self._token)
 
-    def credential(self, headers: Headers) -> Credential:
+    def bearer(self, headers: Headers) -> str | None:
+        """Return the token in the header, right or wrong."""
         given = headers.get("authorization", "")
-        bearer = given[: len(_BEARER)].lower() == _BEARER
-        if bearer and self.is_token(given[len(_BEARER) :].strip()):
+        is_bearer = given[: len(_BEARER)].lower() == _BEARER
+        return given[len(_BEARER) :].strip() if is_bearer else None
+
+    def credential(self, headers: Headers) -> Credential:
+        bearer = self.bearer(headers)
+        if bearer is not None and self.is_token(bearer):
             return Credential.TOKEN
         parsed = (cookie_parser(header) for header in headers.getlist("cookie"))
         cookie = next((cookies[self._cookie] for cookies in parsed if self._cookie in cookies), "")
@@ -242,10 +276,19 @@ class Session:
             return Credential.COOKIE
         return Credential.NONE
 
-    def log_in(self, target: str, *, secure: bool) -> Response:
-        """Return the answer that sets the cookie and leads to a path of ours, without the token."""
+    def log_in(self, target: str, *, secure: bool, elsewhere: bool = False) -> Response:
+        """Return the answer that sets the cookie and leads to a path of ours, without the token.
+
+        If the browser comes from `elsewhere`, it is a page that leads there.
+        """
         # Two slashes at the beginning would lead to another host.
-        response = RedirectResponse("/" + target.lstrip("/\\"), 303, {"Cache-Control": "no-store"})
+        target = "/" + target.lstrip("/\\")
+        headers = {"Cache-Control": "no-store"}
+        if elsewhere:
+            page = _LEADING.format(target=escape(target))
+            response: Response = HTMLResponse(page, 200, {**_LOGIN_HEADERS, **headers})
+        else:
+            response = RedirectResponse(target, 303, headers)
         response.set_cookie(
             self._cookie,
             self._value,

@@ -5,7 +5,9 @@ import os
 import shutil
 import signal
 import socket
+import time
 import urllib.request
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -237,3 +239,28 @@ def test_ui_serves_until_it_is_interrupted(shell):
         _, err = server.communicate(timeout=30)
     assert "Traceback" not in err
     assert server.returncode in (0, ExitCode.INTERRUPTED)
+
+
+def test_ui_opens_a_browser_without_the_token_on_its_command_line(shell):
+    browser, opened = shell.home / "browser", shell.home / "opened"
+    browser.write_text(
+        '#!/bin/sh\nfile="${1#file://}"\n'
+        f'(echo "$@"; stat -c %a "$file"; cat "$file") > {opened}.new\nmv {opened}.new {opened}\n'
+    )
+    browser.chmod(0o755)
+    shell.environ["BROWSER"] = str(browser)
+    server = shell.start("ui", "--port", "0", "--open", "--json")
+    try:
+        until = time.monotonic() + 60
+        while not opened.exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    finally:
+        server.send_signal(signal.SIGINT)
+        out, _ = server.communicate(timeout=30)
+    printed = json.loads(out)
+    command, mode, page = opened.read_text().split("\n", 2)
+    assert printed["token"] not in command
+    assert mode == "600"
+    assert f"url={printed['address']}" in page
+    assert not Path(command.removeprefix("file://")).exists()

@@ -8,6 +8,7 @@ import pytest
 from web_support import BEARER, TOKEN
 
 from turnback.core.errors import ConfigurationError
+from turnback.web.attempts import WrongTokens
 from turnback.web.guard import Session
 
 OWN = {"Origin": "http://127.0.0.1:8081"}
@@ -388,3 +389,52 @@ def test_no_websocket_is_opened(world):
 
     asyncio.run(world.app()({"type": "websocket", "path": "/", "headers": []}, None, send))
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+# -- who guesses
+
+
+def test_whoever_guesses_has_to_wait(world, browser):
+    """Wherever the token is guessed; whoever is logged in goes on."""
+    session = cookie_of(browser.get(f"/?token={TOKEN}"))
+    for n in range(4):
+        assert browser.get(f"/?token=wrong-{n}").status_code == 401
+        assert browser.request("POST", "/session", data={"token": "wrong"}).status_code == 401
+    for _ in range(2):
+        assert post(browser, Authorization="Bearer wrong").status_code == 401
+    for answer in (
+        browser.get("/?token=wrong"),
+        browser.get(f"/?token={TOKEN}"),
+        browser.request("POST", "/session", data={"token": TOKEN}),
+        post(browser, **BEARER),
+        browser.api("/jobs", headers={"Authorization": "Bearer wrong"}),
+    ):
+        assert answer.status_code == 429
+        assert answer.headers["retry-after"] == "60"
+        assert answer.json()["error"]["kind"] == "TooManyWrongTokens"
+    assert world.asked() == []
+    assert browser.api("/jobs").status_code == 200
+    assert post(browser, **session, **{"X-Turnback": "1"}).status_code == 202
+    world.clock.advance(60_000)
+    assert post(browser, **BEARER).status_code == 202
+
+
+def test_many_clients_together_have_to_wait_too():
+    now = [0]
+    wrong = WrongTokens(lambda: now[0])
+    for n in range(3_000):
+        wrong.count(f"client {n}")
+    assert wrong.wait_s("another") == 60
+    now[0] = 30_500
+    assert wrong.wait_s("another") == 30
+    now[0] = 60_000
+    assert wrong.wait_s("another") is None
+    assert len(wrong._times) < 1_100
+
+
+def test_a_login_from_elsewhere_leads_on_from_a_page_of_ours(browser):
+    """A redirect would arrive without the cookie, which is strict."""
+    answer = browser.get(f"/jobs/a%22b?token={TOKEN}&x=1", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.status_code == 200
+    assert "/jobs/a%22b?x=1" in answer.text and TOKEN not in answer.text
+    assert cookie_of(answer)["Cookie"].startswith("turnback_8081=")
