@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -9,9 +10,21 @@ import pytest
 from engine.test_restarts import FailsOn
 from job_support import COUNTED, Count, Jobs, counted
 from turnback import RestartStrategies
+from turnback.inspect.job import Job
+from turnback.inspect.letters import read_letters
+from turnback.inspect.redrive import Redrive, RedriveRow
 from turnback.job.directory import JobDirectory
 
 EVENT = "k string, n bigint"
+
+
+class RefusesB(Count):
+    """Fails at b, after it has counted it."""
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield from super().process_element(value, ctx)
+        if value.k == "b":
+            raise ValueError("no b, please")
 
 
 def run(jobs: Jobs, policy: str, *failing_calls: int) -> Any:
@@ -54,6 +67,35 @@ def test_each_of_them_once_however_often_it_fails(hurt: Jobs, failing: tuple[int
         status = JobDirectory.locate(hurt.root, "job").status()
         assert status is not None
         assert status.metrics.left_out == {"checked": 4}
+
+
+def test_they_are_fed_back_from_what_a_sink_has_written(hurt: Jobs) -> None:
+    """To a function without a key and to one with a key, before and behind a shuffle."""
+
+    def version(least: int) -> None:
+        env = hurt.env(parallelism=2)
+        events = hurt.files(env, "events", EVENT)
+        checked = events.map(lambda e: (e.k, 1 // max(e.n, least)), EVENT).uid("checked")
+        checked.on_error("dead_letter")
+        counts = checked.key_by("k").process(Count() if least else RefusesB(), COUNTED)
+        counts.uid("count").on_error("dead_letter").sink_to(hurt.sink()).uid("out")
+        for name, stream in (("checked", checked), ("count", counts)):
+            stream.dead_letters().sink_to(hurt.sink(f"{name}-letters")).uid(f"{name}-letters")
+        env.execute("job", bounded=True)
+
+    version(0)
+    assert hurt.out() == counted("a" * 4)
+    job = Job(JobDirectory.locate(hurt.root, "job"))
+    places = [str(hurt.directory / f"{name}-letters") for name in ("checked", "count")]
+    letters = read_letters(places, StringIO())
+    assert len(letters) == 8
+    work = Redrive(job, letters)
+    work.give()
+    version(1)
+    assert work.look() == RedriveRow(job="job", letters=8, given=8, fed=8, done=True)
+    assert hurt.out() == counted("ab" * 4 + "b" * 4)
+    version(1)
+    assert hurt.out() == counted("ab" * 4 + "b" * 4)
 
 
 def test_a_mended_version_goes_on_after_them(hurt: Jobs) -> None:

@@ -22,7 +22,11 @@ from engine.test_checkpoints import test_any_of_them_can_be_started_from
 from engine.test_closing import test_every_function_that_was_opened_is_closed
 from engine.test_connect import test_two_kinds_of_files_are_connected
 from engine.test_damage import counted_once, test_files_that_are_missing_or_swapped
-from engine.test_dead_letters import hurt, test_each_of_them_once_however_often_it_fails
+from engine.test_dead_letters import (
+    hurt,
+    test_each_of_them_once_however_often_it_fails,
+    test_they_are_fed_back_from_what_a_sink_has_written,
+)
 from engine.test_evolution import before
 from engine.test_joins import test_clicks_and_views_of_files
 from engine.test_keyed_batches import test_two_key_columns_over_several_epochs
@@ -88,6 +92,7 @@ __all__ = [
     "test_rescaled_twice_with_the_backend_changed_in_between",
     "test_several_sources_and_parallelism_of_single_operators",
     "test_the_job_goes_on_from_the_last_checkpoint",
+    "test_they_are_fed_back_from_what_a_sink_has_written",
     "test_two_key_columns_over_several_epochs",
     "test_two_kinds_of_files_are_connected",
     "test_types_of_what_comes_out",

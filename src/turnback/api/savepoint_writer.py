@@ -10,6 +10,7 @@ from turnback.api.arguments import check_frame, given_key, key_groups, path_text
 from turnback.api.kafka_source import kafka_position
 from turnback.api.savepoint import Savepoint
 from turnback.checkpoint.manifest import SourcePosition
+from turnback.checkpoint.redriven import Redriven
 from turnback.config.configuration import location
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import SystemClock
@@ -337,6 +338,7 @@ class SavepointWriter:
             states=tuple(files.write_state(*state) for state in draft.states.values()),
             watermarks=draft.watermarks,
             origin=base.origin if base else None,
+            redriven=base.document.redriven if base else Redriven(),
         )
 
     def _session(self) -> SparkSession:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from turnback.api.named import Named
 from turnback.core.errors import PlanError
-from turnback.program.error_policy import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
+from turnback.program.dead_letters import DEAD_LETTER, DEAD_LETTERS
+from turnback.program.error_policy import ErrorPolicy
 from turnback.program.functions import KeyedBatchFunction, user_function
 from turnback.program.graph import SIDE_OUTPUT_KINDS, TOLERANT_KINDS, NodeKind, OutputTag
 from turnback.program.operator_state import has_operator_state
@@ -56,8 +57,8 @@ class Tolerant(Named):
     def dead_letters(self) -> DataStream:
         """Elements at which the function failed, with `on_error("dead_letter")`: to be written.
 
-        They are rows: `operator`, `key` and `element` as text, `error`, `epoch`, `task`, and
-        `data`, the element as it is serialized.
+        They are rows: `operator`, `key` and `element` as text, `error`, `epoch`, `task`, `position`
+        among the elements of the task, and `data`, by which `turnback redrive` feeds them back.
         """
         tag = OutputTag(DEAD_LETTERS, DEAD_LETTER)
         following: Any = self

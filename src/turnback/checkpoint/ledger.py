@@ -91,6 +91,7 @@ class PendingCheckpoint:
             operators=tuple(self.cut.operators),
             transactions=self.transactions,
             watermarks=dict(self.cut.watermarks),
+            redriven=self.cut.redriven,
         )
 
     def failed(self, error: BaseException, now: int) -> CheckpointFailed:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import msgspec
 
+from turnback.checkpoint.redriven import NOTHING_REDRIVEN, Redriven
 from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
 from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
@@ -72,6 +73,7 @@ class EpochCut:
         sync_ms: How long the slowest task of the epoch took to snapshot its state.
         tasks: Number of tasks that acknowledged the epoch.
         watermarks: Of every operator that has event time, by uid.
+        redriven: How far it is with dead letters that were fed back.
     """
 
     epoch: int
@@ -83,6 +85,7 @@ class EpochCut:
     sync_ms: int = 0
     tasks: int = 0
     watermarks: Mapping[str, int] = field(default_factory=dict)
+    redriven: Redriven = NOTHING_REDRIVEN
 
     @cached_property
     def paths(self) -> frozenset[str]:
@@ -108,6 +111,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, tag="manifest", tag_fi
     operators: tuple[OperatorInfo, ...]
     transactions: dict[str, tuple[bytes, ...]]
     watermarks: dict[str, int]
+    redriven: Redriven = Redriven()
 
     @property
     def name(self) -> str:

@@ -35,6 +35,7 @@ COMMANDS = {
         "savepoint": "requests:savepoint",
         "stop": "requests:stop",
         "cancel": "requests:cancel",
+        "redrive": "redrive:redrive",
         "transactions": "transactions:transactions",
     },
     "Snapshots": {

@@ -9,7 +9,8 @@ import xxhash
 from turnback.core.errors import PlanError, UnsupportedTypeError
 from turnback.core.ids import check_uid
 from turnback.program.cut import Cut
-from turnback.program.error_policy import DEAD_LETTERS, ErrorPolicy
+from turnback.program.dead_letters import DEAD_LETTERS
+from turnback.program.error_policy import ErrorPolicy
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import REDUCED, Node, NodeKind, StreamGraph
 from turnback.program.operator_state import has_operator_state

@@ -13,6 +13,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
+from turnback.checkpoint.redriven import Redriven
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError
 from turnback.state.files import StateFile
@@ -126,6 +127,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         origin: What the job itself was started from, if it was from anything.
         targets: By sink uid, the version of a table that has what the savepoint has, and nothing
             newer of the job.
+        redriven: How far it is with dead letters that were fed back.
     """
 
     id: str
@@ -148,6 +150,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     native: tuple[StateFile, ...] = ()
     origin: Origin | None = None
     targets: dict[str, str] = {}
+    redriven: Redriven = Redriven()
 
     def entries(self) -> tuple[FileEntry, ...]:
         """Return every other file of the savepoint, each once."""

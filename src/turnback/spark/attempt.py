@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.checkpoint.retention import PinnedCheckpoint
+from turnback.job.redrive import RedriveInbox
 from turnback.job.status import Metrics
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput
 from turnback.spark.epochs import Epochs
 from turnback.spark.job import EpochStats
+from turnback.spark.redrive import Redriver
 
 _LOG = logging.getLogger(__name__)
 _WAIT_S = 0.2
@@ -61,6 +63,8 @@ class Attempt:
             inherited=snapshot.files() if snapshot else (),
         )
         self._epochs = Epochs(job, context, self._query, self.coordinator, on_epoch)
+        job_id = context.fence.job_id
+        self._redriver = Redriver(plan, RedriveInbox(storage, job_id), job_id, job.clock)
 
     def run(self) -> None:
         """Start from the snapshot and process epochs until the input ends or `stop` is called."""
@@ -112,9 +116,11 @@ class Attempt:
     def _drive(self) -> None:
         """Run epochs until the end of the input; whatever failed first is what is raised."""
         try:
+            self._redrive()
             self._query.start(self._on_input)
             while not self._wake.is_set() and not self._query.wait(self._patience()):
                 self._run_if_due()
+                self._redrive()
             if not self._wake.is_set() and self._epochs.time.has_end:
                 self._run_without_input(ended=True)
         except Exception as e:  # noqa: BLE001 - raised, unless something else failed before
@@ -144,6 +150,14 @@ class Attempt:
             if is_mine and (ended or not self._epochs.time.due_in_s()):
                 with self._failing():
                     self._epochs.run(self._query.empty_input(), ended=ended)
+
+    def _redrive(self) -> None:
+        """Feed dead letters back that were given to the job, a batch in an epoch."""
+        while not self._wake.is_set() and (feed := self._redriver.next(self._epochs.redriven)):
+            with self._turn() as is_mine:
+                if is_mine:
+                    with self._failing():
+                        self._epochs.run(self._query.empty_input(), feed=feed)
 
     def _on_input(self, input: EpochInput) -> None:
         with self._turn() as is_mine:

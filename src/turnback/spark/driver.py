@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence, Manifest
+from turnback.checkpoint.redriven import Redriven
 from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import ConfigurationError, FencedError, StorageError
@@ -58,6 +59,8 @@ class AttemptContext:
     sinks: JobSinks
     """The program's sinks; transactions of older attempts are settled."""
     history: History
+    redriven: Redriven
+    """How far it is with dead letters that are fed back."""
 
 
 class Tenure:

@@ -8,6 +8,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import EpochCut, OperatorInfo
@@ -21,6 +22,7 @@ from turnback.spark.engine import EpochInput, Query
 from turnback.spark.event_time import EventTime
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
+from turnback.spark.redrive import Feed
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile
 from turnback.worker.message import Barrier, Order, TaskAck, align
@@ -159,7 +161,9 @@ class Epochs:
             OperatorInfo(uid, name, kind.value, parallelism)
             for uid, (name, kind, parallelism) in plan.uids().items()
         )
-        self.initial = EpochCut(0, {}, operators=operators)
+        self.redriven = context.redriven
+        """How far it is with dead letters that are fed back."""
+        self.initial = EpochCut(0, {}, operators=operators, redriven=self.redriven)
         """What the attempt starts from, as if it were an epoch of its own."""
         if snapshot is not None:
             self._chains.restore(snapshot.state)
@@ -171,20 +175,24 @@ class Epochs:
                 snapshot.schemas,
                 operators,
                 watermarks=snapshot.watermarks,
+                redriven=self.redriven,
             )
         self._epoch = self.initial.epoch
         self.sources = self.initial.sources
         """Where the sources are after the newest confirmed epoch."""
         self.time = EventTime(plan, job.clock, snapshot.watermarks if snapshot else None)
 
-    def run(self, input: EpochInput, *, ended: bool = False) -> None:
-        """Run one epoch and hand it to the coordinator; event time may end with it."""
+    def run(self, input: EpochInput, *, ended: bool = False, feed: Feed | None = None) -> None:
+        """Run one epoch and hand it to the coordinator.
+
+        Event time may end with it, and dead letters be fed back in it.
+        """
         started = time.perf_counter()
         epoch = self._epoch + 1
         timed = bool(self._plan.strategies)
         files = input.file_order() if timed else {}
         now = self.time.begin(files, input.partitions() if timed else None, ended=ended)
-        acks = self._acknowledged(input, epoch, now)
+        acks = self._acknowledged(input, epoch, now, feed)
         self.prepared = acks.transactions()
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         for ack in acks.acks:
@@ -194,6 +202,8 @@ class Epochs:
         self.time.advance(acks.segments, acks.next_timer_ms())
         limits = merge_limits(schemas.values(), now.now_ms)
         merged_away = self._merger.advance(self._chains, limits)
+        batches = self.redriven.batches if feed is None else feed.batch
+        self.redriven = self.redriven.advance(epoch, batches)
         cut = EpochCut(
             epoch=epoch,
             sources=sources,
@@ -204,6 +214,7 @@ class Epochs:
             sync_ms=acks.sync_ms(),
             tasks=len(acks.acks),
             watermarks=self.time.watermarks(),
+            redriven=self.redriven,
         )
         self.prepared = {}
         self._coordinator.epoch_confirmed(cut)
@@ -218,9 +229,11 @@ class Epochs:
     def close(self) -> None:
         self._merger.close()
 
-    def _acknowledged(self, input: EpochInput, epoch: int, now: EpochTime) -> EpochAcks:
+    def _acknowledged(
+        self, input: EpochInput, epoch: int, now: EpochTime, feed: Feed | None
+    ) -> EpochAcks:
         """Run the levels, again if downstream tasks have read two attempts of one task."""
-        orders = [self._order(epoch, program.level.index, now) for program in self._programs]
+        orders = [self._order(epoch, program.level, now, feed) for program in self._programs]
         description = f"{self._spec.name}: epoch {epoch}"
         tries = 0
         while True:
@@ -238,7 +251,8 @@ class Epochs:
                 self._coordinator.discard_others()
                 self._has_leftovers = True
 
-    def _order(self, epoch: int, level: int, now: EpochTime) -> Order:
+    def _order(self, epoch: int, level: Level, now: EpochTime, feed: Feed | None) -> Order:
+        letters = [feed.letters.get(op.uid, ()) for op in level.operators] if feed else []
         return Order(
             job=self._spec.name,
             job_id=self._fence.job_id,
@@ -247,9 +261,10 @@ class Epochs:
             backend=self._spec.backend,
             local_dir=self._spec.local_dir,
             storage=self._storage,
-            files=self._chains.of_level(level),
+            files=self._chains.of_level(level.index),
             line=self._fence.line,
             time=now,
+            letters=tuple(chain.from_iterable(letters)),
         )
 
 

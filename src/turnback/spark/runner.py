@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
+from turnback.checkpoint.redriven import Redriven
 from turnback.core.errors import FINAL, REPLACED, StorageError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
@@ -163,7 +164,8 @@ class JobRunner:
                 self.requests.save_before_upgrade(matched.own)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
-            context = AttemptContext(fence, log, manifest, sinks, history)
+            redriven = _redriven(matched, fence)
+            context = AttemptContext(fence, log, manifest, sinks, history, redriven)
             self.attempt = Attempt(
                 self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
             )
@@ -330,6 +332,18 @@ class JobRunner:
     def _positions(self) -> Positions | None:
         attempt = self.attempt
         return attempt.positions() if attempt is not None else None
+
+
+def _redriven(matched: Matched | None, fence: Fence) -> Redriven:
+    """How far an attempt is with dead letters when it starts."""
+    if matched is None:
+        return Redriven().begin(fence.attempt, 0)
+    snapshot = matched.snapshot
+    if snapshot.job_id != fence.job_id:  # a fork, which has letters of its own
+        return Redriven().begin(fence.attempt, snapshot.epoch)
+    is_newest = matched.own is not None and (matched.own.number,) == fence.manifests[-1:]
+    before = snapshot.document.redriven
+    return before.begin(fence.attempt, snapshot.epoch, continues=is_newest)
 
 
 def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:

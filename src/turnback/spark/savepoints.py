@@ -124,6 +124,7 @@ class Exporter:
             native=files,
             origin=origin,
             targets=CheckpointLog(storage_of(source)).targets(manifest.number),
+            redriven=manifest.redriven,
         )
 
     def _run_few_at_a_time(

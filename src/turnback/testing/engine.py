@@ -221,7 +221,7 @@ class LocalEpochInput:
         return self.query.levels.run(self.batches, orders)
 
     def source_tasks(self) -> int:
-        return sum(map(len, self.batches.values()))
+        return sum(map(len, self.batches.values())) or 1
 
     def file_order(self) -> dict[int, int]:
         return {number: number for number in range(self.source_tasks())}  # a batch is a file

@@ -50,7 +50,7 @@ class Levels:
         self, inputs: Mapping[str, Sequence[pa.RecordBatch]], orders: Sequence[Order]
     ) -> list[Barrier]:
         """Run one epoch over the batches of each source; each batch is a task of its own."""
-        parts = self._source_tasks(inputs)
+        parts = self._source_tasks(inputs) or {0: []}
         for program, order in zip(self.programs, orders, strict=True):
             parts = self._run_level(program, order, parts)
         batches = [batch for batches in parts.values() for batch in batches]

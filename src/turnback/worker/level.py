@@ -30,6 +30,7 @@ from turnback.worker.message import (
 from turnback.worker.operator_state import ran, snapshot
 from turnback.worker.operators import OpenOperators
 from turnback.worker.program import LevelProgram
+from turnback.worker.redriving import redriven
 from turnback.worker.routing import Router, bounded
 from turnback.worker.runners import Runner
 from turnback.worker.stamps import PARTITION
@@ -99,6 +100,8 @@ class _Epoch:
         self.state = LocalState(instance.program, order, name, instance.backends_of(name.partition))
         for runner in instance.runners.values():
             runner.begin()
+            if runner.tolerance is not None:
+                runner.tolerance.job_id, runner.tolerance.attempt = order.job_id, order.attempt
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for router in self.instance.routers.values():
@@ -106,6 +109,10 @@ class _Epoch:
         with self._timed("open"):
             self.state.open()
             self.instance.restore(self.order)
+        if self.order.letters:
+            with self._timed("process"):
+                self._redrive()
+            yield from self._packed()
         for batch in batches:
             with self._timed("process"):
                 self._process(batch)
@@ -123,6 +130,11 @@ class _Epoch:
         start = time.perf_counter()
         yield
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
+    def _redrive(self) -> None:
+        letters, partition = self.order.letters, self.name.partition
+        for input, batch in redriven(letters, self.program, partition, self.time):
+            self._emit(batch, (input,))
 
     def _process(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows >= _SAMPLE_ROWS:

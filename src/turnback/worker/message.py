@@ -111,6 +111,7 @@ class Order:
         files: For each partition the confirmed state files, in epoch order.
         line: This attempt of this driver, see `Fence.line`.
         time: What time it is.
+        letters: Dead letters that are fed back to operators of the level.
     """
 
     job: str
@@ -123,6 +124,7 @@ class Order:
     files: dict[int, tuple[StateFile, ...]]
     line: str
     time: EpochTime = field(default_factory=EpochTime)
+    letters: tuple[bytes, ...] = ()
 
 
 def encode_order(order: Order) -> str:

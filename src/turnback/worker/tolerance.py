@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from turnback.core.errors import PlanError
-from turnback.program.error_policy import DEAD_LETTER, DEAD_LETTERS, ErrorPolicy
+from turnback.program.dead_letters import DEAD_LETTER, DEAD_LETTERS, Letter
+from turnback.program.error_policy import ErrorPolicy
 from turnback.program.functions import TimerFunction
 from turnback.program.graph import NodeKind, OutputTag
 from turnback.program.plan import Operator
@@ -39,15 +40,18 @@ class Tolerance:
     ) -> None:
         self._operator, self._backend, self._time = operator, backend, time
         self._encode = [Serializer(each.type).encode for each in operator.inputs]
+        self._types = [each.type.describe() for each in operator.inputs]
         sides = {tag: node for tag, node, _ in operator.sides}
         self._letter_box = sides.get(DEAD_LETTERS)
         self._letters: list[tuple[Any, ...]] = []
         self._fits = surely_fits(operator.type)
-        self.failed = 0
+        self._seen = self.failed = 0
+        self.job_id, self.attempt = "", 0
+        """Of the epoch that runs."""
 
     def begin(self) -> None:
         """Start an epoch."""
-        self._letters, self.failed = [], 0
+        self._letters, self._seen, self.failed = [], 0, 0
 
     def operator(self) -> Operator:
         """The same operator, with a function that does not fail."""
@@ -77,6 +81,7 @@ class Tolerance:
         backend, check = self._backend, self._check
 
         def call(row: Any, context: Any) -> Iterable[Any]:
+            self._seen += 1
             saved = [] if backend is None else backend.save()
             try:
                 elements = [*(function(row, context) or ())]
@@ -86,7 +91,7 @@ class Tolerance:
             except Exception as error:  # noqa: BLE001 - whatever the user's function raises
                 if backend is not None:
                     backend.restore(saved)
-                self._note(input, row, error)
+                self._note(input, row, context.timestamp(), error)
                 return ()
             return elements
 
@@ -100,21 +105,34 @@ class Tolerance:
             who = f"operator {operator.uid!r} ({operator.name})"
             assert FunctionOutput(operator.type, main, who).arrow is not None
 
-    def _note(self, input: int, row: Any, error: Exception) -> None:
+    def _note(self, input: int, row: Any, time: int | None, error: Exception) -> None:
         self.failed += 1
         if self._letter_box is None:
             return
+        letter = Letter(
+            job_id=self.job_id,
+            operator=self._operator.uid,
+            attempt=self.attempt,
+            epoch=self._time.number,
+            task=self._time.task,
+            position=self._seen - 1,
+            input=input,
+            time=time,
+            type=self._types[input],
+            element=self._encode[input](row),
+        )
         key = None if self._backend is None else f"{self._backend.declared_key()!r:.{_SHOWN}}"
         why = f"{type(error).__name__}: {error}"
         self._letters.append(
             (
-                self._operator.uid,
+                letter.operator,
                 key,
                 f"{row!r:.{_SHOWN}}",
                 f"{why:.{_SHOWN}}",
-                self._time.number,
-                self._time.task,
-                self._encode[input](row),
+                letter.epoch,
+                letter.task,
+                letter.position,
+                letter.encode(),
             )
         )
 

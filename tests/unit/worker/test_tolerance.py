@@ -34,6 +34,7 @@ from turnback import (
     WatermarkStrategy,
 )
 from turnback.core.errors import PlanError, UserFunctionError
+from turnback.program.dead_letters import decode_letter
 from turnback.types.columns import Batch
 from turnback.types.hints import as_type
 from turnback.types.serializer import Serializer
@@ -119,7 +120,10 @@ def test_it_goes_on_without_them(
         keyed = way.startswith(("keyed", "co"))
         assert {row.key for row in letters.results} == ({"'a'", "'b'"} if keyed else {None})
         decode = Serializer(as_type(EVENT)).decode
-        assert sorted({decode(row.data).n for row in letters.results}) == [-4, -2]
+        whole = [decode_letter(row.data) for row in letters.results]
+        assert sorted({decode(letter.element).n for letter in whole}) == [-4, -2]
+        assert [each.position for each in whole] == [row.position for row in letters.results]
+        assert len({letter.id for letter in whole}) == len(whole)
 
 
 def times_sorted(times: int) -> list[tuple[str, str, int]]:

@@ -1,0 +1,84 @@
+"""Feeds dead letters back that were given to the job: what is next, and what of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from dataclasses import dataclass
+
+from turnback.checkpoint.redriven import Redriven
+from turnback.core.clock import Clock
+from turnback.core.errors import TurnbackError
+from turnback.job.redrive import RedriveInbox, RedriveOutcome
+from turnback.program.dead_letters import LetterId, decode_letter
+from turnback.program.error_policy import ErrorPolicy
+from turnback.program.plan import Plan
+from turnback.worker.redriving import check_letter
+
+_LOG = logging.getLogger(__name__)
+_LOOK_S, _SELDOM_S = 1.0, 10.0
+"""Time between two looks, and the same for programs that have no dead letters any more."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """The letters of one batch that are fed in an epoch, by uid of their operators."""
+
+    batch: int
+    letters: dict[str, tuple[bytes, ...]]
+
+
+class Redriver:
+    """Looks for batches that an attempt has not fed yet."""
+
+    def __init__(self, plan: Plan, inbox: RedriveInbox, job_id: str, clock: Clock) -> None:
+        self._operators = {op.uid: op for op in plan.operators()}
+        self._inbox = inbox
+        self._job_id = job_id
+        self._clock = clock
+        letters = any(op.on_error is ErrorPolicy.DEAD_LETTER for op in plan.operators())
+        self._pause_s = _LOOK_S if letters else _SELDOM_S
+        self._look_s = 0.0
+
+    def next(self, redriven: Redriven) -> Feed | None:
+        """What comes after what is `redriven`; None if nothing is there, or it is too soon."""
+        now = self._clock.monotonic()
+        if now < self._look_s:
+            return None
+        try:
+            waiting = [n for n in self._inbox.numbers() if n > redriven.batches]
+            if waiting:
+                return self._feed(waiting[0], waiting[1:], redriven)
+        except TurnbackError as error:  # the job does not depend on it
+            _LOG.warning("dead letters wait, because they cannot be read: %s", error)
+        self._look_s = now + self._pause_s
+        return None
+
+    def _feed(self, number: int, later: list[int], redriven: Redriven) -> Feed:
+        # One that was refused and given back again counts where it was given last.
+        again: set[LetterId] = self._inbox.known(later)
+        letters: defaultdict[str, tuple[bytes, ...]] = defaultdict(tuple)
+        refused: defaultdict[str, tuple[int, ...]] = defaultdict(tuple)
+        fed = coming = 0
+        for place, data in enumerate(self._inbox.batch(number).letters):
+            letter = decode_letter(data)
+            if letter.job_id != self._job_id:
+                refused["it is of another job"] += (place,)
+            elif not redriven.has(letter.attempt, letter.epoch):
+                coming += 1
+            elif problem := check_letter(letter, self._operators.get(letter.operator)):
+                refused[problem] += (place,)
+            elif letter.id not in again:
+                letters[letter.operator] += (data,)
+                fed += 1
+        outcome = RedriveOutcome(fed, coming, dict(refused))
+        self._inbox.write_outcome(number, outcome)
+        for problem, places in refused.items():
+            _LOG.warning("%d dead letters are not fed back: %s", len(places), problem)
+        if coming:
+            _LOG.warning(
+                "%d dead letters are not fed back: the job was turned back to a time before them, "
+                "so their elements come again", coming,
+            )  # fmt: skip
+        _LOG.info("%d dead letters are fed back", fed)
+        return Feed(number, dict(letters))
