@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from turnback.core.errors import ConfigurationError
 from turnback.sinks import kafka_client
-from turnback.spark.kafka_check import KafkaSourceCheck
+from turnback.spark.kafka_check import KafkaSourceCheck, kafka_cluster
+from turnback.spark.kafka_lag import KafkaLagReader
 
 
 def check(servers, offset=None, **options) -> None:
@@ -45,9 +47,83 @@ def test_a_topic_that_was_made_anew_is_told(kafka, topic):
         check(kafka.servers, {topic: {"0": 8, "1": 0}}, subscribe=topic)
 
 
-def test_a_partition_that_was_added_is_fine(kafka, topic):
+def made_anew(kafka, topic, records: int = 0) -> None:
+    """Delete a topic, and create another one of the same name."""
+    admin = AdminClient({"bootstrap.servers": kafka.servers})
+    admin.delete_topics([topic])[topic].result(30)
+    end = time.monotonic() + 30
+    while True:
+        try:
+            admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+            break
+        except KafkaException:  # it is still being deleted
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    kafka.write(topic, ["y"] * records, partition=0)
+
+
+@pytest.mark.parametrize("records", [5, 20])
+def test_a_topic_that_was_made_anew_with_as_many_records_is_refused(kafka, topic, records, caplog):
+    kafka.write(topic, ["x"] * 5, partition=0)
+    reader, options = lag_reader(kafka, topic)
+    offset = json.dumps({topic: {"0": 5, "1": 0, "2": 0}})
+    before = reader.identity(offset, None)
+    assert list(json.loads(before)) == [topic]
+    named = KafkaSourceCheck(options)
+    named.check_identity("source 'in'", before)
+    made_anew(kafka, topic, records)
+    named("source 'in'", offset)  # by its offsets it may be the same
+    told = f"source 'in': topic '{topic}' was made anew since"
+    with pytest.raises(ConfigurationError, match=told) as refused:
+        named.check_identity("source 'in'", before)
+    assert "with_kafka_offsets" in str(refused.value)
+    KafkaSourceCheck({**options, "failOnDataLoss": "false"}).check_identity("source 'in'", before)
+    assert "goes on at the same offsets" in caplog.text
+    # A job that is running keeps the old one, so that it is refused when it starts again.
+    reader._ids_until = 0.0
+    assert reader.identity(offset, before) == before
+    assert "was made anew while the job reads it" in caplog.text
+    reader.close()
+    lenient, _ = lag_reader(kafka, topic, failOnDataLoss="false")
+    assert lenient.identity(offset, before) not in (before, None)
+    lenient.close()
+
+
+def lag_reader(kafka, topic, **options):
+    options = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic, **options}
+    return KafkaLagReader(kafka_cluster(options), options), options
+
+
+def test_topics_of_a_pattern_are_identified_when_they_come(kafka, topic):
+    other = kafka.create_topic()
+    reader, _ = lag_reader(kafka, topic)
+    one = reader.identity(json.dumps({topic: {"0": 5}}), None)
+    both = reader.identity(json.dumps({topic: {"0": 5}, other: {"0": 0}}), one)
+    assert json.loads(both).keys() == {topic, other}
+    assert json.loads(both)[topic] == json.loads(one)[topic]
+    assert reader.identity(json.dumps({"no-such-topic": {"0": 5}}), None) is None
+    reader.close()
+
+
+@pytest.mark.parametrize("identity", ["", "{", "[]", "null", '{"gone-topic": "abc"}'])
+def test_an_identity_that_tells_nothing_is_no_obstacle(kafka, topic, identity):
+    options = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic}
+    KafkaSourceCheck(options).check_identity("source 'in'", identity)
+
+
+def test_a_partition_that_was_added_is_told(kafka, topic):
     kafka.write(topic, ["x"] * 3, partition=0)
-    check(kafka.servers, {topic: {"0": 3}}, subscribe=topic)
+    options = {"kafka.bootstrap.servers": kafka.servers, "subscribe": topic}
+    (note,) = KafkaSourceCheck(options)("source 'in'", json.dumps({topic: {"0": 3, "2": 0}}))
+    assert note == f"partition 1 of topic '{topic}' came since: read from the beginning"
+    everything = json.dumps({topic: {"0": 3, "1": 0, "2": 0}})
+    assert KafkaSourceCheck(options)("source 'in'", everything) == []
+    assert KafkaSourceCheck(options)("source 'in'", None) == []  # all of it is new
+    other = kafka.create_topic()
+    pattern = {**options, "subscribePattern": f"{topic}|{other}"}
+    del pattern["subscribe"]
+    (note,) = KafkaSourceCheck(pattern)("source 'in'", everything)
+    assert note == f"partition 0 of topic '{other}' came since: read from the beginning"
 
 
 def delete_before(servers, topic, partition, offset) -> None:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from manual_clock import ManualClock
@@ -17,6 +17,7 @@ from turnback.core.errors import TurnbackError
 from turnback.program.source_lag import SourceLag
 from turnback.sinks import kafka_offsets
 from turnback.spark import kafka_lag
+from turnback.spark.kafka_check import kafka_cluster
 from turnback.spark.kafka_lag import KafkaLagReader
 
 NOW = int(time.time() * 1000)
@@ -26,7 +27,7 @@ def reader(servers, **options) -> KafkaLagReader:
     given = {key.replace("_", "."): value for key, value in options.items()}
     defaults = {"kafka.isolation.level": "read_committed", "startingOffsets": "earliest"}
     all_options = {"kafka.bootstrap.servers": servers, **defaults, **given}
-    return KafkaLagReader(all_options, ManualClock(NOW))
+    return KafkaLagReader(kafka_cluster(all_options), all_options, ManualClock(NOW))
 
 
 def counted(servers, topic, positions) -> int:
@@ -181,3 +182,55 @@ def test_a_topic_that_is_gone_is_an_error(kafka):
     with pytest.raises(TurnbackError, match="cannot look up offsets"):
         lag.read(json.dumps({"no-such-topic": {"0": 5}}))
     lag.close()
+
+
+# -- consumer groups
+
+
+def group_offsets(servers, group) -> dict[int, int]:
+    """As any tool sees them."""
+    admin = AdminClient({"bootstrap.servers": servers})
+    (found,) = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+    return {p.partition: p.offset for p in found.result(30).topic_partitions}
+
+
+def test_positions_are_committed_to_a_group(kafka, topic):
+    group, options = (
+        uuid.uuid4().hex,
+        {"subscribe": topic, "kafka.bootstrap.servers": kafka.servers},
+    )
+    reader = kafka_lag.kafka_lag(options, group)()
+    for at in (3, 7, 5):  # back again, as after a restore
+        until(lambda at=at: committed(reader, json.dumps({topic: {"0": at, "2": 1}})))
+        assert group_offsets(kafka.servers, group) == {0: at, 2: 1}
+    reader.commit("no offset of Kafka")
+    reader.close()
+
+
+def committed(reader, offset) -> bool:
+    try:
+        reader.commit(offset)
+    except TurnbackError:  # the broker has just started
+        return False
+    return True
+
+
+def test_a_group_that_somebody_consumes_with_is_left_alone(kafka, topic):
+    group = uuid.uuid4().hex
+    settings = {"bootstrap.servers": kafka.servers, "group.id": group}
+    member = Consumer({**settings, "auto.offset.reset": "earliest"})
+    member.subscribe([topic])
+    kafka.write(topic, ["x"], partition=0)
+    until(lambda: member.consume(1, timeout=0.2))
+    options = {"subscribe": topic, "kafka.bootstrap.servers": kafka.servers}
+    reader = kafka_lag.kafka_lag(options, group)()
+    with pytest.raises(TurnbackError, match=f"cannot commit offsets of group '{group}'"):
+        reader.commit(json.dumps({topic: {"0": 1}}))
+    reader.close()
+    member.close()
+
+
+def test_a_login_that_cannot_commit_is_said(caplog):
+    options = {"kafka.bootstrap.servers": "x:1", "kafka.security.protocol": "SASL_SSL"}
+    assert kafka_lag.kafka_lag(options, "likes") is None
+    assert "no offsets are committed to the consumer group 'likes'" in caplog.text

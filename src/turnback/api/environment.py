@@ -263,7 +263,7 @@ class StreamExecutionEnvironment:
         frame = kafka.kafka_frame(self.spark, source.options, source.schema, source.metadata)
         stream = self._source(frame, uid, type, bounded=source.bounded).name(source_name)
         stream._node.check = kafka_check.KafkaSourceCheck(source.options)
-        stream._node.lag = kafka_lag.kafka_lag(source.options)
+        stream._node.lag = kafka_lag.kafka_lag(source.options, source.group)
         timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
         return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
 

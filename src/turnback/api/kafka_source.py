@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from turnback.api.arguments import positive
 from turnback.checkpoint.manifest import kafka_positions
+from turnback.config.option import flag
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.program.time import WatermarkStrategy
 from turnback.sinks.kafka import nonempty_text
@@ -127,12 +128,14 @@ class KafkaSource:
         schema: What becomes of values.
         metadata: What else is read of a record: the names of its columns, by what they hold.
         bounded: Whether it ends with what is there when the job starts.
+        group: The consumer group to which positions of checkpoints are committed, if any.
     """
 
     options: Mapping[str, str] = field(repr=False)
     schema: DeserializationSchema
     metadata: Mapping[str, str]
     bounded: bool
+    group: str | None = None
 
     @staticmethod
     def builder() -> KafkaSourceBuilder:
@@ -171,6 +174,7 @@ def check_source(
     return found
 
 
+_COMMITS = "commit.offsets.on.checkpoint"
 _OWN = {
     "bootstrap.servers": "set_bootstrap_servers",
     "group.id": "set_group_id",
@@ -191,6 +195,8 @@ class KafkaSourceBuilder:
         self._schema: DeserializationSchema | None = None
         self._metadata: dict[str, str] = {}
         self._bounded = False
+        self._group: str | None = None
+        self._commits = True
         self._options = {"kafka.isolation.level": "read_committed"}
 
     def set_bootstrap_servers(self, bootstrap_servers: str) -> Self:
@@ -217,8 +223,13 @@ class KafkaSourceBuilder:
         return self._subscribe("subscribePattern", pattern)
 
     def set_group_id(self, group_id: str) -> Self:
-        """Set what the names of consumer groups begin with; positions are not kept in Kafka."""
-        self._options["groupIdPrefix"] = nonempty_text("KafkaSource: the group id", group_id)
+        """Commit the positions of checkpoints to a consumer group, for other tools to see.
+
+        The job itself goes on from its checkpoints. The groups that Spark's connector makes
+        begin with this id too.
+        """
+        self._group = nonempty_text("KafkaSource: the group id", group_id)
+        self._options["groupIdPrefix"] = self._group
         return self
 
     def set_starting_offsets(self, starting_offsets: KafkaOffsetsInitializer) -> Self:
@@ -281,6 +292,9 @@ class KafkaSourceBuilder:
         key = nonempty_text("KafkaSource: the key of a property", key)
         if key in _OWN:
             raise ConfigurationError(f"KafkaSource: do not set {key!r}; call {_OWN[key]}")
+        if key == _COMMITS:  # Flink's own, which Kafka does not know
+            self._commits = flag(f"KafkaSource: {_COMMITS}", value)
+            return self
         self._options[f"kafka.{key}"] = _value(key, value)
         return self
 
@@ -313,7 +327,8 @@ class KafkaSourceBuilder:
         headers = {"includeHeaders": "true"} if "headers" in self._metadata else {}
         servers = {"kafka.bootstrap.servers": self._servers}
         options = {**servers, **self._topics, **self._start.options, **headers, **self._options}
-        return KafkaSource(options, self._schema, dict(self._metadata), self._bounded)
+        group = self._group if self._commits else None
+        return KafkaSource(options, self._schema, dict(self._metadata), self._bounded, group)
 
     def _subscribe(self, how: str, what: str) -> Self:
         if self._topics:

@@ -33,10 +33,14 @@ class LogFile(msgspec.Struct, frozen=True):
 
 
 class SourcePosition(msgspec.Struct, frozen=True):
-    """Where a source goes on: Spark's offset as JSON, `None` for the very beginning."""
+    """Where a source goes on: Spark's offset as JSON, `None` for the very beginning.
+
+    `identity` tells its streams from others that get the same names later, if that is known.
+    """
 
     offset: str | None
     log: tuple[LogFile, ...] = ()
+    identity: str | None = None
 
 
 def kafka_positions(offset: str | None) -> list[tuple[str, int, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,9 +14,9 @@ from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import TypeInfo, Types
 
-SourceCheck = Callable[[str, str | None], None]
+SourceCheck = Callable[[str, str | None], Sequence[str] | None]
 """Refuses a source that cannot be read; takes what messages call it, and the offset it goes on
-from, None if it begins."""
+from, None if it begins. Returns what people should know of how it goes on."""
 
 
 @dataclass(frozen=True)

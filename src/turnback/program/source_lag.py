@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class LagReader(Protocol):
 
     def close(self) -> None:
         """Give up the connection; called once, by the thread that reads."""
+
+
+@runtime_checkable
+class CommitsPositions(Protocol):
+    """A `LagReader` that also tells the system how far the source is, for other tools to see."""
+
+    def commit(self, offset: str) -> None:
+        """Tell it the position of a complete checkpoint; what it raises fails nothing."""
 
 
 OpenLagReader = Callable[[], LagReader]

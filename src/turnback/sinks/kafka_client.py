@@ -50,7 +50,7 @@ _FORBIDDEN = (
 )
 _LOGIN = ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL")
 _AWAY = ("_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "_TRANSPORT")
-_NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
+NO_TOPIC = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC")
 
 
 def confluent_kafka() -> Any:
@@ -135,7 +135,7 @@ class KafkaClient:
             )
         if code in _FORBIDDEN:
             return ConfigurationError(f"{start}{text}. Ask for the right in Kafka's ACLs")
-        if code in _NO_TOPIC:
+        if code in NO_TOPIC:
             return ConfigurationError(f"{start}{text}. Create the topic first")
         if code == "INVALID_TRANSACTION_TIMEOUT":
             return ConfigurationError(

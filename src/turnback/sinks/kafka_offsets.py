@@ -9,6 +9,7 @@ from typing import Any
 from turnback.core.errors import SourceError
 from turnback.core.extras import require
 from turnback.sinks.kafka_client import Cluster, KafkaClient, confluent_kafka, of_producers
+from turnback.sinks.kafka_topics import topic_ids
 
 ANSWER_S = 5.0
 """How long Kafka may take to answer one question."""
@@ -21,7 +22,7 @@ Place = tuple[str, int]
 
 
 class KafkaOffsets(KafkaClient):
-    """Asks where partitions begin and end, and how old a record is; commits nothing.
+    """Asks where partitions begin and end, and how old a record is.
 
     Whatever Kafka does not answer in time is a `SourceError`.
 
@@ -86,6 +87,23 @@ class KafkaOffsets(KafkaClient):
             with self.failures("look at the next records"):
                 self._read_next(dict(asked[first : first + _AT_ONCE]), end, found)
         return found
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Kafka's ids of topics, by name; see `topic_ids`."""
+        with self.failures("look up topics"):
+            return topic_ids(self._admin, topics, ANSWER_S)
+
+    def commit(self, group: str, positions: Mapping[Place, int]) -> None:
+        """Commit positions to a consumer group that nobody consumes with."""
+        api = confluent_kafka()
+        offsets = [api.TopicPartition(*place, at) for place, at in positions.items()]
+        wanted = [api.ConsumerGroupTopicPartitions(group, offsets)]
+        with self.failures(f"commit offsets of group {group!r}"):
+            answers = self._admin.alter_consumer_group_offsets(wanted, request_timeout=ANSWER_S)
+            for answer in answers.values():
+                for partition in answer.result().topic_partitions:
+                    if partition.error is not None:
+                        raise api.KafkaException(partition.error)
 
     def close(self) -> None:
         self._consumer.close()

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from turnback.core.errors import SinkError, TurnbackError
 from turnback.core.extras import require
 from turnback.sinks import kafka_client
-from turnback.sinks.kafka_client import Cluster, KafkaClient, confluent_kafka, of_producers
+from turnback.sinks.kafka_client import (
+    NO_TOPIC,
+    Cluster,
+    KafkaClient,
+    confluent_kafka,
+    of_producers,
+)
 
 _SLICE_S = 1.0
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+
+
+def topic_ids(admin: Any, topics: Iterable[str], timeout_s: float) -> dict[str, str]:
+    """Kafka's ids of topics, by name; without those that are not there.
+
+    A topic that is deleted and created again gets another id. Brokers before 2.8 have none.
+    """
+    names = list(topics)
+    if not names:
+        return {}
+    wanted = confluent_kafka().TopicCollection(names)
+    found: dict[str, str] = {}
+    for name, answer in admin.describe_topics(wanted, request_timeout=timeout_s).items():
+        try:
+            text = str(answer.result().topic_id)
+        except confluent_kafka().KafkaException as error:
+            if error.args[0].name() not in NO_TOPIC:
+                raise
+        else:
+            found |= {name: text} if text != _NO_ID else {}
+    return found
 
 
 class KafkaTopics(KafkaClient):
@@ -65,6 +94,13 @@ class KafkaTopics(KafkaClient):
         with self.failures(f"look into topic {topic!r}"):
             low, high = self._consumer.get_watermark_offsets(place, timeout=kafka_client.START_S)
         return int(low), int(high)
+
+    def ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Kafka's ids of topics, by name; without those that are not there or have none."""
+        api = require("confluent_kafka.admin", "kafka", "KafkaSource")
+        admin = self.make(api.AdminClient, dict(self._settings))
+        with self.failures("look up topics"):
+            return topic_ids(admin, topics, kafka_client.START_S)
 
     def held_up(self, topic: str) -> bool:
         """Whether a transaction is open in a topic, so that readers of committed records wait.

@@ -10,11 +10,13 @@ from typing import Any
 
 import msgspec
 
+from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import ConfigurationError, IncompatibleStateError, TurnbackError
 from turnback.core.units import format_size
 from turnback.program.descriptors import StateDescriptor
 from turnback.program.functions import user_function
-from turnback.program.plan import Plan
+from turnback.program.plan import Plan, SourcePlan
+from turnback.program.source_identity import ChecksIdentity
 from turnback.snapshot.evolution import (
     Incompatible,
     Migration,
@@ -295,6 +297,16 @@ def _why_unclaimed(stored: SavedState, program: Program, match: Match) -> str:
     return f"{what} (is it {near[0]!r} now?)" if near else what
 
 
+def check_position(source: SourcePlan, name: str, position: SourcePosition | None) -> list[str]:
+    """Refuse a position that a source cannot go on from; gives what people should know of it."""
+    if source.check is None:
+        return []
+    notes = source.check(name, position.offset if position is not None else None)
+    if position is not None and position.identity and isinstance(source.check, ChecksIdentity):
+        source.check.check_identity(name, position.identity)
+    return list(notes or ())
+
+
 def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]:
     for source in plan.sources:
         uid = source.uid
@@ -309,7 +321,8 @@ def _sources(plan: Plan, snapshot: Snapshot, match: Match) -> Iterator[CheckRow]
             reason = "reads another number of streams, so starts at its beginning, as allowed"
         if verdict is Verdict.RESTORED and source.check is not None and old is not None:
             try:
-                source.check(f"source {uid!r}", snapshot.sources[old].offset)
+                notes = check_position(source, f"source {uid!r}", snapshot.sources[old])
+                reason = "; ".join([reason, *notes] if reason else notes)
             except ConfigurationError as error:
                 verdict, reason = Verdict.INCOMPATIBLE, str(error)
             except TurnbackError as error:  # it may be there when the job starts

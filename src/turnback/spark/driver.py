@@ -25,6 +25,7 @@ from turnback.program.plan import Plan
 from turnback.spark.engine import Engine
 from turnback.spark.job import JobSpec
 from turnback.spark.sinks import JobSinks
+from turnback.spark.source_monitor import SourceIdentities
 from turnback.state.files import StorageRef
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class JobContext:
     clock: Clock = field(default_factory=SystemClock)
     pins: PinnedFiles = field(default_factory=PinnedFiles)
     """Files that savepoints are being written from."""
+    identities: SourceIdentities = field(default_factory=SourceIdentities)
 
     @property
     def storage(self) -> StorageRef:

@@ -147,6 +147,7 @@ class Epochs:
         self._fence = context.fence
         self._storage = job.storage
         self._query = query
+        self._identities = job.identities
         self._coordinator = coordinator
         self._on_epoch = on_epoch
         self.meter = Meter(plan, job.clock)
@@ -168,6 +169,7 @@ class Epochs:
         if snapshot is not None:
             self._chains.restore(snapshot.state)
             self.meter.count({}, snapshot.state)
+            self._identities.restore(snapshot.sources)
             self.initial = EpochCut(
                 snapshot.epoch,
                 snapshot.sources,
@@ -198,7 +200,7 @@ class Epochs:
         for ack in acks.acks:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
-        sources = input.positions() or self.sources
+        sources = self._identities.stamp(input.positions() or self.sources)
         self.time.advance(acks.segments, acks.next_timer_ms())
         limits = merge_limits(schemas.values(), now.now_ms)
         merged_away = self._merger.advance(self._chains, limits)

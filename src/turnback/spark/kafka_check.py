@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from turnback.program.plan import Plan
 from turnback.sinks.kafka_client import Cluster
 from turnback.sinks.kafka_topics import KafkaTopics
 from turnback.snapshot.matching import Match
+from turnback.snapshot.preflight import check_position
 from turnback.snapshot.snapshot import Snapshot
 
 _LOG = logging.getLogger(__name__)
@@ -29,16 +31,15 @@ def check_sources(plan: Plan, job: str, snapshot: Snapshot | None, claims: Match
     each gets its own.
     """
     for source in plan.sources:
-        if source.check is None:
-            continue
         before: str | None = source.uid
         if claims is not None:
             before = claims.sources.get(source.uid)
             if source.uid in claims.rewound_sources:
                 before = None
         position = snapshot.sources.get(before) if snapshot and before else None
-        offset = position.offset if position is not None else None
-        source.check(f"source {source.uid!r} of job {job!r}", offset)
+        name = f"source {source.uid!r} of job {job!r}"
+        for note in check_position(source, name, position):
+            _LOG.warning("%s: %s", name, note)
 
 
 @dataclass(frozen=True)
@@ -54,31 +55,67 @@ class KafkaSourceCheck:
 
     options: Mapping[str, str] = field(repr=False)
 
-    def __call__(self, name: str, offset: str | None) -> None:
-        """Check it.
+    def __call__(self, name: str, offset: str | None) -> list[str]:
+        """Check it; gives which partitions were added since.
 
         Raises:
             ConfigurationError: A topic is missing, the login is refused, or the source would go on
                 in a partition that it does not read.
             SourceError: No server answers.
         """
-        if find_spec("confluent_kafka") is None:
-            return
-        properties = client_properties(self.options)
-        if properties is None:
-            return
-        servers = self.options["kafka.bootstrap.servers"]
-        encrypted = properties["security.protocol"].endswith("SSL")
-        with closing(KafkaTopics(Cluster(servers, properties), name, SourceError)) as topics:
+        cluster = kafka_cluster(self.options)
+        if cluster is None:
+            return []
+        encrypted = cluster.properties["security.protocol"].endswith("SSL")
+        with closing(KafkaTopics(cluster, name, SourceError)) as topics:
             try:
                 found = self._partitions(topics)
             except TurnbackError as error:
                 if encrypted and topics.silent:
                     # Java may trust other certificates than this client does.
                     _LOG.info("%s; Spark will try", error)
-                    return
+                    return []
                 raise
             self._check_positions(name, offset, found, topics)
+            return self._added(offset, found)
+
+    def check_identity(self, name: str, identity: str) -> None:
+        """Refuse topics that were made anew, as their ids tell.
+
+        With `failOnDataLoss` false, that is only logged.
+        """
+        cluster, before = kafka_cluster(self.options), topic_ids(identity)
+        if cluster is None or not before:
+            return
+        with closing(KafkaTopics(cluster, name, SourceError)) as topics:
+            now = topics.ids(before)
+        anew = sorted(topic for topic in now if now[topic] != before[topic])
+        if not anew:
+            return
+        names = ", ".join(map(repr, anew))
+        what = f"topic {names} was made anew since: the offsets of the job are those of the old one"
+        if skips_lost_data(self.options):
+            _LOG.warning(
+                "%s: %s; it goes on at the same offsets, as failOnDataLoss says", name, what
+            )
+            return
+        raise ConfigurationError(
+            f"{name}: {what}, and what is in it now would be skipped up to there. Say where it "
+            "goes on, in a savepoint: SavepointWriter.from_existing(...).with_kafka_offsets(uid, "
+            "{...}), or without_sources(uid) for its beginning; or go on at the same offsets: "
+            'set_option("failOnDataLoss", "false")'
+        )
+
+    def _added(self, offset: str | None, found: Mapping[str, list[int]]) -> list[str]:
+        """What is read from its beginning, because the position knows nothing of it."""
+        known = {(topic, number) for topic, number, _ in kafka_positions(offset)}
+        added = [
+            (topic, number)
+            for topic, numbers in found.items()
+            for number in numbers
+            if known and (topic, number) not in known and reads_topic(self.options, topic)
+        ]
+        return [f"{_names(added)} came since: read from the beginning"] if added else []
 
     def _partitions(self, topics: KafkaTopics) -> dict[str, list[int]]:
         """The partitions by topic: of those that are named, or of all for a pattern."""
@@ -98,8 +135,7 @@ class KafkaSourceCheck:
         gone = [(t, n) for t, n, _ in positions if n not in found.get(t, ())]
         there = [each for each in positions if each[:2] not in gone]
         lost = [text for place in there if (text := _lost(place, topics.ends(*place[:2])))]
-        options = {key.lower(): value.lower() for key, value in self.options.items()}
-        if options.get("failondataloss") == "false":
+        if skips_lost_data(self.options):
             for text in lost:
                 _LOG.warning(
                     "%s: %s; it goes on with what is there, as failOnDataLoss says", name, text
@@ -119,6 +155,36 @@ class KafkaSourceCheck:
                 "SavepointWriter.from_existing(...).with_kafka_offsets(uid, {...}); or go on with "
                 'what is there: set_option("failOnDataLoss", "false")'
             )
+
+
+def skips_lost_data(options: Mapping[str, str]) -> bool:
+    """Whether a source with these options goes on with what is there, whatever is lost."""
+    given = {key.lower(): value.lower() for key, value in options.items()}
+    return given.get("failondataloss") == "false"
+
+
+def topic_ids(identity: str | None) -> dict[str, str]:
+    """Kafka's ids of topics by name, from the identity of a source; none of others."""
+    try:
+        found = json.loads(identity or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def kafka_cluster(options: Mapping[str, str]) -> Cluster | None:
+    """Where a source with these options reads; None if confluent-kafka cannot log in there."""
+    properties = client_properties(options) if find_spec("confluent_kafka") else None
+    if properties is None:
+        return None
+    return Cluster(options["kafka.bootstrap.servers"], properties)
+
+
+def reads_topic(options: Mapping[str, str], topic: str) -> bool:
+    """Whether a source with these options reads a topic."""
+    if "subscribe" in options:
+        return topic in map(str.strip, options["subscribe"].split(","))
+    return re.fullmatch(options.get("subscribePattern", ""), topic) is not None
 
 
 def client_properties(options: Mapping[str, str]) -> dict[str, str] | None:

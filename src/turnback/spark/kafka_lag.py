@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import re
+import json
+import logging
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 
 from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.clock import Clock, SystemClock
 from turnback.program.source_lag import OpenLagReader, SourceLag
 from turnback.sinks.kafka_client import Cluster
 from turnback.sinks.kafka_offsets import KafkaOffsets, Place
-from turnback.spark.kafka_check import client_properties
+from turnback.spark.kafka_check import kafka_cluster, reads_topic, skips_lost_data, topic_ids
 
+_LOG = logging.getLogger(__name__)
 _PARTITIONS_S = 60.0
-"""After so long new partitions are looked for."""
+"""After so long new partitions are looked for, and topics that were made anew."""
 
 
-def kafka_lag(options: Mapping[str, str]) -> OpenLagReader | None:
+def kafka_lag(options: Mapping[str, str], group: str | None = None) -> OpenLagReader | None:
     """What asks Kafka for the lag of a source with these options of Spark's connector.
 
-    None without confluent-kafka, and for a login that it cannot do as Java's client does.
+    It commits positions of checkpoints to a consumer group, if there is one. None without
+    confluent-kafka, and for a login that it cannot do as Java's client does.
     """
-    if find_spec("confluent_kafka") is None or client_properties(options) is None:
+    cluster = kafka_cluster(options)
+    if cluster is None:
+        if group is not None:
+            _LOG.warning(
+                "no offsets are committed to the consumer group %r: that needs confluent-kafka, "
+                "and a login that it can do as Java's client does",
+                group,
+            )
         return None
-    return lambda: KafkaLagReader(options)
+    if group is None:
+        return lambda: KafkaLagReader(cluster, options)
+    return lambda: KafkaGroupReader(cluster, options, group)
 
 
 class KafkaLagReader:
@@ -36,15 +47,18 @@ class KafkaLagReader:
     past them.
     """
 
-    def __init__(self, options: Mapping[str, str], clock: Clock | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, options: Mapping[str, str], clock: Clock | None = None
+    ) -> None:
         self._options = options
-        servers, login = options["kafka.bootstrap.servers"], client_properties(options) or {}
         committed = options.get("kafka.isolation.level") == "read_committed"
-        self._kafka = KafkaOffsets(Cluster(servers, login), "Kafka", committed=committed)
+        self._kafka = KafkaOffsets(cluster, "Kafka", committed=committed)
         self._clock = clock or SystemClock()
         self._places: list[Place] = []
         self._places_until = 0.0
         self._timestamps: dict[Place, tuple[int, int]] = {}
+        self._ids: dict[str, str] = {}
+        self._ids_until = 0.0
 
     def read(self, offset: str | None) -> SourceLag | None:
         positions = self._positions(offset)
@@ -55,6 +69,28 @@ class KafkaLagReader:
         behind = {at: position for at, position in positions.items() if position < ends[at]}
         records = sum(ends[at] - position for at, position in behind.items())
         return SourceLag(records, self._age_s(behind, now_ms))
+
+    def identity(self, offset: str, known: str | None) -> str | None:
+        """Kafka's ids of the topics at a position, as JSON.
+
+        The first that was known of a topic stays, so that a topic that is made anew while the job
+        runs is found when it starts again; with `failOnDataLoss` false, the newest.
+        """
+        before, topics = topic_ids(known), {topic for topic, _, _ in kafka_positions(offset)}
+        if time.monotonic() >= self._ids_until or not topics <= before.keys():
+            self._ids = self._kafka.topic_ids(topics)
+            self._ids_until = time.monotonic() + _PARTITIONS_S
+            for topic in self._ids:
+                if topic in before and before[topic] != self._ids[topic]:
+                    _LOG.warning(
+                        "topic %r was made anew while the job reads it: what is in it now is "
+                        "skipped up to the offset where the job is",
+                        topic,
+                    )
+        newest = skips_lost_data(self._options)
+        ids = {**before, **self._ids} if newest else {**self._ids, **before}
+        found = {topic: ids[topic] for topic in sorted(topics & ids.keys())}
+        return json.dumps(found) if found else None
 
     def close(self) -> None:
         self._kafka.close()
@@ -80,9 +116,8 @@ class KafkaLagReader:
             if names is not None:
                 self._places = self._kafka.partitions([*map(str.strip, names.split(","))])
             else:
-                wanted = re.compile(self._options["subscribePattern"])
                 found = self._kafka.partitions(None)
-                self._places = [place for place in found if wanted.fullmatch(place[0])]
+                self._places = [place for place in found if reads_topic(self._options, place[0])]
             self._places_until = time.monotonic() + _PARTITIONS_S
         return self._places
 
@@ -103,3 +138,16 @@ class KafkaLagReader:
             return None
         oldest = min((written_ms for _, written_ms in known.values()), default=now_ms)
         return max(0, now_ms - oldest) / 1000
+
+
+class KafkaGroupReader(KafkaLagReader):
+    """Commits the positions of checkpoints to a consumer group, besides."""
+
+    def __init__(self, cluster: Cluster, options: Mapping[str, str], group: str) -> None:
+        super().__init__(cluster, options)
+        self._group = group
+
+    def commit(self, offset: str) -> None:
+        positions = {(topic, number): at for topic, number, at in kafka_positions(offset)}
+        if positions:
+            self._kafka.commit(self._group, positions)

@@ -40,9 +40,9 @@ from turnback.spark.job import (
     final_error,
     lost_error,
 )
-from turnback.spark.lag import LagMonitor, Positions
 from turnback.spark.service import RequestService
 from turnback.spark.sinks import JobSinks
+from turnback.spark.source_monitor import Positions, SourceMonitor
 from turnback.spark.starter import Matched, Starter
 from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
@@ -71,12 +71,13 @@ class JobRunner:
         self.requests = RequestService(self._context, self)
         """Serves what is asked of the job."""
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
-        self._lag = LagMonitor(plan, self._positions, self._clock)
+        self._monitor = SourceMonitor(plan, self, self._context.identities, self._clock)
         self._info: JobInfo
         self._history: History | None = None
         self._attempts: set[int] = set()
         self.attempt: Attempt | None = None
         """The attempt that is running, `None` between two of them."""
+        self._checkpointed: Positions | None = None
         self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
         """What the job was started from, if it was from another snapshot."""
@@ -107,7 +108,7 @@ class JobRunner:
         self._tell_supervisor()
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
         strategy, same = self.spec.restart.create(), SameErrors(self.spec.same_error_limit)
-        with self._heartbeat.beating(), self._lag.watching(), self._serving_requests():
+        with self._heartbeat.beating(), self._monitor.watching(), self._serving_requests():
             while True:
                 cause = self._run_attempt()
                 if cause is None:
@@ -253,6 +254,7 @@ class JobRunner:
                 self._drop_claimed()
             if coordinator.last is not None:
                 self.report.last_checkpoint = coordinator.last.number
+                self._checkpointed = coordinator.last.sources
             self.attempt = None
 
     # -- between and after attempts
@@ -326,12 +328,19 @@ class JobRunner:
         return StatusUpdate(
             epoch=epoch,
             checkpoint=last.number if last else UNSET,
-            metrics=replace(metrics, lag=self._lag.lags()),
+            metrics=replace(metrics, lag=self._monitor.lags()),
         )
 
-    def _positions(self) -> Positions | None:
+    # -- for the monitor of sources
+
+    def confirmed(self) -> Positions | None:
         attempt = self.attempt
         return attempt.positions() if attempt is not None else None
+
+    def checkpointed(self) -> Positions | None:
+        attempt = self.attempt
+        newest = attempt.coordinator.last if attempt is not None else None
+        return newest.sources if newest is not None else self._checkpointed
 
 
 def _redriven(matched: Matched | None, fence: Fence) -> Redriven:

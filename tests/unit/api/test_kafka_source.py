@@ -79,6 +79,17 @@ def test_properties_and_options_reach_the_connector():
             builder().set_max_records_per_epoch(number)
 
 
+def test_positions_go_to_a_group_if_there_is_one_and_nobody_minds():
+    assert builder().build().group is None
+    assert builder().set_group_id("likes").build().group == "likes"
+    for off in ("false", False):
+        kept = builder().set_group_id("likes").set_property("commit.offsets.on.checkpoint", off)
+        assert kept.build().group is None
+        assert "kafka.commit.offsets.on.checkpoint" not in kept.build().options
+    on = builder().set_group_id("likes").set_property("commit.offsets.on.checkpoint", "true")
+    assert on.build().group == "likes"
+
+
 def test_metadata_are_columns_beside_the_value():
     source = builder().set_metadata_columns("timestamp", headers="notes").build()
     assert source.type_info == Types.ROW_NAMED(
@@ -125,6 +136,8 @@ def test_a_missing_setting_is_named(made, missing):
         (lambda b: b.set_property("group.id", "x"), "set_group_id"),
         (lambda b: b.set_property("client.id", []), "string"),
         (lambda b: b.set_group_id(7), "not empty"),
+        (lambda b: b.set_property("commit.offsets.on.checkpoint", "yep"), "must be true or false"),
+        (lambda b: b.set_property("commit.offsets.on.checkpoint", None), "must be true or false"),
         (lambda b: KafkaOffsetsInitializer.timestamp(-1), "milliseconds"),
         (lambda b: KafkaOffsetsInitializer.timestamp("now"), "milliseconds"),
         (lambda b: KafkaOffsetsInitializer.offsets({}), "by partition"),

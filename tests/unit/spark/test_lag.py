@@ -16,8 +16,9 @@ from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
 from turnback.program.source_lag import SourceLag
-from turnback.spark import driver, lag
-from turnback.spark.lag import LagMonitor, LagTrend, catch_up_s
+from turnback.spark import driver, source_monitor
+from turnback.spark.lag import LagTrend, catch_up_s
+from turnback.spark.source_monitor import SourceIdentities, SourceMonitor
 from turnback.testing import JobHarness, source
 
 
@@ -50,12 +51,12 @@ class Broker:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(lag, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(source_monitor, "_PAUSE_S", 0.02)
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker()
+def broker(request) -> Broker:
+    return getattr(request, "param", Broker)()
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_a_system_that_does_not_answer_holds_up_nothing(job, broker, monkeypatch
     broker.answers.clear()
     asked = len(broker.asked)
     until(lambda: len(broker.asked) > asked)
-    monkeypatch.setattr(lag, "_FRESH_S", 0.0)  # an old answer is not shown for ever
+    monkeypatch.setattr(source_monitor, "_FRESH_S", 0.0)  # an old answer is not shown for ever
     until(lambda: source_lag(seen(job)).records is None)
     job.push("numbers", (1,))
     broker.answers.set()
@@ -170,11 +171,121 @@ def test_a_source_that_cannot_tell_has_no_lag(broker, monkeypatch):
 
         sources = (Source(),)
 
-    positions = {"numbers": SourcePosition("{}")}
-    monitor = LagMonitor(Plan(), lambda: positions, ManualClock())  # type: ignore[arg-type]
+    class Positions:
+        def confirmed(self):
+            return {"numbers": SourcePosition("{}")}
+
+        checkpointed = confirmed
+
+    monitor = SourceMonitor(Plan(), Positions(), SourceIdentities(), ManualClock())
     with monitor.watching():
         until(lambda: broker.opened)
         assert monitor.lags() == {}
+
+
+# -- which streams it reads
+
+
+class NamedBroker(Broker):
+    """One that tells which streams it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name: str | None = "first"
+        self.known: list[str | None] = []
+
+    def identity(self, offset: str, known: str | None) -> str | None:
+        self.known.append(known)
+        if self.name == "none":
+            raise SourceError("nobody knows")
+        return self.name
+
+
+def identities(harness: JobHarness) -> list[str | None]:
+    """Those in the newest checkpoint."""
+    manifest = seen(harness).retained()[-1]
+    return [position.identity for position in manifest.sources.values()]
+
+
+def push_until(harness: JobHarness, what: Callable[[], object]) -> None:
+    until(lambda: (harness.push("numbers", (1,)), what())[1])
+
+
+@pytest.mark.parametrize("broker", [NamedBroker], indirect=True)
+def test_checkpoints_and_savepoints_say_which_streams_were_read(job, broker, tmp_path):
+    push_until(job, lambda: identities(job) in (["first", None], [None, "first"]))
+    saved = job.savepoint(tmp_path / "saved")
+    job.crash()
+    broker.name, broker.known = None, []
+    job.start()
+    until(lambda: broker.known)
+    assert broker.known[0] == "first"  # out of the checkpoint
+    job.push("numbers", (1,))
+    assert "first" in identities(job)
+    job.stop()
+    broker.known = []
+    job.start(start_from=saved)
+    until(lambda: broker.known)
+    assert broker.known[0] == "first"
+
+
+@pytest.mark.parametrize("broker", [NamedBroker], indirect=True)
+def test_what_cannot_be_told_of_streams_fails_nothing(job, broker, caplog):
+    broker.name = "none"
+    job.push("numbers", (1,))
+    until(lambda: len(broker.known) > 2)
+    job.push("numbers", (1,))
+    assert identities(job) == [None, None]
+    assert caplog.text.count("which streams it reads is not known: nobody knows") == 1
+
+
+# -- where others can see how far it is
+
+
+class GroupBroker(Broker):
+    """One with consumer groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[int] = []
+        self.refuses = False
+
+    def commit(self, offset: str) -> None:
+        self.commits.append(json.loads(offset)["pushes"])
+        if self.refuses:
+            raise SourceError("not allowed")
+
+
+@pytest.mark.parametrize("broker", [GroupBroker], indirect=True)
+def test_positions_of_checkpoints_are_committed_and_never_those_of_epochs(job, broker):
+    job.push("numbers", (1,))
+    until(lambda: broker.commits == [1])
+    for _ in range(3):
+        job.push("numbers", (1,), checkpoint=False)
+    asked = len(broker.asked)
+    until(lambda: len(broker.asked) > asked + 2)
+    assert json.loads(broker.asked[-1])["pushes"] == 4
+    assert broker.commits == [1]
+    job.checkpoint()
+    until(lambda: broker.commits == [1, 4])
+    job.push("numbers", (1,), checkpoint=False)
+    job.stop()  # takes a last checkpoint
+    assert broker.commits == [1, 4, 5]
+
+
+@pytest.mark.parametrize("broker", [GroupBroker], indirect=True)
+def test_a_group_that_refuses_fails_nothing_and_is_told_once(job, broker, caplog):
+    broker.refuses = True
+    job.push("numbers", (1,))
+    until(lambda: len(broker.commits) > 3)  # tried again
+    assert caplog.text.count("could not be told to its consumer group: not allowed") == 1
+    broker.refuses = False
+    job.push("numbers", (1,))
+    until(lambda: broker.commits[-1] == 2)
+    commits = len(broker.commits)
+    asked = len(broker.asked)
+    until(lambda: len(broker.asked) > asked + 2)
+    assert len(broker.commits) == commits  # and then no more
 
 
 # -- when it is gone
