@@ -68,6 +68,16 @@ def test_numbers_change_without_a_reload_and_nothing_is_lost(look, tmp_path):
         assert node.evaluate("node => node.kept")
 
 
+def test_elements_that_were_left_out_are_counted_where_the_function_failed(look):
+    page = look().job("likes")
+    node = page.get_by_role("button", name="count")
+    expect(node).to_contain_text("left out3")
+    others = page.locator(".node[data-kind=source] .node-number").filter(has_text="left out")
+    expect(others).to_be_hidden()
+    node.click()
+    expect(page.locator(".graph-detail")).to_contain_text("Left out, as the function failed3")
+
+
 def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
     world = World(tmp_path)
     with served(world.jobs, runs_dir=world.runs) as port:
