@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from services.kafka import KafkaBroker
     from services.mariadb import MariaDbServer
     from services.postgres import PostgresServer
+    from services.rabbitmq import RabbitMQServer
     from services.redis import RedisServer
 
 # Tests write thousands of files, each synced to disk. No test switches the machine off, so memory
@@ -79,7 +80,9 @@ _WITH_SERVERS = (
     "systems/test_kafka_",
     "systems/test_mariadb",
     "systems/test_postgres",
+    "systems/test_rabbitmq",
     "systems/test_redis",
+    "systems/test_streams_killed.py",
     "systems/test_three_targets.py",
 )
 """Files whose tests share servers: one process runs them all, so that each server starts once."""
@@ -151,6 +154,12 @@ def postgres(servers: Servers) -> PostgresServer:
 def mariadb(servers: Servers) -> MariaDbServer:
     """A server that all tests share; each makes its tables anew."""
     return servers.get("mariadb")
+
+
+@pytest.fixture(scope="session")
+def rabbitmq(servers: Servers) -> RabbitMQServer:
+    """A server that all tests share; each has streams of its own."""
+    return servers.get("rabbitmq")
 
 
 @pytest.fixture(scope="session")

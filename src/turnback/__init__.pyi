@@ -8,6 +8,7 @@ from .api.environment import StreamExecutionEnvironment
 from .api.kafka_source import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
 from .api.lookup import KeyState, look_up
 from .api.named import DataStreamSink
+from .api.rabbitmq_source import RabbitMQOffsetsInitializer, RabbitMQSource
 from .api.savepoint import Savepoint, diff
 from .api.savepoint_writer import SavepointWriter
 from .api.stream import DataStream, KeyedStream
@@ -229,6 +230,8 @@ __all__ = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "RabbitMQOffsetsInitializer",
+    "RabbitMQSource",
     "ReadOnlyBroadcastState",
     "RedisSink",
     "ReduceFunction",

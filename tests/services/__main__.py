@@ -17,6 +17,7 @@ from _pytest.outcomes import Failed, Skipped
 from services.kafka import connector_jars, kafka_broker
 from services.mariadb import mariadb_server
 from services.postgres import postgres_server
+from services.rabbitmq import PASSWORD, USER, rabbitmq_server
 from services.redis import redis_server
 from services.s3 import s3_server
 
@@ -49,6 +50,12 @@ def _redis(directory: Path) -> Iterator[Addresses]:
 
 
 @contextmanager
+def _rabbitmq(directory: Path) -> Iterator[Addresses]:
+    with rabbitmq_server() as server:
+        yield {"host": "127.0.0.1", "port": str(server.port), "user": USER, "password": PASSWORD}
+
+
+@contextmanager
 def _s3(directory: Path) -> Iterator[Addresses]:
     with s3_server(directory) as server:
         server.create_bucket("turnback")
@@ -60,6 +67,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Addresses]]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
     "redis": _redis,
+    "rabbitmq": _rabbitmq,
     "s3": _s3,
 }
 

@@ -8,13 +8,15 @@ need chromium chromium
 need strace strace
 need mariadbd mariadb-server
 need redis-server redis-server
+need rabbitmq-server rabbitmq-server
 # Debian keeps PostgreSQL's programs off the path
 ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || need initdb postgresql
 [ -n "$packages" ] || exit 0
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "installing$packages"
     apt-get -qq update
-    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null
+    # RUNLEVEL=1: packages start no servers of the system; tests start their own
+    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null
 else
     echo "not on this machine:$packages; the tests that need them are skipped"
 fi

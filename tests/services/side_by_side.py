@@ -35,11 +35,18 @@ def _redis(directory: Path) -> AbstractContextManager[Any]:
     return redis_server()
 
 
+def _rabbitmq(directory: Path) -> AbstractContextManager[Any]:
+    from services.rabbitmq import rabbitmq_server
+
+    return rabbitmq_server()
+
+
 _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "kafka": _kafka,
     "postgres": _postgres,
     "mariadb": _mariadb,
     "redis": _redis,
+    "rabbitmq": _rabbitmq,
 }
 
 

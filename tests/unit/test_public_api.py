@@ -87,6 +87,8 @@ PUBLIC = [
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
     "PurgingTrigger",
+    "RabbitMQOffsetsInitializer",
+    "RabbitMQSource",
     "ReadOnlyBroadcastState",
     "RedisSink",
     "ReduceFunction",

@@ -12,7 +12,6 @@ from turnback.api.arguments import epoch_limit, key_groups, path_text, positive,
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
 from turnback.api.job_spec import check_guarantees, job_spec, warn
-from turnback.api.kafka_source import KafkaSource, check_source
 from turnback.api.launched import (
     ProgramPlanned,
     collecting_name,
@@ -20,6 +19,7 @@ from turnback.api.launched import (
     program_name,
     set_up_logging,
 )
+from turnback.api.record_source import RecordSource, check_source
 from turnback.api.stream import DataStream
 from turnback.config.checkpointing import CheckpointingMode
 from turnback.config.configuration import (
@@ -250,20 +250,20 @@ class StreamExecutionEnvironment:
 
     def from_source(
         self,
-        source: KafkaSource,
+        source: RecordSource,
         watermark_strategy: WatermarkStrategy,
         source_name: str,
         type_info: Any = None,
         uid: str | None = None,
     ) -> DataStream:
-        """A stream of records of Kafka; `WatermarkStrategy.no_watermarks()` for no event time."""
-        from turnback.spark import kafka, kafka_check, kafka_lag
+        """A stream of records of a `KafkaSource`, `RabbitMQSource` or `KinesisSource`.
 
+        `WatermarkStrategy.no_watermarks()` for no event time.
+        """
         type = check_source(source, watermark_strategy, source_name, type_info)
-        frame = kafka.kafka_frame(self.spark, source.options, source.schema, source.metadata)
+        frame = source.frame(self.spark)
         stream = self._source(frame, uid, type, bounded=source.bounded).name(source_name)
-        stream._node.check = kafka_check.KafkaSourceCheck(source.options)
-        stream._node.lag = kafka_lag.kafka_lag(source.options, source.group)
+        stream._node.check, stream._node.lag = source.source_check(), source.lag_reader()
         timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
         return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
 

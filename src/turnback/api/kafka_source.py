@@ -8,34 +8,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from turnback.api.arguments import positive
+from turnback.api.record_source import HEADERS, RecordSource, RecordSourceBuilder, milliseconds
 from turnback.checkpoint.manifest import kafka_positions
 from turnback.config.option import flag
-from turnback.core.errors import ConfigurationError, PlanError
-from turnback.program.time import WatermarkStrategy
+from turnback.core.errors import ConfigurationError
+from turnback.program.graph import SourceCheck
+from turnback.program.source_lag import OpenLagReader
 from turnback.sinks.kafka import nonempty_text
-from turnback.sinks.schemas import (
-    DeserializationSchema,
-    JsonRowDeserializationSchema,
-    SimpleStringSchema,
-)
-from turnback.types.columns import stream_columns
-from turnback.types.hints import as_type
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
+from turnback.types.typeinfo import TypeInfo, Types
 
-HEADERS = Types.LIST(Types.ROW_NAMED(["key", "value"], [Types.STRING(), Types.BYTES()]))
-METADATA: dict[str, TypeInfo] = {
-    "key": Types.BYTES(),
-    "topic": Types.STRING(),
-    "partition": Types.INT(),
-    "offset": Types.LONG(),
-    "timestamp": Types.INSTANT(),
-    "headers": HEADERS,
-}
-"""What can be read of a record besides its value."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class KafkaTopicPartition(NamedTuple):
@@ -100,11 +86,7 @@ class KafkaOffsetsInitializer:
         Args:
             timestamp: Milliseconds since 1970.
         """
-        if not isinstance(timestamp, int) or isinstance(timestamp, bool) or timestamp < 0:
-            raise ConfigurationError(
-                "KafkaOffsetsInitializer.timestamp takes milliseconds since 1970, not "
-                f"{timestamp!r:.80}"
-            )
+        timestamp = milliseconds("KafkaOffsetsInitializer.timestamp", timestamp)
         later = {"startingOffsetsByTimestampStrategy": "latest"}
         return KafkaOffsetsInitializer({"startingTimestamp": str(timestamp), **later})
 
@@ -120,58 +102,39 @@ class KafkaOffsetsInitializer:
 
 
 @dataclass(frozen=True)
-class KafkaSource:
-    """What to read from Kafka; made with `KafkaSource.builder()`, for `env.from_source`.
+class KafkaSource(RecordSource):
+    """What to read from Kafka; made with `KafkaSource.builder()`, for `env.from_source`."""
 
-    Attributes:
-        options: Options of Spark's connector; may hold passwords.
-        schema: What becomes of values.
-        metadata: What else is read of a record: the names of its columns, by what they hold.
-        bounded: Whether it ends with what is there when the job starts.
-        group: The consumer group to which positions of checkpoints are committed, if any.
-    """
+    METADATA: ClassVar[Mapping[str, TypeInfo]] = {
+        "key": Types.BYTES(),
+        "topic": Types.STRING(),
+        "partition": Types.INT(),
+        "offset": Types.LONG(),
+        "timestamp": Types.INSTANT(),
+        "headers": HEADERS,
+    }
 
-    options: Mapping[str, str] = field(repr=False)
-    schema: DeserializationSchema
-    metadata: Mapping[str, str]
-    bounded: bool
     group: str | None = None
+    """The consumer group to which positions of checkpoints are committed, if any."""
 
     @staticmethod
     def builder() -> KafkaSourceBuilder:
         return KafkaSourceBuilder()
 
-    @property
-    def type_info(self) -> TypeInfo:
-        """The type of the elements; rows, if metadata come with them."""
-        value = self.schema.type_info
-        if not self.metadata:
-            return value
-        fields = [*stream_columns(value), *((n, METADATA[m]) for m, n in self.metadata.items())]
-        names, types = zip(*fields, strict=True)
-        return RowTypeInfo(names, types)
+    def frame(self, spark: SparkSession) -> DataFrame:
+        from turnback.spark.kafka import kafka_frame
 
+        return kafka_frame(spark, self.options, self.schema, self.metadata)
 
-def check_source(
-    source: Any, watermark_strategy: Any, source_name: Any, type_info: Any = None
-) -> TypeInfo:
-    """Refuse what `from_source` cannot take; return the type of the elements."""
-    if not isinstance(source, KafkaSource):
-        raise PlanError(
-            f"from_source takes a KafkaSource, got {type(source).__name__}; for other sources use "
-            "from_files, from_collection or from_dataframe"
-        )
-    if not isinstance(watermark_strategy, WatermarkStrategy):
-        raise PlanError(
-            f"from_source takes a WatermarkStrategy, got {type(watermark_strategy).__name__}; "
-            "WatermarkStrategy.no_watermarks() if there is no event time"
-        )
-    if not isinstance(source_name, str) or not source_name:
-        raise PlanError(f"from_source: the source's name is a text, not {source_name!r:.80}")
-    found = source.type_info
-    if type_info is not None and as_type(type_info) != found:
-        raise PlanError(f"from_source: elements are {found}, and not {as_type(type_info)}")
-    return found
+    def source_check(self) -> SourceCheck:
+        from turnback.spark.kafka_check import KafkaSourceCheck
+
+        return KafkaSourceCheck(self.options)
+
+    def lag_reader(self) -> OpenLagReader | None:
+        from turnback.spark.kafka_lag import kafka_lag
+
+        return kafka_lag(self.options, self.group)
 
 
 _COMMITS = "commit.offsets.on.checkpoint"
@@ -185,16 +148,16 @@ _OWN = {
 }
 
 
-class KafkaSourceBuilder:
+class KafkaSourceBuilder(RecordSourceBuilder):
     """Builds a `KafkaSource`: servers, topics and the deserializer are needed."""
 
+    _source, _system = KafkaSource, "Kafka"
+
     def __init__(self) -> None:
+        super().__init__()
         self._servers: str | None = None
         self._topics: dict[str, str] = {}
         self._start = KafkaOffsetsInitializer.earliest()
-        self._schema: DeserializationSchema | None = None
-        self._metadata: dict[str, str] = {}
-        self._bounded = False
         self._group: str | None = None
         self._commits = True
         self._options = {"kafka.isolation.level": "read_committed"}
@@ -252,39 +215,12 @@ class KafkaSourceBuilder:
         self._bounded = True
         return self
 
-    def set_value_only_deserializer(self, deserialization_schema: DeserializationSchema) -> Self:
-        """Set what becomes of values: `SimpleStringSchema`, `JsonRowDeserializationSchema`."""
-        known = (SimpleStringSchema, JsonRowDeserializationSchema)
-        if not isinstance(deserialization_schema, known):
-            raise ConfigurationError(
-                "KafkaSource: set_value_only_deserializer takes a SimpleStringSchema or a "
-                f"JsonRowDeserializationSchema, not {deserialization_schema!r:.80}. For another "
-                'format use from_dataframe with spark.readStream.format("kafka")'
-            )
-        if getattr(deserialization_schema, "charset", "utf-8") != "utf-8":
-            raise ConfigurationError("KafkaSource: a SimpleStringSchema of a source reads UTF-8")
-        self._schema = deserialization_schema
-        return self
-
-    def set_metadata_columns(self, *names: str, **renamed: str) -> Self:
-        """Read more of records than their values, as further columns of rows.
-
-        Args:
-            *names: "key", "topic", "partition", "offset", "timestamp" or "headers".
-            **renamed: The same, with the names of their columns: ``timestamp="written_at"``.
-        """
-        for what, name in {**dict(zip(names, names, strict=True)), **renamed}.items():
-            if what not in METADATA:
-                raise ConfigurationError(
-                    f"KafkaSource: records have no {what!r}; there are {', '.join(METADATA)}"
-                )
-            self._metadata[what] = nonempty_text(f"KafkaSource: the column of {what}", name)
-        return self
+    def _other_formats(self) -> str:
+        return '. For another format use from_dataframe with spark.readStream.format("kafka")'
 
     def set_max_records_per_epoch(self, number: int) -> Self:
         """Set how many records one epoch reads at most, of all partitions together."""
-        most = positive("KafkaSource: max_records_per_epoch", number)
-        self._options["maxOffsetsPerTrigger"] = str(most)
+        self._options["maxOffsetsPerTrigger"] = str(self._most_records(number))
         return self
 
     def set_property(self, key: str, value: str) -> Self:
@@ -314,21 +250,12 @@ class KafkaSourceBuilder:
             raise ConfigurationError("KafkaSource: call set_bootstrap_servers(...)")
         if not self._topics:
             raise ConfigurationError("KafkaSource: call set_topics(...) or set_topic_pattern(...)")
-        if self._schema is None:
-            raise ConfigurationError("KafkaSource: call set_value_only_deserializer(...)")
-        names = {name for name, _ in stream_columns(self._schema.type_info)}
-        for what, name in self._metadata.items():
-            if name in names:
-                raise ConfigurationError(
-                    f"KafkaSource: there are two columns {name!r}; give another name to what Kafka "
-                    f'has: set_metadata_columns({what}="kafka_{what}")'
-                )
-            names.add(name)
+        schema = self._checked_schema()
         headers = {"includeHeaders": "true"} if "headers" in self._metadata else {}
         servers = {"kafka.bootstrap.servers": self._servers}
         options = {**servers, **self._topics, **self._start.options, **headers, **self._options}
         group = self._group if self._commits else None
-        return KafkaSource(options, self._schema, dict(self._metadata), self._bounded, group)
+        return KafkaSource(options, schema, dict(self._metadata), self._bounded, group)
 
     def _subscribe(self, how: str, what: str) -> Self:
         if self._topics:

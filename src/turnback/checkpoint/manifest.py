@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,23 @@ def kafka_positions(offset: str | None) -> list[tuple[str, int, int]]:
         )
     except (ValueError, TypeError, AttributeError):
         return []
+
+
+def rabbitmq_positions(offset: str | None) -> list[tuple[str, int]]:
+    """Stream and next offset of an offset of a `RabbitMQSource`; none of others."""
+    position = _of_source(offset, "rabbitmq")
+    return sorted((stream, int(at)) for stream, at in position.get("next", {}).items())
+
+
+def _of_source(offset: str | None, source: str) -> dict[str, Any]:
+    """The offset of a source that is written in Python, if it is of this kind."""
+    try:
+        position = json.loads(offset or "")
+    except ValueError:
+        return {}
+    if isinstance(position, dict) and position.get("source") == source:
+        return position
+    return {}
 
 
 class OperatorInfo(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from decimal import Decimal, InvalidOperation
 from functools import partial
 from typing import Any
 
-from turnback.checkpoint.manifest import kafka_positions
+from turnback.checkpoint.manifest import kafka_positions, rabbitmq_positions
 from turnback.core.errors import ConfigurationError
 from turnback.types.typeinfo import BasicTypeInfo, ListTypeInfo, MapTypeInfo, RowTypeInfo, TypeInfo
 
@@ -33,9 +33,10 @@ def formatter(type_: TypeInfo, *, longest: int | None = LONGEST) -> Formatter:
 
 
 def position_lines(offset: str | None) -> list[str | None]:
-    """Where a source goes on, by topic and partition if it reads Kafka; else Spark's own JSON."""
-    positions = kafka_positions(offset)
-    return [f"{topic} {number}: {at}" for topic, number, at in positions] or [offset]
+    """Where a source goes on, by partition if it has any; else Spark's own JSON."""
+    lines = [f"{topic} {number}: {at}" for topic, number, at in kafka_positions(offset)]
+    lines += [f"{stream}: {at}" for stream, at in rabbitmq_positions(offset)]
+    return [*lines] or [offset]
 
 
 class _Budget:

@@ -13,12 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import ConfigurationError
-from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
+from turnback.sinks.schemas import DeserializationSchema
 from turnback.spark.partitions import partition_columns
-from turnback.types.columns import stream_ddl
+from turnback.spark.records import with_values
 
 _JAR = "spark-sql-kafka-0-10"
-_CORRUPT = "_turnback_corrupt"
 
 
 def kafka_frame(
@@ -45,24 +44,7 @@ def kafka_frame(
     records = records.where("value IS NOT NULL")
     wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
     wanted += partition_columns("topic", "partition", "offset")
-    if isinstance(schema, JsonRowDeserializationSchema):
-        return _parsed(records, schema, wanted)
-    return records.select(F.col("value").cast("string").alias("value"), *wanted)
-
-
-def _parsed(records: DataFrame, schema: JsonRowDeserializationSchema, wanted: Any) -> DataFrame:
-    """Values as JSON. Options are set in any case: without, Spark would parse only what is read."""
-    ddl, options = stream_ddl(schema.type_info), {"mode": "FAILFAST"}
-    if schema.ignore_parse_errors:
-        ddl += f", `{_CORRUPT}` string"
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    row = F.from_json(F.col("value").cast("string"), ddl, options)
-    parsed = records.select(row.alias("_turnback_row"), *wanted)
-    if schema.ignore_parse_errors:
-        parsed = parsed.where(f"_turnback_row.{_CORRUPT} IS NULL AND _turnback_row IS NOT NULL")
-    kept = [name for name in parsed.columns if name != "_turnback_row"]
-    fields = [F.col("_turnback_row").getField(name).alias(name) for name in schema.type_info.names]
-    return parsed.select(*fields, *(F.col(f"`{name}`") for name in kept))
+    return with_values(records, schema, wanted)
 
 
 def how_to_get(version: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from turnback.checkpoint.manifest import kafka_positions
+from turnback.checkpoint.manifest import kafka_positions, rabbitmq_positions
 from turnback.types.typeinfo import quote_name
 
 PARTITION_COLUMN = "_turnback_partition"
@@ -22,5 +22,6 @@ def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:
 
 
 def partition_names(offset: str | None) -> tuple[str, ...]:
-    """The partitions that an offset of Kafka's connector is about, as Kafka writes them."""
-    return tuple(f"{topic}-{number}" for topic, number, _ in kafka_positions(offset))
+    """The partitions that an offset is about: of Kafka as Kafka writes them, streams by name."""
+    kafka = tuple(f"{topic}-{number}" for topic, number, _ in kafka_positions(offset))
+    return kafka or tuple(stream for stream, _ in rabbitmq_positions(offset))

@@ -13,7 +13,8 @@ from turnback import (
     Types,
     WatermarkStrategy,
 )
-from turnback.api.kafka_source import HEADERS, check_source, kafka_position
+from turnback.api.kafka_source import kafka_position
+from turnback.api.record_source import HEADERS, check_source
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.spark.kafka import configured_connector, how_to_get
 from turnback.spark.kafka_check import client_properties

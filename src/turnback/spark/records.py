@@ -1,0 +1,146 @@
+"""Records of other systems as streams: columns of their values, then of what else is wanted."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+
+from turnback.core.errors import ConfigurationError, TurnbackError
+from turnback.program.source_partitions import partition_number
+from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
+from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
+from turnback.types.columns import stream_ddl
+from turnback.worker.message import encode_error
+
+_CORRUPT = "_turnback_corrupt"
+_PLACE = {PARTITION_COLUMN: "bigint", OFFSET_COLUMN: "bigint"}
+_ARROW = {
+    "binary": pa.binary(),
+    "string": pa.string(),
+    "bigint": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "array<struct<key string, value binary>>": pa.list_(
+        pa.struct([("key", pa.string()), ("value", pa.binary())])
+    ),
+}
+F_ = TypeVar("F_", bound=Callable[..., Any])
+
+
+def with_values(
+    records: DataFrame, schema: DeserializationSchema, wanted: Sequence[Column]
+) -> DataFrame:
+    """The column `value` of records as a schema says, followed by other columns."""
+    if isinstance(schema, JsonRowDeserializationSchema):
+        return _parsed(records, schema, wanted)
+    return records.select(F.col("value").cast("string").alias("value"), *wanted)
+
+
+def _parsed(
+    records: DataFrame, schema: JsonRowDeserializationSchema, wanted: Sequence[Column]
+) -> DataFrame:
+    """Values as JSON. Options are set in any case: without, Spark would parse only what is read."""
+    ddl, options = stream_ddl(schema.type_info), {"mode": "FAILFAST"}
+    if schema.ignore_parse_errors:
+        ddl += f", `{_CORRUPT}` string"
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    row = F.from_json(F.col("value").cast("string"), ddl, options)
+    parsed = records.select(row.alias("_turnback_row"), *wanted)
+    if schema.ignore_parse_errors:
+        parsed = parsed.where(f"_turnback_row.{_CORRUPT} IS NULL AND _turnback_row IS NOT NULL")
+    kept = [name for name in parsed.columns if name != "_turnback_row"]
+    fields = [F.col("_turnback_row").getField(name).alias(name) for name in schema.type_info.names]
+    return parsed.select(*fields, *(F.col(f"`{name}`") for name in kept))
+
+
+# -- sources that are written in Python
+
+
+def python_source(module: str, name: str, version: str) -> type[DataSource]:
+    """A data source of Turnback, by its module and name.
+
+    Raises:
+        ConfigurationError: Spark, of this version, does not tell such a source where it goes on.
+    """
+    if not hasattr(DataSourceStreamReader, "getDefaultReadLimit"):
+        raise ConfigurationError(
+            f"RabbitMQSource and KinesisSource need Spark 4.2 or newer, and this is {version}: "
+            "older ones do not tell a source where an epoch begins before it has to say where that "
+            "ends. Install another one: pip install 'pyspark>=4.2'"
+        )
+    source: type[DataSource] = getattr(importlib.import_module(module), name)
+    return source
+
+
+def python_frame(
+    spark: SparkSession,
+    source: type[DataSource],
+    options: Mapping[str, str],
+    schema: DeserializationSchema,
+    metadata: Mapping[str, str],
+) -> DataFrame:
+    """The records of a source that gives `value`, metadata, and the place of each record."""
+    spark.dataSource.register(source)
+    given = {**options, "columns": json.dumps(list(metadata))}
+    records = spark.readStream.format(source.name()).options(**given).load()
+    wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
+    return with_values(records, schema, [*wanted, *map(F.col, _PLACE)])
+
+
+def ddl_of(columns: Iterable[str], types: Mapping[str, str]) -> str:
+    """The schema of records with these metadata, whose types are by name."""
+    fields = {"value": "binary", **{name: types[name] for name in columns}, **_PLACE}
+    return ", ".join(f"`{name}` {type}" for name, type in fields.items())
+
+
+def record_batch(
+    partition: str, columns: Mapping[str, Sequence[Any]], types: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Records of one partition in the form of `ddl_of`.
+
+    Args:
+        partition: Its name.
+        columns: `value`, metadata in the order asked for, and `OFFSET_COLUMN`.
+        types: Of metadata.
+    """
+    known = {"value": "binary", **types, **_PLACE}
+    numbers = [partition_number(partition)] * len(columns["value"])
+    ordered = {name: values for name, values in columns.items() if name != OFFSET_COLUMN}
+    ordered |= {PARTITION_COLUMN: numbers, OFFSET_COLUMN: columns[OFFSET_COLUMN]}
+    arrays = [pa.array(values, _ARROW[known[name]]) for name, values in ordered.items()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(ordered))
+
+
+def errors_encoded(method: F_) -> F_:
+    """Let the errors of a method of a reader survive the way through Spark."""
+
+    @wraps(method)
+    def call(*args: Any) -> Any:
+        try:
+            return method(*args)
+        except TurnbackError as error:
+            raise encode_error(error) from error
+
+    return call  # type: ignore[return-value]
+
+
+def shares(available: Mapping[str, int], most: int | None) -> dict[str, int]:
+    """How many records an epoch reads of each partition, given how many there are.
+
+    In proportion, so that partitions that are behind catch up together; at least one in all.
+    """
+    total = sum(available.values())
+    if most is None or total <= most:
+        return dict(available)
+    found = {name: count * most // total for name, count in available.items()}
+    left = most - sum(found.values())
+    for name in sorted(available, key=lambda name: (found[name] - available[name], name))[:left]:
+        found[name] += 1
+    return found
