@@ -290,10 +290,10 @@ def test_times_are_shown_and_do_not_count_as_differences(jobs: Jobs) -> None:
     for before, after in [(plain, timed), (timed, plain), (timed, timed)]:
         found = differences(before, after, "count", "count")
         assert (found.added, found.removed, found.changed, found.same) == (0, 0, 0, 4)
-    assert state_pair(plain, timed, "count", "count").ttl_change == (
+    assert state_pair(plain, timed, "count", "count").note == (
         "values live for 1 d, and lived for ever"
     )
-    assert state_pair(timed, timed, "count", "count").ttl_change == ""
+    assert state_pair(timed, timed, "count", "count").note == ""
     (compared,) = states(plain, timed)
     assert compared.note == "values live for 1 d, and lived for ever"
     assert [each.note for each in states(timed, timed)] == [None]

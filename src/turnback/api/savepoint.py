@@ -155,10 +155,10 @@ class Savepoint:
         """A state as a table.
 
         Its columns are ``key_group``, ``key`` (a struct of f0, f1 and so on for keys of several
-        columns), for lists ``position``, for maps ``map_key``, for timers ``time``, for windows
-        ``start`` and ``end``, and ``value``; for state with a time to live also ``updated_at``,
-        when it was last updated. Integers without bound and times of day are text, and a pickled
-        object is its pickle.
+        columns), for lists ``position`` from 0 on, for maps ``map_key``, for timers ``time``, for
+        windows ``start`` and ``end``, and ``value``; for state with a time to live also
+        ``updated_at``, when it was last updated. Integers without bound and times of day are text,
+        and a pickled object is its pickle.
 
         Raises:
             StateError: There is no such state.
@@ -254,7 +254,7 @@ class StateDiff:
         changed: Rows with another value.
         unchanged: All others.
         incomparable: Why nothing could be compared; the numbers are 0 then.
-        note: What became of its time to live; None if that is the same.
+        note: What became of its type or its time to live; None if they are the same.
     """
 
     uid: str
@@ -292,8 +292,10 @@ class SavepointDiff:
         none. A state that only one of the snapshots has is added or removed as a whole. Equal rows
         are left out.
 
-        Rows are found by key and map key. A list element is found by its position, which tells
-        when it was added: a list that was replaced by an equal one is removed and added.
+        Rows are found by key and map key. A list element is found by when it was added: a list that
+        was replaced by an equal one is removed and added. Its position is that in the second
+        snapshot, or in the first if it was removed. Where a field was added or a number widened,
+        older values are brought to the newer type.
 
         Values are compared as they are stored: two maps in any order, decimals by their value, NaN
         is equal to NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
@@ -326,7 +328,7 @@ class SavepointDiff:
                 removed=each[Change.REMOVED],
                 changed=each[Change.CHANGED],
                 unchanged=each[Change.UNCHANGED],
-                note=pairs[id].ttl_change or None,
+                note=pairs[id].note or None,
             )
             for id, each in zip(comparable, counts, strict=True)
         }

@@ -1,9 +1,10 @@
-"""`turnback query` and `turnback diff`: what is done with snapshots in Spark."""
+"""`turnback query` and `turnback diff`: in this process if that is enough, else in Spark."""
 
 from __future__ import annotations
 
 import csv
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _COUNTS = ("added", "removed", "changed", "unchanged")
 
+_spark_option = flag("--spark", help="Use Spark, whatever the size.")
+_UNKNOWN = re.compile(r"TABLE_OR_VIEW_NOT_FOUND\].*? `([^`]+)`")
+
 # -- query
 
 
@@ -46,21 +50,24 @@ _COUNTS = ("added", "removed", "changed", "unchanged")
     default="table",
     help="table, csv or json.",
 )
-def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str) -> None:
+@_spark_option
+def query(
+    cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str, spark: bool
+) -> None:
     """Query the states of a checkpoint or savepoint with SQL.
 
     Every state is a table, named after its operator's uid and its own name; without a query the
-    tables are listed. Queries run in Spark on this machine, or on SPARK_MASTER.
+    tables are listed. Most queries of states that fit this machine are answered at once, by DuckDB
+    (pip install 'turnback[query]'); others run in Spark, on this machine or on SPARK_MASTER.
     """
     snapshot = cli.snapshot(snapshot_name)
     if sql is None:
         _list_tables(cli, snapshot)
         return
-    from turnback.api.savepoint import Savepoint
     from turnback.inspect.snapshots import reading
 
-    with reading(snapshot), spark_session(cli) as session:
-        columns, rows = _collect(Savepoint(snapshot, session).sql(sql), limit + 1)
+    with reading(snapshot):
+        columns, rows = _run(cli, snapshot, sql, limit + 1, spark)
     more = len(rows) > limit
     del rows[limit:]
     if cli.json or format == "json":
@@ -73,6 +80,32 @@ def query(cli: Cli, snapshot_name: str, sql: str | None, limit: int, format: str
         cli.out.table(columns, [[value_text(value) for value in row] for row in rows])
     if more:
         cli.out.message(f"There are more than {limit} rows: give --limit to see more.")
+
+
+def _run(
+    cli: Cli, snapshot: Snapshot, sql: str, most: int, spark: bool
+) -> tuple[list[str], list[list[Any]]]:
+    from turnback.inspect.local_sql import LeftToSpark, query, unknown_table
+    from turnback.snapshot.draft import view_names
+
+    if not spark:
+        try:
+            columns, rows = query(snapshot, sql, most)
+            return columns, [[json_value(value) for value in row] for row in rows]
+        except LeftToSpark as reason:
+            cli.out.hint(f"Spark runs this query: {reason}")
+    from turnback.api.savepoint import Savepoint
+    from turnback.spark.state_frames import check_only_reads
+
+    try:
+        with spark_session(cli) as session:
+            check_only_reads(session, sql)
+            return _collect(Savepoint(snapshot, session).sql(sql), most)
+    except ConfigurationError as error:
+        unknown = _UNKNOWN.search(str(error))
+        if unknown is None:
+            raise
+        raise unknown_table(unknown[1], [*view_names(snapshot.state_ids).values()]) from error
 
 
 def _list_tables(cli: Cli, snapshot: Snapshot) -> None:
@@ -109,33 +142,59 @@ def _collect(frame: DataFrame, most: int) -> tuple[list[str], list[list[Any]]]:
 @state_option
 @number_option("--rows", least=1, default=50, help="With --state, at most N rows; 50 if left out.")
 @flag("--exit-code", help="End with code 1 if anything differs.")
+@_spark_option
 def diff(
-    cli: Cli, a: str, b: str, state: str | None, rows: int, exit_code: bool
+    cli: Cli, a: str, b: str, state: str | None, rows: int, exit_code: bool, spark: bool
 ) -> ExitCode | None:
     """Compare two checkpoints or savepoints, key by key.
 
     Counts what was added, removed and changed in every state; with --state shows the keys of one.
-    They may be of different jobs. Spark compares, on this machine or on SPARK_MASTER.
+    They may be of different jobs. Large ones are compared by Spark, on this machine or on
+    SPARK_MASTER.
     """
-    from turnback.inspect.snapshots import reading
+    from turnback.inspect.compare import fits_here
+    from turnback.snapshot.diff import state_ids
 
     old, new = cli.snapshot(a), cli.snapshot(b)
-    with reading(old, new), spark_session(cli) as session:
-        from turnback.api.savepoint import SavepointDiff
-
-        both = SavepointDiff(old, new, session)
-        if state is None:
-            summary = both.summary()
-        else:
-            id = find_state(state, both.states(), str(both))
-            columns, changes = _collect(both.state(*id), rows)
-    if state is None:
+    where = f"<diff of {old.name} and {new.name}>"
+    id = None if state is None else find_state(state, state_ids(old, new), where)
+    here = not spark and fits_here(old, new, id)
+    if id is None:
+        summary = _summary(cli, old, new, here)
         _print_summary(cli, summary)
         differs = not all(each.same for each in summary)
     else:
+        columns, changes = _changes(cli, old, new, id, rows, here)
         _print_changes(cli, columns, changes)
         differs = bool(changes)
     return ExitCode.FAILED if exit_code and differs else None
+
+
+def _summary(cli: Cli, old: Snapshot, new: Snapshot, here: bool) -> list[StateDiff]:
+    from turnback.inspect.compare import summary
+    from turnback.inspect.snapshots import reading
+
+    if here:
+        return summary(old, new)
+    with reading(old, new), spark_session(cli) as session:
+        from turnback.api.savepoint import SavepointDiff
+
+        return SavepointDiff(old, new, session).summary()
+
+
+def _changes(
+    cli: Cli, old: Snapshot, new: Snapshot, id: tuple[str, str], most: int, here: bool
+) -> tuple[list[str], list[list[Any]]]:
+    from turnback.inspect.compare import differences
+    from turnback.inspect.snapshots import reading
+
+    if here:
+        columns, rows = differences(old, new, *id, most)
+        return columns, [[json_value(value) for value in row] for row in rows]
+    with reading(old, new), spark_session(cli) as session:
+        from turnback.api.savepoint import SavepointDiff
+
+        return _collect(SavepointDiff(old, new, session).state(*id), most)
 
 
 def _print_summary(cli: Cli, summary: list[StateDiff]) -> None:
@@ -180,7 +239,7 @@ def spark_session(cli: Cli) -> Iterator[SparkSession]:
 
         try:
             archive = cli.configuration.value("run.class-archive")
-            options = spark_options(cli.configuration)
+            options = {**spark_options(cli.configuration), "spark.sql.runSQLOnFiles": "false"}
             session = spark_session(class_archive=archive, **options)
             try:
                 yield session

@@ -184,6 +184,8 @@ def page(
     `parse_key`, or with ``abc*`` those of all text keys that begin so. Long values are cut unless
     `full`.
     """
+    from turnback.snapshot.numbering import number_rows
+
     check_limit(limit)
     start = RowPosition.of(after)
     rows = StateRows(snapshot, uid, name)
@@ -194,12 +196,12 @@ def page(
             following = _scan(rows, start, page, None if key is None else key[:-1])
         else:
             following = _look_up(rows, key, start, page)
-    formatted = [row for table in page.tables for row in rows.formatted(table, full=full)]
+        typed = number_rows(rows.stored, page.table(rows.codec.arrow_schema))
     return StatePage(
         uid=uid,
         name=name,
         columns=rows.columns,
-        rows=tuple(formatted),
+        rows=tuple(rows.formatted(typed, full=full)),
         next=following.cursor() if following is not None else None,
         scanned=page.scanned,
     )
@@ -223,6 +225,11 @@ class _Page:
     @property
     def missing(self) -> int:
         return self.limit - self.rows
+
+    def table(self, schema: pa.Schema) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.concat_tables(self.tables) if self.tables else schema.empty_table()
 
     def add(self, table: pa.Table) -> None:
         self.tables.append(table)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from turnback.core.errors import ConfigurationError, IncompatibleStateError
+from turnback.inspect import local_sql
 from turnback.inspect.browse import SCAN_S, RowPosition, StateRows, check_limit
 from turnback.inspect.model import DiffPage, DiffRow, StateDiffRow
 from turnback.inspect.snapshots import reading
+from turnback.snapshot.metadata import StateId
 from turnback.snapshot.snapshot import Snapshot, spans
 from turnback.state.schema import OPERATOR_KINDS
 
 if TYPE_CHECKING:  # needs Arrow
+    from turnback.api.savepoint import StateDiff
     from turnback.snapshot.diff import EntryChange, StatePair
 
 SPAN_ROWS = 100_000
@@ -76,23 +80,111 @@ def page(
     )
 
 
-def _check_comparable(pair: StatePair) -> None:
-    schema, problem = pair.schema, pair.problem
-    what = f"state {schema.name!r} of operator {schema.uid!r} cannot be compared"
-    if problem is not None:
-        raise IncompatibleStateError(
-            f"{what}: {problem}. Look at it in each of the two snapshots instead"
-        )
-    if not pair.is_in_both:
+# -- whole snapshots
+
+
+def fits_here(before: Snapshot, after: Snapshot, id: StateId | None = None) -> bool:
+    """Whether two snapshots, or one state of both, are small enough to be compared here."""
+    sides = [
+        side.rows(state)
+        for side in (before, after)
+        for state in side.states
+        if id is None or state.id == id
+    ]
+    return local_sql.fits_here(*sides)
+
+
+def summary(before: Snapshot, after: Snapshot) -> list[StateDiff]:
+    """Count what differs in every state, as `SavepointDiff.summary` does."""
+    from turnback.api.savepoint import StateDiff
+    from turnback.snapshot.diff import Change, state_ids, state_pair
+
+    counted = []
+    with reading(before, after):
+        for id in state_ids(before, after):
+            pair = state_pair(before, after, *id)
+            counts, unchanged = Counter[Change](), 0
+            for changes, same in _all_changes(pair):
+                counts.update(change.change for change in changes)
+                unchanged += same
+            counted.append(
+                StateDiff(
+                    *id,
+                    added=counts[Change.ADDED],
+                    removed=counts[Change.REMOVED],
+                    changed=counts[Change.CHANGED],
+                    unchanged=unchanged,
+                    incomparable=pair.problem,
+                    note=pair.note or None,
+                )
+            )
+    return counted
+
+
+def differences(
+    before: Snapshot, after: Snapshot, uid: str, name: str, most: int
+) -> tuple[list[str], list[list[Any]]]:
+    """Columns and first rows of what differs in a state, as `SavepointDiff.state` gives them."""
+    from turnback.snapshot.diff import ChangeDecoder, state_pair, typed_changes
+
+    pair = state_pair(before, after, uid, name)
+    _check_types(pair)
+    changed: list[EntryChange] = []
+    with reading(before, after):
+        for changes, _ in _all_changes(pair):
+            changed += changes[: most - len(changed)]
+            if len(changed) >= most:
+                break
+    old, new = typed_changes(changed, pair.schema)
+    kinds = [change.change.value for change in changed]
+    names = ChangeDecoder(pair.schema).schema.names
+    columns = [local_sql.collected(old[name]) for name in names[:-3]]
+    columns += [kinds, local_sql.collected(old["value"]), local_sql.collected(new["value"])]
+    return names, [list(row) for row in zip(*columns, strict=True)]
+
+
+def _all_changes(pair: StatePair) -> Iterator[tuple[list[EntryChange], int]]:
+    """Compare everything; in parts where equal keys are in the same ones."""
+    from turnback.snapshot.diff import changes
+
+    if pair.problem is not None:
         return
+    together = _why_apart(pair) is None and pair.schema.kind not in OPERATOR_KINDS
+    groups = max(pair.old_groups, pair.new_groups)
+    rows = sum(file.rows for file in pair.old.held_by() + pair.new.held_by())
+    for span in spans(groups, -(-rows // SPAN_ROWS) if together else 1):
+        yield changes(pair, *span)
+
+
+# -- a page
+
+
+def _check_types(pair: StatePair) -> None:
+    if pair.problem is not None:
+        raise IncompatibleStateError(
+            f"{pair.schema.title} cannot be compared: {pair.problem}. Look at it in each of the "
+            "two snapshots instead"
+        )
+
+
+def _why_apart(pair: StatePair) -> str | None:
+    """Why equal keys are in different key groups of the two; None if they are not."""
+    if not pair.is_in_both:
+        return None
     if pair.old_groups != pair.new_groups:
-        problem = f"one snapshot has {pair.old_groups} key groups, the other {pair.new_groups}"
-    elif pair.old.schema.key.columns != schema.key.columns:
-        problem = "the stream was keyed by columns in one snapshot and by a function in the other"
+        return f"one snapshot has {pair.old_groups} key groups, the other {pair.new_groups}"
+    if pair.old.schema.key.columns != pair.new.schema.key.columns:
+        return "the stream was keyed by columns in one snapshot and by a function in the other"
+    return None
+
+
+def _check_comparable(pair: StatePair) -> None:
+    _check_types(pair)
+    problem = _why_apart(pair)
     if problem is not None:
         raise IncompatibleStateError(
-            f"{what} here: {problem}, so equal keys are in different ones. Use `turnback diff`, "
-            "which brings them together with Spark"
+            f"{pair.schema.title} cannot be compared here: {problem}, so equal keys are in "
+            "different ones. Use `turnback diff`, which brings them together"
         )
 
 

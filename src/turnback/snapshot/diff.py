@@ -1,6 +1,7 @@
 """What differs between two snapshots, row by row.
 
-Rows are matched by key and map key, list elements by position, which is when they were added.
+Rows are matched by key and map key, list elements by when they were added. Where a field was added
+to the type of values, or a number widened, older values are compared as the newer type.
 Values are compared as they are stored: maps in any order, decimals by their value, NaN is equal to
 NaN, 0.0 is not -0.0, and pickled objects are equal if their pickles are.
 """
@@ -17,12 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.snapshot.evolution import ttl_change
+from turnback.snapshot.evolution import Incompatible, Migration, evolve, ttl_change
 from turnback.snapshot.metadata import StateId
+from turnback.snapshot.numbering import with_positions
 from turnback.snapshot.snapshot import Batches, Snapshot, StateReader, StoredRows, check_state
 from turnback.snapshot.table import ROWS, StateTable
-from turnback.state.schema import KINDS, SINGLE_KINDS, StateSchema
+from turnback.state.schema import KINDS, LIST_KINDS, SINGLE_KINDS, StateSchema
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import (
+    Descriptor,
     ListTypeInfo,
     MapTypeInfo,
     RowTypeInfo,
@@ -81,9 +85,18 @@ class StatePair:
     problem: str | None = None
 
     @property
-    def ttl_change(self) -> str:
-        """What became of the time to live; nothing if it stayed."""
-        return ttl_change(self.old.schema.ttl, self.new.schema.ttl) if self.is_in_both else ""
+    def note(self) -> str:
+        """What became of the type and the time to live; nothing if they stayed."""
+        if not self.is_in_both or self.problem is not None:
+            return ""
+        was, now = self.old.schema, self.new.schema
+        notes = [_type_change(was, now), ttl_change(was.ttl, now.ttl)]
+        return "; ".join(note for note in notes if note)
+
+    @property
+    def readers(self) -> tuple[EntryReader, EntryReader]:
+        """What reads the rows of both, so that they can be compared; without spans."""
+        return EntryReader(self.old, (), self.schema.value), EntryReader(self.new, ())
 
     @property
     def schema(self) -> StateSchema:
@@ -120,11 +133,18 @@ def incomparable(old: StateSchema, new: StateSchema) -> str | None:
         ("kind of state", _storage_kind(old), _storage_kind(new)),
         ("key type", list(old.key.types), list(new.key.types)),
         ("map key type", old.sub, new.sub),
-        ("value type", old.value, new.value),
     ):
         if was != now:
             return f"its {what} was {_type_text(was)} and is {_type_text(now)}"
+    types = type_from_descriptor(old.value), type_from_descriptor(new.value)
+    if isinstance(evolve(*types), Incompatible):
+        return f"its value type was {types[0]} and is {types[1]}"
     return None
+
+
+def _type_change(old: StateSchema, new: StateSchema) -> str:
+    outcome = evolve(type_from_descriptor(old.value), type_from_descriptor(new.value))
+    return outcome.why if isinstance(outcome, Migration) else ""
 
 
 def _storage_kind(schema: StateSchema) -> str:
@@ -140,11 +160,17 @@ def _type_text(what: object) -> str:
 # -- which rows
 
 
+@dataclass(frozen=True)
 class EntryReader(StateReader):
     """Gives the rows of a state as the bytes of key, sub and value, without the key group.
 
     They are the same for equal rows of any two snapshots.
+
+    Attributes:
+        value: Descriptor of a newer type, as which values are given.
     """
+
+    value: Descriptor = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -152,14 +178,25 @@ class EntryReader(StateReader):
 
     def read(self, first: int, last: int) -> Iterator[pa.Table]:
         codec = StateTable(self.stored.schema.without_ttl())
-        reordered = reordering(type_from_descriptor(self.stored.schema.value))
+        migrated = self._migration()
+        reordered = reordering(type_from_descriptor(self.value or self.stored.schema.value))
         for typed in self.stored.typed(first, last):
             # Typed and back again: decimals of one value then have the same bytes.
             entries = codec.to_rows(typed.select(codec.arrow_schema.names)).select(ENTRIES.names)
-            if reordered is not None:
-                values = pa.array(map(reordered, entries["value"].to_pylist()), pa.binary())
+            for change in filter(None, (migrated, reordered)):
+                values = pa.array(map(change, entries["value"].to_pylist()), pa.binary())
                 entries = entries.set_column(2, ENTRIES.field(2), values)
             yield entries
+
+    def _migration(self) -> Callable[[bytes], bytes] | None:
+        if self.value is None:
+            return None
+        old, new = map(type_from_descriptor, (self.stored.schema.value, self.value))
+        outcome = evolve(old, new)
+        if not isinstance(outcome, Migration) or outcome.convert is None:
+            return None
+        decode, convert, encode = Serializer(old).decode, outcome.convert, Serializer(new).encode
+        return lambda data: encode(convert(decode(data)))
 
 
 def reordering(type_: TypeInfo) -> Callable[[bytes], bytes] | None:
@@ -194,12 +231,16 @@ def _sorted(value: Any) -> Any:
 
 
 class EntryChange(NamedTuple):
-    """A row that differs: what it was and what it is, None for not there."""
+    """A row that differs: what it was and what it is, None for not there.
+
+    `place` is that of an element in its list, in the newer snapshot if it is there, else the older.
+    """
 
     key: bytes
     sub: bytes | None
     old: bytes | None
     new: bytes | None
+    place: int | None = None
 
     @property
     def change(self) -> Change:
@@ -214,7 +255,7 @@ def changes(pair: StatePair, first: int, last: int) -> tuple[list[EntryChange], 
     Returns:
         What differs, in the order of keys, and how many rows do not.
     """
-    old, new = (_entries(side, first, last) for side in (pair.old, pair.new))
+    old, new = (_entries(side, first, last) for side in pair.readers)
     ids = old.keys() | new.keys()
     different = sorted(id for id in ids if old.get(id) != new.get(id))
     single = pair.schema.kind in SINGLE_KINDS
@@ -222,13 +263,30 @@ def changes(pair: StatePair, first: int, last: int) -> tuple[list[EntryChange], 
         EntryChange(key, None if single else sub, old.get((key, sub)), new.get((key, sub)))
         for key, sub in different
     ]
+    if pair.schema.kind in LIST_KINDS:
+        places = _places(old, changed) | _places(new, changed)
+        changed = [each._replace(place=places[each.key, each.sub]) for each in changed]
     return changed, len(ids) - len(changed)
 
 
-def _entries(stored: StoredRows, first: int, last: int) -> dict[tuple[bytes, bytes], bytes]:
-    """Values by key and list position or map key."""
-    entries: dict[tuple[bytes, bytes], bytes] = {}
-    for table in EntryReader(stored, ()).read(first, last):
+def _places(entries: _Entries, changed: Sequence[EntryChange]) -> dict[tuple[bytes, Any], int]:
+    """The places of all elements of the lists in which something has changed."""
+    lists: dict[bytes, list[bytes]] = {change.key: [] for change in changed}
+    for key, sub in entries:
+        if key in lists:
+            lists[key].append(sub)
+    return {
+        (key, sub): place for key, subs in lists.items() for place, sub in enumerate(sorted(subs))
+    }
+
+
+_Entries = dict[tuple[bytes, bytes], bytes]
+"""Values by key and list position or map key."""
+
+
+def _entries(reader: EntryReader, first: int, last: int) -> _Entries:
+    entries: _Entries = {}
+    for table in reader.read(first, last):
         keys, subs, values = (column.to_pylist() for column in table.columns)
         for key, sub, value in zip(keys, subs, values, strict=True):
             entries[key, sub or b""] = value
@@ -240,14 +298,22 @@ def _entries(stored: StoredRows, first: int, last: int) -> dict[tuple[bytes, byt
 
 def typed_changes(changes: Sequence[EntryChange], state: StateSchema) -> tuple[pa.Table, pa.Table]:
     """The old and the new rows of changes with typed columns; what is not there is null."""
-    columns = [pa.array(column, pa.binary()) for column in zip(*changes, strict=True)]
-    keys, subs, old, new = columns or [pa.array([], pa.binary())] * 4
-    return _typed(state, keys, subs, old), _typed(state, keys, subs, new)
+    keys, subs, old, new = (
+        pa.array([change[i] for change in changes], pa.binary()) for i in range(4)
+    )
+    typed = _typed(state, keys, subs, old), _typed(state, keys, subs, new)
+    if state.kind not in LIST_KINDS:
+        return typed
+    places = [change.place for change in changes]
+    return with_positions(typed[0], places), with_positions(typed[1], places)
 
 
 @dataclass(frozen=True)
 class ChangeDecoder:
-    """Gives columns of changes their types: key, sub, change, old and new, which may be null."""
+    """Gives columns of changes their types: key, sub, change, old and new, which may be null.
+
+    Of lists there is also the `place` of the element.
+    """
 
     state: StateSchema
 
@@ -266,6 +332,8 @@ class ChangeDecoder:
                 batch.column(name).cast(pa.binary()) for name in ("key", "sub", "old", "new")
             )
             was, now = (_typed(self.state, keys, subs, values) for values in (old, new))
+            if self.state.kind in LIST_KINDS:
+                was = with_positions(was, batch.column("place"))
             columns = [was[name] for name in schema.names[:-3]]
             columns += [batch.column("change").cast(pa.string()), was["value"], now["value"]]
             yield from pa.Table.from_arrays(columns, schema=schema).to_batches()

@@ -50,6 +50,24 @@ def streaming_nodes(frame: DataFrame) -> tuple[list[Any], list[str]]:
     return leaves, stateful
 
 
+def only_reads(spark: Any, sql: str) -> bool:
+    """Whether SQL is a query, and neither writes nor creates, drops or sets anything.
+
+    Spark has no mode in which it only reads, and `SparkSession.sql` runs a command at once.
+    """
+    session, jvm = spark._jsparkSession, spark._jvm
+    logical = "org.apache.spark.sql.catalyst.plans.logical"
+    names = ("Command", "ParsedStatement", "InsertIntoDir")
+    writing = [jvm.java.lang.Class.forName(f"{logical}.{name}") for name in names]
+    stack = [session.sessionState().sqlParser().parsePlan(sql)]
+    while stack:
+        node = stack.pop()
+        if any(kind.isInstance(node) for kind in writing):
+            return False
+        stack += [node.children().apply(i) for i in range(node.children().size())]
+    return True
+
+
 def source_directories(leaves: Sequence[Any]) -> list[str]:
     """The directory below ``sources`` that Spark gives to each stream of a query.
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import StateError, UnsupportedTypeError
-from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, EntryReader, StatePair
+from turnback.core.errors import ConfigurationError, StateError, UnsupportedTypeError
+from turnback.snapshot.diff import CHANGE_SQL, Change, ChangeDecoder, StatePair
 from turnback.snapshot.metadata import SOURCES, SavedState, StatePart, file_name
+from turnback.snapshot.numbering import NumberedReader
 from turnback.snapshot.snapshot import StateReader, StoredRows, reading_spans
 from turnback.snapshot.table import StateTable
 from turnback.snapshot.writer import (
@@ -25,9 +26,10 @@ from turnback.snapshot.writer import (
     StateWriter,
     copy_source_log,
 )
+from turnback.spark.plans import only_reads
 from turnback.spark.worker import Task, map_batches, run_tasks, spark_job
 from turnback.state.files import StorageRef
-from turnback.state.schema import SINGLE_KINDS, StateSchema
+from turnback.state.schema import LIST_KINDS, SINGLE_KINDS, StateSchema
 from turnback.types.hints import as_type
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types, quote_name
 
@@ -38,19 +40,19 @@ def state_frame(
     spark: SparkSession,
     stored: StoredRows,
     max_parallelism: int,
-    reader: type[StateReader | EntryReader] = StateReader,
+    reader: StateReader | None = None,
 ) -> DataFrame:
     """A state as a table; read when the DataFrame is used, by tasks only.
 
-    It has typed columns, or with `EntryReader` the bytes of key, sub and value, which can be
-    compared between snapshots.
+    It has typed columns, list elements with their place in the list. A reader may give it others:
+    `StateReader` what the list sorts by, `EntryReader` bytes that can be compared.
     """
     spans = tuple(reading_spans(stored, max_parallelism))
     # Not `spark.range`, whose known small size Spark would take for that of what is read: it would
     # collect whole states in the driver to broadcast them.
     numbers = spark.sparkContext.parallelize([(i,) for i in range(len(spans))], len(spans))
     frame = spark.createDataFrame(numbers, "number int", verifySchema=False)
-    return map_batches(frame, reader(stored, spans))
+    return map_batches(frame, replace(reader or NumberedReader(stored, ()), spans=spans))
 
 
 def view_session(
@@ -66,6 +68,12 @@ def view_session(
     # Whichever session made a DataFrame last is the active one, which others find and use.
     active.createDataFrame([], "number int")
     return session
+
+
+def check_only_reads(spark: SparkSession, sql: str) -> None:
+    """Refuse SQL that would write, create or set something: `ConfigurationError`."""
+    if not only_reads(spark, sql):
+        raise ConfigurationError("a snapshot is only read: write one SELECT")
 
 
 def check_columns(
@@ -156,8 +164,13 @@ def changes_frame(spark: SparkSession, pair: StatePair) -> DataFrame:
 
 
 def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
-    old = state_frame(spark, pair.old, pair.old_groups, EntryReader).alias("a")
-    new = state_frame(spark, pair.new, pair.new_groups, EntryReader).alias("b")
+    old_reader, new_reader = pair.readers
+    old = state_frame(spark, pair.old, pair.old_groups, old_reader)
+    new = state_frame(spark, pair.new, pair.new_groups, new_reader)
+    place = F.lit(None).cast("int")
+    if pair.schema.kind in LIST_KINDS:
+        place = F.row_number().over(Window.partitionBy("key").orderBy("sub")) - 1
+    old, new = old.withColumn("place", place).alias("a"), new.withColumn("place", place).alias("b")
     same = F.col("a.key") == F.col("b.key")
     if pair.schema.kind not in SINGLE_KINDS:
         same = same & (F.col("a.sub") == F.col("b.sub"))
@@ -166,6 +179,7 @@ def _joined(spark: SparkSession, pair: StatePair) -> DataFrame:
         F.coalesce("a.sub", "b.sub").alias("sub"),
         F.col("a.value").alias("old"),
         F.col("b.value").alias("new"),
+        F.coalesce("b.place", "a.place").cast("bigint").alias("place"),
     )
     return rows.withColumn("change", F.expr(CHANGE_SQL))
 
@@ -195,7 +209,8 @@ class CopiedState:
     max_parallelism: int
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        return state_frame(spark, self.stored, self.max_parallelism).drop("key_group")
+        reader = StateReader(self.stored, ())
+        return state_frame(spark, self.stored, self.max_parallelism, reader).drop("key_group")
 
 
 StateContent = CopiedState | DataFrame

@@ -128,6 +128,24 @@ def test_a_key_is_found_and_no_other_is_read(snapshot_of):
     assert (missing.rows, missing.next) == ((), None)
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_positions_in_lists_count_from_0(tmp_path, limit):
+    """On every page, also in the middle of a list, and whatever epoch an element is of."""
+    job = FakeJob(str(tmp_path / "jobs"), groups=2)
+    job.attempt()
+    job.checkpoint((SEEN, {"a": ["x", "y"], "b": ["u"], "c": []}))
+    taken = job.checkpoint((SEEN, {"a": ["z"], "b": ["v", "w"]}))
+    held = {"a": ["x", "y", "z"], "b": ["u", "v", "w"]}
+    saved = job.savepoint(str(tmp_path / "sp"), (SEEN, held))
+    wanted = {(key, i, value) for key, values in held.items() for i, value in enumerate(values)}
+    for snapshot in (taken, saved):
+        rows, _ = every_row(snapshot, "seen", limit=limit)
+        assert len(rows) == 6
+        assert set(rows) == wanted
+        rows, _ = every_row(snapshot, "seen", limit=limit, key="b")
+        assert rows == [("b", 0, "u"), ("b", 1, "v"), ("b", 2, "w")]
+
+
 def test_keys_by_a_function_are_in_other_key_groups(snapshot_of):
     state = schema(columns=False)
     found = page(snapshot_of((state, HELD)), "count", "total", key="user 7")
