@@ -284,10 +284,16 @@ def checkpoints(cli: Cli, job_name: str, limit: int | None, retained: bool, path
             _print_checkpoint_summary(cli.out, history)
 
 
+def _remembered(out: Output, history: model.CheckpointHistory) -> str:
+    newest = out.number(len(history.rows))
+    return f"; of the newest {newest}:" if history.forgotten else ""
+
+
 def _print_checkpoint_summary(out: Output, history: model.CheckpointHistory) -> None:
     out.head(
-        f"{history.completed} completed, {history.failed} failed, {history.in_progress} in "
-        f"progress, {history.restored} restored"
+        f"{out.number(history.completed)} completed, {out.number(history.failed)} failed, "
+        f"{history.in_progress} in progress, {history.restored} restored"
+        f"{_remembered(out, history)}"
     )
     measured: tuple[tuple[str, model.Distribution | None, Callable[[int], str | None]], ...] = (
         ("duration", history.duration_ms, out.duration),

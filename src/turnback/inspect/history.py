@@ -22,6 +22,7 @@ from turnback.job.history import (
     Record,
     Restarting,
     read_history,
+    recorded_history,
 )
 from turnback.job.status import JobState, Status, UnderWay
 from turnback.storage.base import Storage
@@ -34,7 +35,7 @@ _MEASURED = ("duration_ms", "sync_ms", "async_ms", "delta_bytes", "full_bytes")
 
 def checkpoint_history(storage: Storage, status: Status | None) -> model.CheckpointHistory:
     """Sum up the checkpoints of a job; `status` is that of its driver, if that lives."""
-    log, records = CheckpointLog(storage), read_history(storage)
+    log, (records, forgotten) = CheckpointLog(storage), recorded_history(storage)
     numbers = log.numbers()
     directory, retained = display_path(storage.uri), set(numbers)
 
@@ -72,11 +73,13 @@ def checkpoint_history(storage: Storage, status: Status | None) -> model.Checkpo
     done = [row for row in rows if row.status is CheckpointStatus.COMPLETED]
     started = [record.event for record in records if isinstance(record.event, AttemptStarted)]
     return model.CheckpointHistory(
-        completed=len(done),
-        failed=by_status.count(CheckpointStatus.FAILED),
+        completed=len(done) + sum(each.completed for each in forgotten.values()),
+        failed=by_status.count(CheckpointStatus.FAILED)
+        + sum(each.failed for each in forgotten.values()),
         in_progress=by_status.count(CheckpointStatus.IN_PROGRESS),
         restored=sum(event.snapshot is not None for event in started),
         rows=tuple(rows),
+        forgotten=sum(each.completed + each.failed for each in forgotten.values()),
         **{name: distribution([getattr(row, name) for row in done]) for name in _MEASURED},
     )
 

@@ -69,16 +69,21 @@ class Distribution(View, frozen=True, kw_only=True):
 
 
 class CheckpointHistory(View, frozen=True, kw_only=True):
-    """The checkpoints of a job, as far as its history remembers, newest first.
+    """The checkpoints of a job, newest first.
 
-    `restored` says how often an attempt started from a snapshot; the distributions are of the
-    completed checkpoints.
+    Attributes:
+        completed: All that were completed, also those that are not listed any more.
+        failed: Likewise.
+        restored: How often an attempt started from a snapshot, as far as the history reaches.
+        forgotten: How many are counted only: too old to be listed.
+        rows: Those the history remembers, of which the distributions are.
     """
 
     completed: int
     failed: int
     in_progress: int
     restored: int
+    forgotten: int = 0
     duration_ms: Distribution | None = None
     sync_ms: Distribution | None = None
     async_ms: Distribution | None = None

@@ -9,6 +9,9 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
@@ -115,9 +118,32 @@ _MAX_RECORDS = 2_000
 _FLUSH_S = 5.0
 
 
+class Forgotten(msgspec.Struct, frozen=True):
+    """How many checkpoints of an attempt are counted only: those up to an event."""
+
+    completed: int = 0
+    failed: int = 0
+    last: int = -1
+
+    def plus(self, records: Iterable[Record]) -> Forgotten:
+        """Count further checkpoints, which are forgotten now."""
+        events = [record for record in records if record.index > self.last]
+        failed = sum(isinstance(record.event, CheckpointFailed) for record in events)
+        last = max((record.index for record in events), default=self.last)
+        return Forgotten(self.completed + len(events) - failed, self.failed + failed, last)
+
+
 class _File(msgspec.Struct):
     format: int
     records: msgspec.Raw
+    forgotten: dict[int, Forgotten] = {}
+
+
+class RecordedHistory(NamedTuple):
+    """What is recorded of a job, oldest first, and what is only counted, by attempt."""
+
+    records: list[Record]
+    forgotten: dict[int, Forgotten]
 
 
 class History:
@@ -156,11 +182,11 @@ class History:
 
     def flush(self) -> None:
         with self._writing:
-            self._flushed = self._clock.monotonic()
             with self._adding:
                 added, self._added = self._added, []
             if not added:
                 return
+            self._flushed = self._clock.monotonic()
             self._file = (self._file + added)[-_MAX_RECORDS:]
             try:
                 self._write_files()
@@ -181,20 +207,35 @@ class History:
             self._fold(names[: -_MAX_FILES // 2])
 
     def _fold(self, old: list[str]) -> None:
-        records = _merged(self._storage, old)
+        records, forgotten = _merged(self._storage, old)
         surplus = max(len(records) - _MAX_RECORDS, 0)
-        # Checkpoints are the most frequent events: old ones are forgotten first.
-        routine = [r for r in records if isinstance(r.event, CheckpointStats | CheckpointFailed)]
-        forgotten = {(r.attempt, r.index) for r in routine[:surplus]}
-        remaining = [r for r in records if (r.attempt, r.index) not in forgotten]
+        # Checkpoints are the most frequent events: old ones are forgotten first, and counted.
+        dropped = [r for r in records if _is_routine(r)][:surplus]
+        for attempt, some in groupby(dropped, key=lambda record: record.attempt):
+            forgotten[attempt] = forgotten.get(attempt, Forgotten()).plus(some)
+        remaining = [r for r in records if not _is_forgotten(r, forgotten)]
         # A crash before the deletes leaves some records twice; readers drop the copies.
-        self._storage.put(old[-1], _encode(remaining[-_MAX_RECORDS:]))
+        self._storage.put(old[-1], _encode(remaining[-_MAX_RECORDS:], forgotten))
         for name in old[:-1]:
             self._storage.delete(name)
 
 
+def _is_routine(record: Record) -> bool:
+    return isinstance(record.event, CheckpointStats | CheckpointFailed)
+
+
+def _is_forgotten(record: Record, forgotten: Mapping[int, Forgotten]) -> bool:
+    counted = forgotten.get(record.attempt)
+    return counted is not None and record.index <= counted.last and _is_routine(record)
+
+
 def read_history(storage: Storage) -> list[Record]:
     """Return everything that is recorded of a job, oldest first."""
+    return recorded_history(storage).records
+
+
+def recorded_history(storage: Storage) -> RecordedHistory:
+    """Return what `read_history` does, and how many checkpoints are forgotten."""
     return _merged(storage, _files(storage))
 
 
@@ -203,8 +244,9 @@ def _files(storage: Storage) -> list[str]:
     return [m[0] for m in sorted(matches, key=lambda m: (int(m[1]), int(m[2])))]
 
 
-def _merged(storage: Storage, names: list[str]) -> list[Record]:
+def _merged(storage: Storage, names: list[str]) -> RecordedHistory:
     merged: dict[tuple[int, int], Record] = {}
+    forgotten: dict[int, Forgotten] = {}
     for name in names:
         try:
             data = storage.get(name)
@@ -219,8 +261,14 @@ def _merged(storage: Storage, names: list[str]) -> list[Record]:
             _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
             continue
         merged.update(((record.attempt, record.index), record) for record in records)
-    return [merged[key] for key in sorted(merged)]
+        for attempt, counted in file.forgotten.items():
+            # A crash may have left an older count, of which the newer one is a part.
+            known = forgotten.get(attempt, counted)
+            forgotten[attempt] = max(known, counted, key=lambda each: each.last)
+    ordered = [merged[key] for key in sorted(merged)]
+    return RecordedHistory([r for r in ordered if not _is_forgotten(r, forgotten)], forgotten)
 
 
-def _encode(records: list[Record]) -> bytes:
-    return msgspec.json.encode(_File(FORMAT, msgspec.Raw(msgspec.json.encode(records))))
+def _encode(records: list[Record], forgotten: dict[int, Forgotten] | None = None) -> bytes:
+    raw = msgspec.Raw(msgspec.json.encode(records))
+    return msgspec.json.encode(_File(FORMAT, raw, forgotten or {}))

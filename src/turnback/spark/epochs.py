@@ -15,7 +15,6 @@ from turnback.checkpoint.manifest import EpochCut, OperatorInfo
 from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
 from turnback.job.status import Metrics
-from turnback.program.graph import NodeKind
 from turnback.program.plan import Level, Plan
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput, Query
@@ -63,6 +62,10 @@ class EpochAcks:
     def left_out(self) -> Counter[str]:
         """Elements at which functions failed, by operator uid."""
         return sum((Counter(ack.left_out) for ack in self.acks), Counter())
+
+    def fed(self) -> Counter[int]:
+        """Elements that Spark itself gave from sources, by channel."""
+        return sum((Counter(ack.fed) for ack in self.acks), Counter())
 
     def sync_ms(self) -> int:
         """How long the slowest task took to snapshot its state."""
@@ -224,7 +227,7 @@ class Epochs:
         self._epoch, self.sources = epoch, sources
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
-        read = self.meter.count(acks.records(), cut.state, acks.left_out())
+        read = self.meter.count(acks.records(), cut.state, acks.left_out(), acks.fed())
         took = time.perf_counter() - started
         self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
 
@@ -283,17 +286,20 @@ class Meter:
         self._left_out: Counter[str] = Counter()
         self._state_bytes: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
-        self._counted_by = _counted_by(plan)
+        self._sources = _sources(plan)
 
     def count(
         self,
         records: Records,
         state: Iterable[StateFile],
         left_out: Mapping[str, int] | None = None,
+        fed: Mapping[int, int] | None = None,
     ) -> int:
         """Take an epoch into account; return how many elements the sources gave in it."""
+        given = fed or {}
         from_sources = {
-            source: records.get(uid, (0, 0))[0] for source, uid in self._counted_by.items()
+            uid: records.get(uid, (0, 0))[0] if channel is None else given.get(channel, 0)
+            for uid, channel in self._sources.items()
         }
         read = sum(from_sources.values())
         counted = {**records, **{uid: (n, n) for uid, n in from_sources.items()}}
@@ -331,20 +337,19 @@ class Meter:
         return (self._read - before) / max(now - since, 1.0)
 
 
-def _counted_by(plan: Plan) -> dict[str, str]:
-    """Which operator's input tells how much each source gave."""
+def _sources(plan: Plan) -> dict[str, int | None]:
+    """The sources; where Spark feeds the first shuffle, with the channel that tells what they gave.
+
+    Elsewhere they run in Python, and count themselves.
+    """
+    uids = {source.id: source.uid for source in plan.sources}
+    channels: dict[str, int | None] = {}
     if not plan.native:
-        return {op.uid: op.uid for op in plan.operators() if op.kind is NodeKind.SOURCE}
-    # Spark feeds the first shuffle: the first consumer of each source counts. Where that reads
-    # several sources, they are counted together, with the first of them.
-    uids = {op.id: op.uid for op in plan.operators()}
-    sources = {source.id: source.uid for source in plan.sources}
-    counted_by: dict[str, str] = {}
+        return channels | dict.fromkeys(uids.values())
     for channel in plan.channels:
-        consumer = uids[channel.consumers[0].operator]
-        if channel.first_level < 0 and consumer not in counted_by.values():
-            counted_by.setdefault(sources[channel.producer], consumer)
-    return counted_by
+        if channel.first_level < 0:
+            channels.setdefault(uids[channel.producer], channel.id)
+    return channels
 
 
 def _sizes(state: Iterable[StateFile]) -> dict[str, int]:

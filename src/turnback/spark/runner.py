@@ -318,7 +318,13 @@ class JobRunner:
             self.requests.close(give_up=self._cancelled.is_set())
 
     def _status_update(self) -> StatusUpdate:
-        """What has changed in the status since the last one."""
+        """What has changed in the status since the last one.
+
+        Called now and then, so it also writes what nothing else would: the last events of a job
+        that has nothing to do.
+        """
+        if self._history is not None:
+            self._history.flush_if_due()
         attempt = self.attempt
         epoch = self.report.epochs[-1].number if self.report.epochs else UNSET
         if attempt is None:

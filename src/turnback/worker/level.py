@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
@@ -91,6 +92,7 @@ class _Epoch:
         self.emitted: list[tuple[int, Batch]] = []
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
+        self.fed: Counter[int] = Counter()
         self.time = instance.time
         program, task = instance.program, name.partition
         ordered = program.reads_sources
@@ -143,6 +145,8 @@ class _Epoch:
         self.barriers += map(decode_barrier, controls)
         here = self.program.level.index
         for channel, elements in parts:
+            if channel.first_level < 0:
+                self.fed[channel.id] += len(elements)
             if channel.last_level > here:
                 self.emitted.append((channel.id, elements))
             elif self.program.reads_sources and self.program.strategies:
@@ -257,6 +261,7 @@ class _Epoch:
             self.row_bytes,
             self._next_timer(),
             self._left_out(),
+            dict(self.fed),
         )
 
     def _next_timer(self) -> int | None:
@@ -271,7 +276,7 @@ class _Epoch:
     def _records(self) -> dict[str, tuple[int, int]]:
         operators = self.instance.operators
         counts = {operators[i].uid: (r.read, r.written) for i, r in self.instance.runners.items()}
-        counts.update({uid: (n, 0) for uid, n in self.sinks.counts.items()})
+        counts.update({uid: (n, n) for uid, n in self.sinks.counts.items()})
         return counts
 
     def _acknowledge(self, ack: TaskAck) -> pa.RecordBatch:

@@ -44,6 +44,7 @@ class TaskAck(msgspec.Struct, frozen=True):
         transactions: Prepared sink transactions by sink uid.
         records: Number of elements read and written, by operator uid.
         left_out: Number of elements at which functions failed, and which were left out, by uid.
+        fed: Number of elements that Spark itself gave from sources, by channel.
         opened: How its local store was opened, see `Replica.opening`; empty without state.
         seconds: Time spent by step.
         next_timer_ms: When the next timer by the clock is due; None without one.
@@ -63,6 +64,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     row_bytes: int = 0
     next_timer_ms: int | None = None
     left_out: dict[str, int] = {}
+    fed: dict[int, int] = {}
 
 
 class Barrier(msgspec.Struct, frozen=True):

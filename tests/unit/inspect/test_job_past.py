@@ -55,6 +55,19 @@ def test_a_checkpoint_that_the_history_does_not_know_yet_is_seen_as_well(driver:
     assert [manifest.number for manifest in seen(driver).retained()] == [second]
 
 
+def test_totals_count_checkpoints_that_are_not_listed_any_more(driver: Driver) -> None:
+    driver.attempt()
+    assert driver.history is not None
+    for number in range(1, 9_001):
+        driver.history.add(done(number, number))
+        if number % 500 == 0:
+            driver.history.flush()
+    driver.happens(failed(7))
+    past = seen(driver).checkpoints()
+    assert (past.completed, past.failed) == (9_000, 1)
+    assert past.forgotten == 9_001 - len(past.rows) > 0
+
+
 def test_order_follows_the_numbers_not_the_clock(driver: Driver) -> None:
     driver.attempt()
     driver.checkpoint(epoch=1)

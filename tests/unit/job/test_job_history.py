@@ -1,3 +1,5 @@
+from contextlib import suppress
+
 import msgspec
 import pytest
 
@@ -11,6 +13,7 @@ from turnback.job.history import (
     JobEnded,
     Restarting,
     read_history,
+    recorded_history,
 )
 
 
@@ -123,6 +126,45 @@ def test_a_crash_in_the_middle_of_folding_shows_nothing_twice(clock) -> None:
     attempts = [record.attempt for record in read_history(storage)]
     assert attempts == list(range(1, len(attempts) + 1))
     assert len(attempts) == 21
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_checkpoints_that_are_forgotten_are_counted(clock, dies) -> None:
+    """However often their records were folded, and whenever the driver has died meanwhile."""
+    storage = HookedStorage(memory())
+
+    class Crash(BaseException):
+        pass
+
+    def crash(operation: str, path: str) -> None:
+        if operation == "delete" and dies:
+            raise Crash
+
+    storage.before = crash
+    completed = failed = 0
+    for attempt in range(1, 4):
+        history = History(storage, attempt, clock)
+        history.add(AttemptStarted(None))
+        for number in range(4_000):
+            fails = number % 100 == 0
+            completed, failed = completed + (not fails), failed + fails
+            history.add(CheckpointFailed(number, "periodic", "full") if fails else done(number))
+            if number % 50 == 0:
+                with suppress(Crash):
+                    history.flush()
+        with suppress(Crash):
+            history.flush()
+    records, forgotten = recorded_history(storage)
+    assert len(records) < 12_000
+    for kind, name, wanted in (
+        (CheckpointStats, "completed", completed),
+        (CheckpointFailed, "failed", failed),
+    ):
+        counted = sum(getattr(each, name) for each in forgotten.values())
+        assert counted > 0
+        assert counted + sum(isinstance(r.event, kind) for r in records) == wanted
+    starts = [r.attempt for r in records if isinstance(r.event, AttemptStarted)]
+    assert starts == [1, 2, 3]
 
 
 def test_files_that_cannot_be_read_are_skipped(clock) -> None:

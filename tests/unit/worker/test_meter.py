@@ -58,15 +58,16 @@ def file(path: str, length: int, *operators: str) -> StateFile:
     return StateFile(path, length, "", 1, 1, 1, 0, 127, operators)
 
 
-def test_sources_that_spark_reads_alone_are_counted_with_their_consumer() -> None:
+def test_sources_that_spark_reads_alone_are_counted_by_their_channel() -> None:
     made = program(native=True)
     assert made.native
+    (channel,) = made.channels
     meter = Meter(made, ManualClock())
-    assert meter.count({"p0": (10, 7), "s0": (7, 0)}, []) == 10
-    assert meter.count({"p0": (5, 5), "s0": (5, 0)}, []) == 5
+    assert meter.count({"p0": (10, 7), "s0": (7, 7)}, [], fed={channel.id: 10}) == 10
+    assert meter.count({"p0": (5, 5), "s0": (5, 5)}, [], fed={channel.id: 5}) == 5
     metrics = meter.metrics(Coordinator(), 3, 4)  # type: ignore[arg-type]
     assert metrics.read == 15
-    assert metrics.records == {"p0": (15, 12), "s0": (12, 0), "source": (15, 15)}
+    assert metrics.records == {"p0": (15, 12), "s0": (12, 12), "source": (15, 15)}
     assert (metrics.completed, metrics.failed) == (5, 5)
 
 
@@ -83,7 +84,7 @@ def test_the_rate_is_that_of_the_last_seconds() -> None:
     meter = Meter(program(native=True), clock)
     for _ in range(30):
         clock.advance(1_000)
-        meter.count({"p0": (100, 0)}, [])
+        meter.count({}, [], fed={0: 100})
     assert meter.metrics(Coordinator(), 0, 0).per_s == pytest.approx(100, rel=0.15)  # type: ignore[arg-type]
     clock.advance(60_000)
     assert meter.metrics(Coordinator(), 0, 0).per_s == pytest.approx(0, abs=2)  # type: ignore[arg-type]

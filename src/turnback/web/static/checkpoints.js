@@ -72,7 +72,7 @@ export function checkpointsTab(name) {
     show: (data) => {
       if (!content.show(data.rows.length > 0)) return;
       showTiles(counts, [
-        { label: "Completed", value: number(data.completed) },
+        { label: "Completed", value: number(data.completed), more: data.forgotten > 0 ? `the newest ${number(data.rows.length)} are listed below` : "" },
         { label: "Failed", value: number(data.failed), alarm: data.failed > 0 },
         { label: "In progress", value: number(data.in_progress) },
         { label: "Restored", value: number(data.restored) },
