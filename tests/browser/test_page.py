@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 
 from page_support import World
 from playwright.sync_api import expect
 
+from turnback.job.replay import Replays, SavepointReplay
 from turnback.job.status import Lag
 from unit.web.web_support import TOKEN, served
 
@@ -102,6 +104,26 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
             world.say(world.likes, world.likes.number, lag=lag)
             expect(tile).to_have_text(f"Lag{shown}")
         expect(tile).to_have_class("tile is-alarm")
+
+
+def test_savepoints_that_cannot_be_replayed_for_long_are_marked(look, tmp_path):
+    world, hour = World(tmp_path), 3_600_000
+    now = int(time.time() * 1000)
+    with served(world.jobs, runs_dir=world.runs) as port:
+        page = look(f"http://127.0.0.1:{port}").job("likes", "savepoints")
+        row = page.locator("tbody tr").filter(has_text="before-upgrade")
+        expect(row).not_to_contain_text("replayable")
+        for gone, until, shown in [
+            (True, None, "no longer replayable"),
+            (False, now + hour, "replayable until about"),
+            (False, now - hour, "hardly replayable"),
+        ]:
+            replay = SavepointReplay(gone=gone, until_ms=until, as_of_ms=now)
+            world.likes.directory.record_replays(Replays({"sp1": replay}))
+            expect(row.locator(".chip")).to_contain_text(shown)
+        later = SavepointReplay(gone=False, until_ms=now + 1000 * hour, as_of_ms=now)
+        world.likes.directory.record_replays(Replays({"sp1": later}))
+        expect(row.locator(".chip")).to_have_count(0)
 
 
 def test_a_server_that_goes_away_is_noticed_and_found_again(look):

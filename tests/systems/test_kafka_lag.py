@@ -10,11 +10,12 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
+from test_kafka_check import delete_before
 
 from manual_clock import ManualClock
 from services.kafka import PASSWORD, USER
 from turnback.core.errors import TurnbackError
-from turnback.program.source_lag import SourceLag
+from turnback.program.source_lag import ReplayLimit, SourceLag
 from turnback.sinks import kafka_offsets
 from turnback.spark import kafka_lag
 from turnback.spark.kafka_check import kafka_cluster
@@ -234,3 +235,64 @@ def test_a_login_that_cannot_commit_is_said(caplog):
     options = {"kafka.bootstrap.servers": "x:1", "kafka.security.protocol": "SASL_SSL"}
     assert kafka_lag.kafka_lag(options, "likes") is None
     assert "no offsets are committed to the consumer group 'likes'" in caplog.text
+
+
+# -- how long it can be replayed
+
+
+def limits(servers, *positions) -> list[ReplayLimit | None]:
+    """How long what comes after each of these positions can be read."""
+    options = {"kafka.bootstrap.servers": servers, "subscribe": "any"}
+    lag = KafkaLagReader(kafka_cluster(options), options, ManualClock(NOW))
+    offsets = [json.dumps(position) for position in positions]
+    found = lag.replay_limits(offsets)
+    assert lag.replay_limits(offsets) == found  # now from memory
+    lag.close()
+    return [found.get(offset) for offset in offsets]
+
+
+def test_records_are_kept_for_as_long_as_the_topic_says(kafka):
+    day = 86_400_000
+    topic = kafka.create_topic(2, retention_ms=str(3 * day))
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for n in range(6):
+        producer.produce(topic, "x", partition=0, timestamp=NOW - day + 1000 * n)
+    assert producer.flush(30) == 0
+    delete_before(kafka.servers, topic, 0, 2)
+    assert limits(
+        kafka.servers,
+        {topic: {"0": 1, "1": 0}},
+        {topic: {"0": 2, "1": 0}},
+        {topic: {"0": 5, "1": 0}},
+        {topic: {"0": 6, "1": 0}},  # nothing comes after it yet
+    ) == [
+        ReplayLimit(True, NOW + 3 * day),
+        ReplayLimit(False, NOW + 2 * day + 2000),
+        ReplayLimit(False, NOW + 2 * day + 5000),
+        ReplayLimit(False, NOW + 3 * day),
+    ]
+
+
+def test_where_size_decides_records_go_as_fast_as_they_have_gone(kafka):
+    topic = kafka.create_topic(1, retention_ms="-1", retention_bytes="1000000")
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for n in range(6):
+        producer.produce(topic, "x", timestamp=NOW - 10_000 + 1000 * n)
+    assert producer.flush(30) == 0
+    assert limits(kafka.servers, {topic: {"0": 5}}) == [ReplayLimit(False, None)]
+    delete_before(kafka.servers, topic, 0, 2)  # now the oldest record is eight seconds old
+    assert limits(kafka.servers, {topic: {"0": 5}}) == [ReplayLimit(False, NOW - 5_000 + 8_000)]
+
+
+def test_topics_that_keep_everything_need_no_warning(kafka, topic):
+    compacted = kafka.create_topic(1, cleanup_policy="compact", retention_ms="1000")
+    kafka.write(topic, ["x"], partition=0)
+    position = {topic: {"0": 0}, compacted: {"0": 0}}
+    assert limits(kafka.servers, position) == [ReplayLimit(False, None)]
+    assert limits(kafka.servers) == []
+
+
+def test_positions_of_other_systems_have_no_limit(kafka):
+    lag = reader(kafka.servers, subscribe="any")
+    assert lag.replay_limits(['{"files": 7}', "no json"]) == {}
+    lag.close()

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli
-from turnback.cli.output import Column, Output, Value
+from turnback.cli.output import Cell, Column, Output, Value
 from turnback.cli.parameters import complete_job, job_argument
 from turnback.core.errors import ConfigurationError, NotFoundError
 from turnback.core.units import format_age
 
 if TYPE_CHECKING:
     from turnback.inspect import model
+    from turnback.job.replay import SavepointReplay
     from turnback.job.status import Lag
 
 # -- list
@@ -313,6 +314,19 @@ def _print_checkpoint_summary(out: Output, history: model.CheckpointHistory) -> 
 
 # -- savepoints
 
+
+def _replayable(replay: SavepointReplay | None, out: Output) -> Value:
+    """Whether what comes after a savepoint can be read again, and until about when."""
+    if replay is None or (replay.until_ms is None and not replay.gone):
+        return None
+    if replay.gone:
+        return Cell("no longer", "red")
+    at = out.time(replay.until_ms)
+    soon = replay.until_ms is not None and replay.until_ms < time.time() * 1000 + _SOON_MS
+    return Cell(f"until about {at}", "yellow" if soon else "")
+
+
+_SOON_MS = 7 * 86_400_000
 _EXISTS = {True: "yes", False: "gone", None: "unknown"}
 _SAVEPOINTS: tuple[Column[model.SavepointRow], ...] = (
     Column("job", lambda row, out: row.job),
@@ -322,6 +336,7 @@ _SAVEPOINTS: tuple[Column[model.SavepointRow], ...] = (
     Column("checkpoint", lambda row, out: f"chk-{row.checkpoint}", right=True, extra=True),
     Column("size", lambda row, out: out.size(row.bytes), right=True),
     Column("there", lambda row, out: _EXISTS[row.exists], extra=True),
+    Column("replayable", lambda row, out: _replayable(row.replay, out)),
     Column("path", lambda row, out: row.path),
     Column("note", lambda row, out: row.note, extra=True),
 )
@@ -333,7 +348,8 @@ _SAVEPOINTS: tuple[Column[model.SavepointRow], ...] = (
 def savepoints(cli: Cli, job_name: str | None, restore: bool) -> None:
     """List savepoints, newest first.
 
-    Those that the jobs in the root have taken, wherever they are.
+    Those that the jobs in the root have taken, wherever they are. REPLAYABLE says until about when
+    the sources still have all that comes after a savepoint, as far as the driver has found out.
     """
     rows = cli.jobs.savepoints() if job_name is None else cli.job(job_name).savepoints()
     if restore and not cli.json:

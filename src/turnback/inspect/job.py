@@ -37,6 +37,7 @@ from turnback.inspect.summary import (
 )
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo
+from turnback.job.replay import SavepointReplay
 from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
 from turnback.job.requests import Requests
 from turnback.job.status import JobProgram, Metrics
@@ -157,7 +158,8 @@ class Job:
         """Return the savepoints it has taken, newest first."""
         entries, program = SavepointCatalog(self.directory.storage).list(), self._program()
         script = program.script if program is not None else ()
-        return savepoint_rows(entries, self.name, script, self.options)
+        replays = self._replays()
+        return savepoint_rows(entries, self.name, script, self.options, replays)
 
     def attempts(self) -> list[AttemptLife]:
         return read_attempts(self.directory, self.directory.status())
@@ -297,6 +299,12 @@ class Job:
     def snapshot(self, text: str) -> Snapshot:
         """Return one of its checkpoints or savepoints, by name or time; a path is not followed."""
         return find_snapshot(text, StorageRef(self.directory.storage.uri, self.options))
+
+    def _replays(self) -> Mapping[str, SavepointReplay]:
+        try:
+            return self.directory.replays().savepoints
+        except StorageError:
+            return {}  # it is not worth hiding the savepoints for
 
     def _program(self) -> JobProgram | None:
         try:

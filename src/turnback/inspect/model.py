@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from turnback.job.catalog import SavepointEntry
+from turnback.job.replay import SavepointReplay
 from turnback.job.status import Lag, ProgramOperator
 from turnback.snapshot.snapshot import StateRow
 
@@ -222,12 +223,14 @@ class RequestRow(View, frozen=True, kw_only=True):
 class SavepointRow(SavepointEntry, View, frozen=True, kw_only=True):
     """A savepoint that a job has taken; `restore` is the command that starts the job from it.
 
-    `exists` is None if its storage does not answer.
+    `exists` is None if its storage does not answer. `replay` says for how long what comes after it
+    can be read, None if no source could be asked.
     """
 
     job: str
     exists: bool | None
     restore: str
+    replay: SavepointReplay | None = None
 
 
 class ConfigRow(View, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from turnback.inspect.locations import display_path
 from turnback.inspect.model import OperatorNode, SavepointRow, SnapshotView
 from turnback.job.catalog import SavepointEntry
 from turnback.job.directory import JobDirectory
+from turnback.job.replay import SavepointReplay
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import METADATA
 from turnback.snapshot.snapshot import Snapshot, state_rows
@@ -116,6 +117,7 @@ def savepoint_rows(
     job: str,
     script: tuple[str, ...],
     options: Mapping[str, str] | None,
+    replays: Mapping[str, SavepointReplay],
 ) -> list[SavepointRow]:
     """Return the savepoints of a job, newest first."""
     rows = []
@@ -126,6 +128,7 @@ def savepoint_rows(
             job=job,
             exists=exists(entry.path, options),
             restore=shlex.join(["turnback", "run", "-s", path, *(script or ("job.py",))]),
+            replay=replays.get(entry.id),
         )
         rows.append(row)
     return rows[::-1]

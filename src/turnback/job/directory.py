@@ -33,6 +33,7 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import check_job_name, path_segment
+from turnback.job.replay import Replays
 from turnback.job.run import ProcessId
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
@@ -44,6 +45,7 @@ _LOG = logging.getLogger(__name__)
 JOB = "job.json"
 PROGRAM = "program.json"
 STATUS = "status.json"
+REPLAYS = "replays.json"
 HEARTBEAT_S = 2.0
 """How often a driver has to call `heartbeat`."""
 _WATCH_S = 7.0
@@ -181,6 +183,14 @@ class JobDirectory:
     def program(self) -> JobProgram | None:
         return read_document(self.storage, "program", _FORMAT, PROGRAM, JobProgram)
 
+    def record_replays(self, replays: Replays) -> None:
+        self.storage.put(REPLAYS, _sealed("replays", replays))
+
+    def replays(self) -> Replays:
+        """Return how long savepoints can be replayed, as far as a driver has found out."""
+        found = read_document(self.storage, "replays", _FORMAT, REPLAYS, Replays)
+        return found if found is not None else Replays()
+
     @staticmethod
     def sink_path(uid: str) -> str:
         """Where a sink may put files, relative to the job directory."""
@@ -294,5 +304,5 @@ def decode_info(data: bytes, name: str) -> JobInfo:
     return decode_document("job", _FORMAT, data, name, JobInfo)
 
 
-def _sealed(kind: str, info: JobInfo | AttemptInfo | JobProgram) -> bytes:
+def _sealed(kind: str, info: JobInfo | AttemptInfo | JobProgram | Replays) -> bytes:
     return encode_document(kind, _FORMAT, info)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -43,6 +43,27 @@ class CommitsPositions(Protocol):
 
     def commit(self, offset: str) -> None:
         """Tell it the position of a complete checkpoint; what it raises fails nothing."""
+
+
+@dataclass(frozen=True)
+class ReplayLimit:
+    """How long what comes after a position can be read.
+
+    Attributes:
+        gone: Whether some of it cannot be any more.
+        until_ms: About when the first of it will be deleted; None if nothing says so.
+    """
+
+    gone: bool
+    until_ms: int | None
+
+
+@runtime_checkable
+class KnowsReplayLimits(Protocol):
+    """A `LagReader` that also knows for how long records can be read again."""
+
+    def replay_limits(self, offsets: Collection[str]) -> dict[str, ReplayLimit]:
+        """The limit for each of these positions; without those not known yet."""
 
 
 OpenLagReader = Callable[[], LagReader]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from turnback.core.errors import SourceError
@@ -19,6 +20,23 @@ _AT_ONCE = 50
 
 Place = tuple[str, int]
 """A topic, and the number of a partition."""
+
+
+@dataclass(frozen=True)
+class Retention:
+    """For how long a topic keeps records.
+
+    Attributes:
+        ms: For so long; None for ever.
+        by_size: Whether records go when there are too many bytes.
+    """
+
+    ms: int | None
+    by_size: bool
+
+    @property
+    def limits(self) -> bool:
+        return self.ms is not None or self.by_size
 
 
 class KafkaOffsets(KafkaClient):
@@ -93,6 +111,15 @@ class KafkaOffsets(KafkaClient):
         with self.failures("look up topics"):
             return topic_ids(self._admin, topics, ANSWER_S)
 
+    def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
+        """For how long topics keep records; one that is only compacted keeps them for ever."""
+        kind = self._api.ConfigResource.Type.TOPIC
+        wanted = [self._api.ConfigResource(kind, topic) for topic in topics]
+        with self.failures("look up how long records are kept"):
+            answers = self._admin.describe_configs(wanted, request_timeout=ANSWER_S)
+            found = {resource.name: answer.result() for resource, answer in answers.items()}
+        return {topic: _retention({k: e.value for k, e in c.items()}) for topic, c in found.items()}
+
     def commit(self, group: str, positions: Mapping[Place, int]) -> None:
         """Commit positions to a consumer group that nobody consumes with."""
         api = confluent_kafka()
@@ -145,3 +172,10 @@ class KafkaOffsets(KafkaClient):
                         left.discard(place)
         finally:
             self._consumer.unassign()
+
+
+def _retention(config: Mapping[str, str | None]) -> Retention:
+    if "delete" not in (config.get("cleanup.policy") or "delete"):
+        return Retention(None, by_size=False)
+    ms, size = (int(config.get(f"retention.{unit}") or -1) for unit in ("ms", "bytes"))
+    return Retention(ms if ms >= 0 else None, by_size=size >= 0)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.clock import Clock, SystemClock
-from turnback.program.source_lag import OpenLagReader, SourceLag
+from turnback.program.source_lag import OpenLagReader, ReplayLimit, SourceLag
 from turnback.sinks.kafka_client import Cluster
 from turnback.sinks.kafka_offsets import KafkaOffsets, Place
 from turnback.spark.kafka_check import kafka_cluster, reads_topic, skips_lost_data, topic_ids
+from turnback.spark.kafka_retention import KafkaRetention
 
 _LOG = logging.getLogger(__name__)
 _PARTITIONS_S = 60.0
@@ -57,6 +58,7 @@ class KafkaLagReader:
         self._places: list[Place] = []
         self._places_until = 0.0
         self._timestamps: dict[Place, tuple[int, int]] = {}
+        self._retention = KafkaRetention(self._kafka, self._clock)
         self._ids: dict[str, str] = {}
         self._ids_until = 0.0
 
@@ -91,6 +93,9 @@ class KafkaLagReader:
         ids = {**before, **self._ids} if newest else {**self._ids, **before}
         found = {topic: ids[topic] for topic in sorted(topics & ids.keys())}
         return json.dumps(found) if found else None
+
+    def replay_limits(self, offsets: Collection[str]) -> dict[str, ReplayLimit]:
+        return self._retention.limits(offsets)
 
     def close(self) -> None:
         self._kafka.close()

@@ -40,6 +40,7 @@ from turnback.spark.job import (
     final_error,
     lost_error,
 )
+from turnback.spark.replay import ReplayLimits
 from turnback.spark.service import RequestService
 from turnback.spark.sinks import JobSinks
 from turnback.spark.source_monitor import Positions, SourceMonitor
@@ -71,7 +72,9 @@ class JobRunner:
         self.requests = RequestService(self._context, self)
         """Serves what is asked of the job."""
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
-        self._monitor = SourceMonitor(plan, self, self._context.identities, self._clock)
+        replays = ReplayLimits(self._directory, spec.storage_options, self._clock)
+        identities = self._context.identities
+        self._monitor = SourceMonitor(plan, self, identities, replays, self._clock)
         self._info: JobInfo
         self._history: History | None = None
         self._attempts: set[int] = set()

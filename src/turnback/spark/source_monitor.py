@@ -17,11 +17,13 @@ from turnback.program.plan import Plan
 from turnback.program.source_identity import ReadsIdentity
 from turnback.program.source_lag import (
     CommitsPositions,
+    KnowsReplayLimits,
     LagReader,
     OpenLagReader,
     SourceLag,
 )
 from turnback.spark.lag import LagTrend, catch_up_s
+from turnback.spark.replay import ReplayLimits
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_S = 5.0
@@ -29,6 +31,7 @@ _SHORT_S = 0.2
 _FRESH_S = 30.0
 """Longer than a reader takes to answer; what is older is not shown as if it held still."""
 _LAST_COMMIT_S = 5.0
+_REPLAYS_S = 60.0
 
 Positions = Mapping[str, SourcePosition]
 
@@ -78,10 +81,15 @@ class SourceMonitor:
     """
 
     def __init__(
-        self, plan: Plan, positions: JobPositions, identities: SourceIdentities, clock: Clock
+        self,
+        plan: Plan,
+        positions: JobPositions,
+        identities: SourceIdentities,
+        replays: ReplayLimits,
+        clock: Clock,
     ) -> None:
         self._sources = {
-            source.uid: _Watch(source.uid, source.lag, positions, identities, clock)
+            source.uid: _Watch(source.uid, source.lag, positions, identities, replays, clock)
             for source in plan.sources
             if source.lag is not None
         }
@@ -120,13 +128,16 @@ class _Watch:
         open_reader: OpenLagReader,
         positions: JobPositions,
         identities: SourceIdentities,
+        replays: ReplayLimits,
         clock: Clock,
     ) -> None:
         self._uid = uid
         self._open = open_reader
         self._positions = positions
         self._identities = identities
+        self._replays = replays
         self._clock = clock
+        self._replays_due = 0.0
         self._reader: LagReader | None = None
         self._trend = LagTrend()
         self._newest: tuple[float, Lag] | None = None
@@ -157,6 +168,7 @@ class _Watch:
             self._measure(position.offset if position is not None else None)
             self._identify(position)
             self._commit()
+            self._look_at_savepoints()
         if self._reader is not None:
             self._commit()
             with suppress(Exception):
@@ -202,6 +214,20 @@ class _Watch:
         with self._trying("how far it is could not be told to its consumer group"):
             self._reader.commit(offset)
             self._committed = offset
+
+    def _look_at_savepoints(self) -> None:
+        """Find out now and then for how long they can be replayed."""
+        if not isinstance(self._reader, KnowsReplayLimits):
+            return
+        if self._clock.monotonic() < self._replays_due:
+            return
+        self._replays_due = self._clock.monotonic() + _REPLAYS_S
+        with self._trying("how long savepoints can be replayed is not known"):
+            offsets = self._replays.offsets(self._uid)
+            if offsets:
+                limits = self._reader.replay_limits(set(offsets.values()))
+                found = {id_: limits[at] for id_, at in offsets.items() if at in limits}
+                self._replays.record(self._uid, found)
 
     @contextmanager
     def _trying(self, what: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from turnback.cli.context import ExitCode
+from turnback.job.replay import Replays, SavepointReplay
 from turnback.job.status import JobState, Lag, Metrics, StatusUpdate
 from turnback.launch.runs import LogFollower, last_lines
 from unit.cli.cli_support import TOTAL, make_job
@@ -66,6 +67,22 @@ def test_list_and_status_say_how_far_a_job_is_behind(shell):
         assert line.removeprefix("lag").strip() == text
     summary = shell("status", "slow", "--json").json["summary"]
     assert (summary["lag"]["records"], summary["lag"]["catch_up_s"]) == (1200, 120.0)
+
+
+def test_savepoints_say_how_long_they_can_be_replayed(shell, tmp_path):
+    job = make_job(shell.root, "clicks", JobState.RUNNING)
+    for name in "abc":
+        job.savepoint(str(tmp_path / name), (TOTAL, {"alice": 1}), id=name)
+    a = SavepointReplay(gone=True, until_ms=None, as_of_ms=1)
+    b = SavepointReplay(gone=False, until_ms=1_900_000_000_000, as_of_ms=1)
+    c = SavepointReplay(gone=False, until_ms=None, as_of_ms=1)
+    job.directory.record_replays(Replays({"a": a, "b": b, "c": c, "another": a}))
+    rows = {row["id"]: row["replay"] for row in shell("savepoints", "--json").json}
+    assert (rows["a"]["gone"], rows["b"]["until_ms"]) == (True, 1_900_000_000_000)
+    found = shell("savepoints")
+    shown = dict(zip(*(column(found, name) for name in ("ID", "REPLAYABLE")), strict=True))
+    assert (shown["a"], shown["c"]) == ("no longer", "-")
+    assert shown["b"].startswith("until about 2030-03-17")
 
 
 def test_plain_output_is_one_line_a_job_without_anything_that_moves_the_cursor(shell, jobs):

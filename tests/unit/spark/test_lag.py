@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import pytest
 
@@ -15,7 +15,7 @@ from turnback.core.errors import SourceError
 from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
-from turnback.program.source_lag import SourceLag
+from turnback.program.source_lag import ReplayLimit, SourceLag
 from turnback.spark import driver, source_monitor
 from turnback.spark.lag import LagTrend, catch_up_s
 from turnback.spark.source_monitor import SourceIdentities, SourceMonitor
@@ -177,7 +177,7 @@ def test_a_source_that_cannot_tell_has_no_lag(broker, monkeypatch):
 
         checkpointed = confirmed
 
-    monitor = SourceMonitor(Plan(), Positions(), SourceIdentities(), ManualClock())
+    monitor = SourceMonitor(Plan(), Positions(), SourceIdentities(), None, ManualClock())
     with monitor.watching():
         until(lambda: broker.opened)
         assert monitor.lags() == {}
@@ -286,6 +286,61 @@ def test_a_group_that_refuses_fails_nothing_and_is_told_once(job, broker, caplog
     asked = len(broker.asked)
     until(lambda: len(broker.asked) > asked + 2)
     assert len(broker.commits) == commits  # and then no more
+
+
+# -- for how long savepoints can be replayed
+
+
+class ForgetfulBroker(Broker):
+    """One that deletes records, some time after they were pushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone_before = 0
+
+    def replay_limits(self, offsets: Collection[str]) -> dict[str, ReplayLimit]:
+        pushes = {offset: json.loads(offset)["pushes"] for offset in offsets}
+        if self.failure is not None:
+            raise self.failure
+        return {
+            offset: ReplayLimit(at < self.gone_before, None if at < self.gone_before else at * 1000)
+            for offset, at in pushes.items()
+        }
+
+
+@pytest.mark.parametrize("broker", [ForgetfulBroker], indirect=True)
+def test_savepoints_say_how_long_they_can_be_replayed(job, broker, tmp_path, monkeypatch):
+    def replays() -> list[tuple[bool, int | None] | None]:
+        rows = [row.replay for row in seen(job).savepoints()]  # the newest first
+        return [row and (row.gone, row.until_ms) for row in rows]
+
+    monkeypatch.setattr(source_monitor, "_REPLAYS_S", 0.0)
+    for number in (1, 2):
+        job.push("numbers", (number,))
+        job.savepoint(tmp_path / str(number))
+    until(lambda: replays() == [(False, 2000), (False, 1000)])
+    broker.gone_before = 2
+    until(lambda: replays() == [(False, 2000), (True, None)])
+    assert all(row.replay.as_of_ms > 0 for row in seen(job).savepoints())
+    job.stop()
+    assert replays() == [(False, 2000), (True, None)]  # as of then
+
+
+@pytest.mark.parametrize("broker", [ForgetfulBroker], indirect=True)
+def test_savepoints_of_a_system_that_fails_or_of_a_damaged_file_are_listed(
+    job, broker, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(source_monitor, "_REPLAYS_S", 0.0)
+    broker.failure = SourceError("nobody answers")
+    job.push("numbers", (1,))
+    saved = job.savepoint(tmp_path / "saved")
+    until(lambda: "how long savepoints can be replayed is not known" in caplog.text)
+    assert [row.replay for row in seen(job).savepoints()] == [None]
+    broker.failure = None
+    until(lambda: seen(job).savepoints()[0].replay)
+    job.stop()
+    (job.directory / "jobs" / "job" / "replays.json").write_bytes(b"{")
+    assert [(row.path, row.replay) for row in seen(job).savepoints()] == [(str(saved), None)]
 
 
 # -- when it is gone

@@ -2,14 +2,14 @@
 
 import { get } from "./api.js";
 import { h, text } from "./dom.js";
-import { ago, bytes, exactBytes, exactTime, plural, quote, tail } from "./format.js";
+import { ago, bytes, exactBytes, exactTime, now, plural, quote, tail, time } from "./format.js";
 import { copyable, empty, filterField } from "./parts.js";
 import { to } from "./router.js";
 import { table } from "./table.js";
 
 const SLOWLY_MS = 4000;
 
-const SAVEPOINT = { label: "Savepoint", wide: true, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled], cell: nameCell };
+const SAVEPOINT = { label: "Savepoint", wide: true, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled, row.replay, replayState(row)], cell: nameCell };
 const JOB = { label: "Job", wide: true, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
 const REST = [
   { label: "Taken", tight: true, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
@@ -19,12 +19,33 @@ const REST = [
   { label: "Restore with", depends: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
 ];
 
+const SOON_MS = 7 * 86_400_000;
+
+// Whether the sources still have all that comes after it: "gone", "overdue", "soon", or nothing to say.
+function replayState({ replay }) {
+  if (replay === null) return null;
+  if (replay.gone) return "gone";
+  if (replay.until_ms === null || replay.until_ms > now() + SOON_MS) return null;
+  return replay.until_ms < now() ? "overdue" : "soon";
+}
+
+function replayChip(row) {
+  const as_of = () => `, as the driver found out ${ago(row.replay.as_of_ms)}`;
+  switch (replayState(row)) {
+    case "gone": return h("span", { class: "chip is-bad", title: `Its sources have deleted records that come after it${as_of()}` }, "no longer replayable");
+    case "overdue": return h("span", { class: "chip is-warn", title: `Its sources may delete records that come after it at any moment${as_of()}` }, "hardly replayable");
+    case "soon": return h("span", { class: "chip is-warn", title: `Then its sources begin to delete records that come after it${as_of()}` }, `replayable until about ${time(row.replay.until_ms)}`);
+    default: return null;
+  }
+}
+
 function nameCell(row) {
   return [
     h("span", { class: row.exists === false ? "savepoint-name is-gone" : "savepoint-name" }, row.label ?? row.id),
     row.scheduled && h("span", { class: "chip", title: "The schedule asked for it" }, "scheduled"),
     row.exists === false && h("span", { class: "chip is-bad", title: "Its directory is not there any more" }, "gone"),
     row.exists === null && h("span", { class: "chip is-warn", title: "Its storage does not answer" }, "not reachable"),
+    row.exists !== false && replayChip(row),
     row.note && h("p", { class: "why", title: row.note }, row.note),
   ];
 }
