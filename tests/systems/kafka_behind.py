@@ -21,7 +21,7 @@ from turnback import (
 )
 from turnback.spark import source_monitor
 
-PER_EPOCH = 500
+PER_EPOCH = 1_000
 
 
 class Numbered(KeyedProcessFunction):

@@ -11,7 +11,7 @@ import pytest
 
 from manual_clock import ManualClock
 from turnback.checkpoint.manifest import SourcePosition
-from turnback.core.errors import SourceError
+from turnback.core.errors import ConfigurationError, SourceError
 from turnback.inspect.job import Job
 from turnback.job.directory import JobDirectory
 from turnback.job.status import Lag
@@ -227,6 +227,45 @@ def test_checkpoints_and_savepoints_say_which_streams_were_read(job, broker, tmp
     job.start(start_from=saved)
     until(lambda: broker.known)
     assert broker.known[0] == "first"
+
+
+class Refusing:
+    """Refuses streams that are not those of the position."""
+
+    def __init__(self, broker: NamedBroker) -> None:
+        self.broker = broker
+
+    def __call__(self, name: str, offset: str | None) -> list[str]:
+        return ["a partition came since"] if offset else []
+
+    def check_identity(self, name: str, identity: str) -> None:
+        if identity != self.broker.name:
+            raise ConfigurationError(f"{name} reads {self.broker.name}, and read {identity}")
+
+
+def test_a_start_in_other_streams_is_refused_and_changes_nothing(tmp_path, caplog):
+    broker = NamedBroker()
+
+    def program(env):
+        numbers = source(env, "numbers", "n bigint")
+        numbers._node.lag, numbers._node.check = broker.open, Refusing(broker)
+        numbers.print().uid("out")
+
+    with JobHarness(program, tmp_path) as job:
+        push_until(job, lambda: identities(job) == ["first"])
+        saved = job.savepoint(tmp_path / "saved")
+        job.crash()
+        broker.name = "second"
+        before = seen(job).retained()
+        for start_from in (None, saved):
+            with pytest.raises(ConfigurationError, match="reads second, and read first"):
+                job.start(start_from=start_from)
+            job._driver = None
+        assert seen(job).retained() == before
+        broker.name = "first"
+        assert "a partition came since" not in caplog.text
+        job.start()
+        assert "source 'numbers' of job 'job': a partition came since" in caplog.text
 
 
 @pytest.mark.parametrize("broker", [NamedBroker], indirect=True)
