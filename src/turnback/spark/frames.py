@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from turnback.core.errors import PlanError
-from turnback.program.plan import Channel, Plan, Routing
+from turnback.program.plan import Channel, Operator, Plan, Routing
 from turnback.spark.internals import pickle_by_value
 from turnback.spark.worker import LevelTask
 from turnback.types.columns import stream_columns
@@ -117,8 +117,18 @@ def pickled(program: LevelProgram) -> bytes:
     try:
         return pickle_by_value(program)
     except (pickle.PicklingError, TypeError) as e:
-        names = ", ".join(repr(op.uid) for op in program.level.operators)
+        names = [op.uid for op in program.level.operators if not _can_be_pickled(op)]
+        which = f"operator {names[0]!r}" if len(names) == 1 else f"one of the operators {names}"
         raise PlanError(
-            f"one of the operators {names} cannot be sent to the workers: {e}. Open connections, "
-            f"files and the like in open(), not in the constructor"
+            f"{which} cannot be sent to the workers: {e}. It holds what exists in this process "
+            "only: open connections, files, locks and the like in open(), not in the constructor "
+            "or around the function"
         ) from e
+
+
+def _can_be_pickled(operator: Operator) -> bool:
+    try:
+        pickle_by_value(operator)
+    except (pickle.PicklingError, TypeError):
+        return False
+    return True

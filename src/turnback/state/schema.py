@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
+from turnback.core.errors import UnsupportedTypeError
 from turnback.types.typeinfo import Descriptor, TypeInfo, type_from_descriptor
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class KeySchema(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         how = "columns" if self.columns else "a function"
-        return f"{', '.join(map(str, self.types))} by {how}"
+        return f"{', '.join(map(str, self.type_infos()))} by {how}"
 
 
 class StateTtl(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,11 +148,19 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         compared = (
             ("kind", self.kind, other.kind),
             ("key type", self.key, other.key),
-            ("map key type", self.sub, other.sub),
-            ("value type", self.value, other.value),
+            ("map key type", _named(self.sub), _named(other.sub)),
+            ("value type", _named(self.value), _named(other.value)),
             ("time of last update", _on(self.ttl), _on(other.ttl)),
         )
         return [(what, mine, theirs) for what, mine, theirs in compared if mine != theirs]
+
+
+def _named(descriptor: Descriptor) -> object:
+    """A type as people write it; of a newer version's types, what is stored of them."""
+    try:
+        return None if descriptor is None else type_from_descriptor(descriptor)
+    except UnsupportedTypeError:
+        return descriptor
 
 
 def _on(ttl: StateTtl | None) -> str:

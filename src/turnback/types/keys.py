@@ -26,7 +26,15 @@ from turnback.types.coerce import (
 )
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer, int_to_bytes
-from turnback.types.typeinfo import BasicTypeInfo, DecimalTypeInfo, RowTypeInfo, TypeInfo, Types
+from turnback.types.typeinfo import (
+    BasicTypeInfo,
+    DecimalTypeInfo,
+    ListTypeInfo,
+    MapTypeInfo,
+    RowTypeInfo,
+    TypeInfo,
+    Types,
+)
 
 Convert = Callable[[Any], Any]
 Hash = Callable[[Any, int], int]
@@ -216,9 +224,11 @@ def _check_key_type(type_: TypeInfo) -> None:
             name = "a pickled object"
         elif type_ in (Types.FLOAT(), Types.DOUBLE()):
             reason = "NaN does not equal itself, and 0.0 equals -0.0, which has other bytes"
-        raise PlanError(
-            f"{name} cannot be a key: {reason}; cast it to a decimal, a string or a long"
-        )
+        advice = "cast it to a decimal, a string or a bigint"
+        if isinstance(type_, ListTypeInfo | MapTypeInfo):
+            reason = "keys are single values, or tuples and rows of them"
+            advice = "key by a function that returns a tuple, or by a text made of its elements"
+        raise PlanError(f"{name} cannot be a key: {reason}; {advice}")
 
 
 def _key_encoder(type_: TypeInfo, inner: Callable[[Any], bytes]) -> Callable[[Any], bytes]:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, NullKeyError
+from turnback.program.code_place import place_line
 from turnback.program.graph import KeySpec
 from turnback.types.columns import Batch, from_column, stream_columns, to_column
 from turnback.types.keys import KeyNormalizer
@@ -62,10 +63,21 @@ def _function_reader(
         _not_null(keys, uid, "that the key function gives")
         try:
             return list(map(normalizer.normalize, keys))
+        except NullKeyError as e:
+            raise NullKeyError(f"operator {uid!r}: {e}") from None
         except ElementTypeError as e:
-            raise e.__class__(f"operator {uid!r}: {e}") from None
+            several = next((key for key in keys if isinstance(key, list)), None)
+            advice = "" if several is None else _TUPLE
+            place = place_line(function, "get_key")
+            raise e.__class__(f"operator {uid!r}: the key {e}{advice}{place}") from None
 
     return read
+
+
+_TUPLE = (
+    ". A key of several values is a tuple, not a list: return (a, b), and declare it with "
+    "key_type=Types.TUPLE([...])"
+)
 
 
 def _not_null(values: list[Any], uid: str, what: str) -> list[Any]:

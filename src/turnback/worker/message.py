@@ -143,12 +143,16 @@ _PACKAGE = str(Path(__file__).resolve().parent.parent)
 _MARK = re.compile(r"<<turnback (?P<body>[A-Za-z0-9+/=]+) kcabnrut>>")
 
 
-def user_error(error: BaseException, uid: str, name: str, **about: Any) -> UserFunctionError:
+def user_error(
+    error: BaseException, uid: str, name: str, advice: str = "", **about: Any
+) -> UserFunctionError:
     """Describe an exception of the user's code by its line, its operator and its key."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith(_PACKAGE)] or list(frames)[-1:]
+    own = [f for f in frames if not f.filename.startswith(_PACKAGE)]
+    if not own and not advice:
+        own = list(frames)[-1:]
     text = _cut(str(error), 2_000)
-    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {text}"]
+    lines = [f"operator {uid!r} ({name}) failed: {type(error).__name__}: {text}{advice}"]
     for label, value in about.items():
         lines.append(f"  {label}: {_cut(repr(value), 200)}")
     for frame in own[-5:]:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from turnback.core.errors import ElementTypeError, TooLargeError
+from turnback.program.code_place import operator_place, yield_hint
 from turnback.program.functions import user_function
 from turnback.program.graph import OutputTag
 from turnback.program.plan import Operator
@@ -33,11 +34,14 @@ class FunctionOutput(Batch):
     between; a reader of columns does not pay for that.
     """
 
-    __slots__ = ("_declared", "_operator")
+    __slots__ = ("_declared", "_from", "_operator")
 
-    def __init__(self, type: TypeInfo, rows: list[Any], operator: str) -> None:
+    def __init__(
+        self, type: TypeInfo, rows: list[Any], operator: str, made_by: Operator | None = None
+    ) -> None:
         super().__init__(type, rows)
         self._operator = operator
+        self._from = made_by
         self._declared: list[Any] | None = None
 
     @property
@@ -69,13 +73,14 @@ class FunctionOutput(Batch):
         return build_rows(kind, transpose(rows, kind))
 
     def _part(self, rows: list[Any]) -> Batch:
-        return FunctionOutput(self.type, rows, self._operator)
+        return FunctionOutput(self.type, rows, self._operator, self._from)
 
     def _mismatch(self, error: ElementTypeError) -> ElementTypeError:
         if isinstance(error, TooLargeError):
             return TooLargeError(f"what {self._operator} gave is too large: {error}")
+        advice = "" if self._from is None else yield_hint(self._from) + operator_place(self._from)
         return ElementTypeError(
-            f"{self._operator} gave an element that does not fit its output type: {error}"
+            f"{self._operator} gave an element that does not fit its output type: {error}{advice}"
         )
 
 
@@ -142,7 +147,7 @@ class Collected:
             return None
         which = f"operator {self._operator.uid!r} ({self._operator.name})"
         which += f", side output {tag!r}" if tag is not None else ""
-        batch = FunctionOutput(type, part.rows, which)
+        batch = FunctionOutput(type, part.rows, which, self._operator)
         batch.stamps = None if stamps is None else stamps.take(part.origins)
         return batch
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from turnback.program.code_place import return_advice
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.plan import Operator
@@ -93,7 +94,8 @@ class Runner(ABC):
 
     def failed(self, error: Exception, element: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
-        return user_error(error, self.operator.uid, self.operator.name, element=element)
+        op, advice = self.operator, return_advice(error, self.operator)
+        return user_error(error, op.uid, op.name, advice, element=element)
 
 
 class PassingRunner(Runner):
@@ -142,7 +144,7 @@ class FunctionRunner(Runner):
         op = self.operator
         if not rows or op.type is None:
             return None
-        batch = FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})")
+        batch = FunctionOutput(op.type, rows, f"operator {op.uid!r} ({op.name})", op)
         batch.stamps = stamps
         return batch
 
@@ -235,7 +237,8 @@ class KeyedRunner(FunctionRunner):
 
     def failed(self, error: Exception, element: Any) -> Exception:
         op = self.operator
-        return user_error(error, op.uid, op.name, key=self.backend.key, element=element)
+        advice = return_advice(error, op)
+        return user_error(error, op.uid, op.name, advice, key=self.backend.key, element=element)
 
 
 class KeyedProcessRunner(KeyedRunner):

@@ -70,7 +70,7 @@ def test_a_source_and_a_sink_of_one_uid(env, stream):
     [
         (
             "f",
-            "double cannot be a key: NaN .*; cast it to a decimal, a string or a long",
+            "double cannot be a key: NaN .*; cast it to a decimal, a string or a bigint",
         ),
         ("l", "array<int> cannot be a key"),
         (lambda r: r.f, "double cannot be a key"),

@@ -102,7 +102,7 @@ def test_equal_keys_have_equal_bytes_and_groups(
 )
 def test_types_that_are_no_keys(type_: TypeInfo) -> None:
     for types in ((type_,), (LONG, type_)):
-        with pytest.raises(PlanError, match="cast it to a decimal, a string or a long"):
+        with pytest.raises(PlanError, match=r"cannot be a key: .*; (cast it|key by)"):
             KeyCodec(types, by_columns=True)
 
 
