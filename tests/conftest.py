@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
     from services.kafka import KafkaBroker
+    from services.kinesis import KinesisServer
     from services.mariadb import MariaDbServer
     from services.postgres import PostgresServer
     from services.rabbitmq import RabbitMQServer
@@ -78,6 +79,7 @@ _WITH_SERVERS = (
     "crash/test_executor_killed.py",
     "systems/test_databases_page.py",
     "systems/test_kafka_",
+    "systems/test_kinesis_",
     "systems/test_mariadb",
     "systems/test_postgres",
     "systems/test_rabbitmq",
@@ -154,6 +156,12 @@ def postgres(servers: Servers) -> PostgresServer:
 def mariadb(servers: Servers) -> MariaDbServer:
     """A server that all tests share; each makes its tables anew."""
     return servers.get("mariadb")
+
+
+@pytest.fixture(scope="session")
+def kinesis(servers: Servers) -> KinesisServer:
+    """A server that all tests share; each has streams of its own."""
+    return servers.get("kinesis")
 
 
 @pytest.fixture(scope="session")

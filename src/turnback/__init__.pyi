@@ -6,6 +6,7 @@ from .api.collected import CloseableIterator
 from .api.connected import ConnectedStreams
 from .api.environment import StreamExecutionEnvironment
 from .api.kafka_source import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition
+from .api.kinesis_source import KinesisOffsetsInitializer, KinesisSource
 from .api.lookup import KeyState, look_up
 from .api.named import DataStreamSink
 from .api.rabbitmq_source import RabbitMQOffsetsInitializer, RabbitMQSource
@@ -213,6 +214,8 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStateFunction",
     "KeyedStream",
+    "KinesisOffsetsInitializer",
+    "KinesisSource",
     "ListState",
     "ListStateDescriptor",
     "MapFunction",

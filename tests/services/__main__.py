@@ -15,6 +15,7 @@ from pathlib import Path
 from _pytest.outcomes import Failed, Skipped
 
 from services.kafka import connector_jars, kafka_broker
+from services.kinesis import REGION, kinesis_server
 from services.mariadb import mariadb_server
 from services.postgres import postgres_server
 from services.rabbitmq import PASSWORD, USER, rabbitmq_server
@@ -56,6 +57,12 @@ def _rabbitmq(directory: Path) -> Iterator[Addresses]:
 
 
 @contextmanager
+def _kinesis(directory: Path) -> Iterator[Addresses]:
+    with kinesis_server() as server:
+        yield {"endpoint": server.url, "region": REGION}
+
+
+@contextmanager
 def _s3(directory: Path) -> Iterator[Addresses]:
     with s3_server(directory) as server:
         server.create_bucket("turnback")
@@ -68,6 +75,7 @@ SERVERS: dict[str, Callable[[Path], AbstractContextManager[Addresses]]] = {
     "mariadb": _mariadb,
     "redis": _redis,
     "rabbitmq": _rabbitmq,
+    "kinesis": _kinesis,
     "s3": _s3,
 }
 

@@ -41,12 +41,19 @@ def _rabbitmq(directory: Path) -> AbstractContextManager[Any]:
     return rabbitmq_server()
 
 
+def _kinesis(directory: Path) -> AbstractContextManager[Any]:
+    from services.kinesis import kinesis_server
+
+    return kinesis_server()
+
+
 _KINDS: dict[str, Callable[[Path], AbstractContextManager[Any]]] = {
     "kafka": _kafka,
     "postgres": _postgres,
     "mariadb": _mariadb,
     "redis": _redis,
     "rabbitmq": _rabbitmq,
+    "kinesis": _kinesis,
 }
 
 

@@ -14,6 +14,7 @@ from turnback import (
     FileSink,
     JsonRowDeserializationSchema,
     KeyedProcessFunction,
+    KinesisSource,
     RabbitMQSource,
     RestartStrategies,
     Row,
@@ -43,15 +44,24 @@ def rabbitmq(settings: dict[str, Any]) -> RabbitMQSource:
     return builder.set_max_records_per_epoch(300).build()
 
 
+def kinesis(settings: dict[str, Any]) -> KinesisSource:
+    builder = KinesisSource.builder().set_stream(settings["stream"]).set_region(settings["region"])
+    builder.set_endpoint(settings["endpoint"]).set_credentials(*settings["keys"])
+    return builder.set_value_only_deserializer(ROWS).set_max_records_per_epoch(150).build()
+
+
 def main() -> None:
     settings = json.loads(sys.argv[1])
     env = StreamExecutionEnvironment.get_execution_environment(root=settings["jobs"])
     env.enable_checkpointing(50)
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(100, 100))
-    source = rabbitmq(settings["rabbitmq"])
-    numbers = env.from_source(source, WatermarkStrategy.no_watermarks(), "rabbitmq", uid="rabbitmq")
-    found = numbers.key_by("stream").process(
-        Before(), output_type="stream string, n bigint, before bigint"
+    sources = {"rabbitmq": rabbitmq(settings["rabbitmq"]), "kinesis": kinesis(settings["kinesis"])}
+    timeless = WatermarkStrategy.no_watermarks()
+    first, second = (env.from_source(s, timeless, name, uid=name) for name, s in sources.items())
+    found = (
+        first.union(second)
+        .key_by("stream")
+        .process(Before(), output_type="stream string, n bigint, before bigint")
     )
     found.uid("before").sink_to(FileSink(settings["output"], "json")).uid("output")
     env.execute("numbers")

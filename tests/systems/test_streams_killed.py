@@ -10,18 +10,22 @@ from collections import defaultdict
 from pathlib import Path
 
 from crash.driver import Driver
+from services.kinesis import KEYS, REGION, KinesisServer
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
 
 HERE = Path(__file__).parent
-COUNT = 6_000
+COUNT = 3_000
 """Numbers in each stream."""
+PORTION = 250
 
 
 def test_each_element_comes_once_and_in_order_whoever_is_killed(
-    rabbitmq: RabbitMQServer, tmp_path: Path, java: str
+    rabbitmq: RabbitMQServer, kinesis: KinesisServer, tmp_path: Path, java: str
 ) -> None:
     streams = [rabbitmq.create_stream() for _ in range(2)]
     feeders = [threading.Thread(target=feed, args=(rabbitmq, stream)) for stream in streams]
+    shards = kinesis.create_stream()
+    feeders.append(threading.Thread(target=feed_and_split, args=(kinesis, shards)))
     output = tmp_path / "output"
     settings = {
         "jobs": str(tmp_path / "jobs"),
@@ -32,8 +36,10 @@ def test_each_element_comes_once_and_in_order_whoever_is_killed(
             "password": PASSWORD,
             "streams": streams,
         },
+        "kinesis": {"stream": shards, "region": REGION, "endpoint": kinesis.url, "keys": KEYS},
     }
-    total = COUNT * len(streams)
+    names = [*streams, f"kinesis {shards}"]
+    total = COUNT * len(names)
     for feeder in feeders:
         feeder.start()
     driver = start(settings, tmp_path / "first", java)
@@ -58,15 +64,36 @@ def test_each_element_comes_once_and_in_order_whoever_is_killed(
     found = read(output)
     expected = [(n, n - 1) for n in range(COUNT)]
     assert {stream: sorted(rows) for stream, rows in found.items()} == dict.fromkeys(
-        streams, expected
+        names, expected
     )
 
 
 def feed(rabbitmq: RabbitMQServer, stream: str) -> None:
     """Write numbers in portions, so that chunks and epochs end in many places."""
-    for first in range(0, COUNT, 500):
-        numbers = range(first, first + 500)
-        rabbitmq.write(stream, [json.dumps({"stream": stream, "n": n}) for n in numbers])
+    for first in range(0, COUNT, PORTION):
+        rabbitmq.write(stream, values(stream, first))
+
+
+def feed_and_split(kinesis: KinesisServer, stream: str) -> None:
+    """Write numbers whose shard is split twice: they go on in a child of it."""
+    for first in range(0, COUNT, PORTION):
+        kinesis.write(stream, values(f"kinesis {stream}", first))
+        if first in (4 * PORTION, 8 * PORTION):
+            shards = kinesis.client().list_shards(StreamName=stream)["Shards"]
+            open_ones = [
+                s for s in shards if "EndingSequenceNumber" not in s["SequenceNumberRange"]
+            ]
+            lowest = min(open_ones, key=lambda s: int(s["HashKeyRange"]["StartingHashKey"]))
+            middle = int(lowest["HashKeyRange"]["EndingHashKey"]) // 2
+            kinesis.client().split_shard(
+                StreamName=stream,
+                ShardToSplit=lowest["ShardId"],
+                NewStartingHashKey=str(middle),
+            )
+
+
+def values(stream: str, first: int) -> list[str]:
+    return [json.dumps({"stream": stream, "n": n}) for n in range(first, first + PORTION)]
 
 
 def start(settings: dict, directory: Path, java: str) -> Driver:

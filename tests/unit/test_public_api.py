@@ -70,6 +70,8 @@ PUBLIC = [
     "KeyedProcessFunction",
     "KeyedStateFunction",
     "KeyedStream",
+    "KinesisOffsetsInitializer",
+    "KinesisSource",
     "ListState",
     "ListStateDescriptor",
     "MapFunction",

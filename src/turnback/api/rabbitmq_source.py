@@ -180,12 +180,7 @@ class RabbitMQSourceBuilder(RecordSourceBuilder):
 
         If not, it goes on with what is there, and logs what was lost.
         """
-        if not isinstance(fail_on_data_loss, bool):
-            raise ConfigurationError(
-                f"RabbitMQSource: set_fail_on_data_loss takes True or False, not "
-                f"{fail_on_data_loss!r:.80}"
-            )
-        self._options["fail_on_data_loss"] = str(fail_on_data_loss).lower()
+        self._options["fail_on_data_loss"] = self._truth("set_fail_on_data_loss", fail_on_data_loss)
         return self
 
     def build(self) -> RabbitMQSource:

@@ -124,6 +124,13 @@ class RecordSourceBuilder:
     def _most_records(self, number: int) -> int:
         return positive(f"{self._name}: max_records_per_epoch", number)
 
+    def _truth(self, method: str, value: bool) -> str:
+        if not isinstance(value, bool):
+            raise ConfigurationError(
+                f"{self._name}: {method} takes True or False, not {value!r:.80}"
+            )
+        return str(value).lower()
+
     def _checked_schema(self) -> DeserializationSchema:
         """What becomes of values, if no two columns have one name."""
         if self._schema is None:

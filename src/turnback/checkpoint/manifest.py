@@ -63,6 +63,11 @@ def rabbitmq_positions(offset: str | None) -> list[tuple[str, int]]:
     return sorted((stream, int(at)) for stream, at in position.get("next", {}).items())
 
 
+def kinesis_position(offset: str | None) -> dict[str, Any]:
+    """An offset of a `KinesisSource`; empty for others. See `turnback.spark.kinesis_shards`."""
+    return _of_source(offset, "kinesis")
+
+
 def _of_source(offset: str | None, source: str) -> dict[str, Any]:
     """The offset of a source that is written in Python, if it is of this kind."""
     try:

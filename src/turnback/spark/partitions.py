@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from turnback.checkpoint.manifest import kafka_positions, rabbitmq_positions
+from turnback.checkpoint.manifest import kafka_positions, kinesis_position, rabbitmq_positions
 from turnback.types.typeinfo import quote_name
 
 PARTITION_COLUMN = "_turnback_partition"
@@ -22,6 +22,16 @@ def partition_columns(topic: str, partition: str, offset: str) -> list[Column]:
 
 
 def partition_names(offset: str | None) -> tuple[str, ...]:
-    """The partitions that an offset is about: of Kafka as Kafka writes them, streams by name."""
-    kafka = tuple(f"{topic}-{number}" for topic, number, _ in kafka_positions(offset))
-    return kafka or tuple(stream for stream, _ in rabbitmq_positions(offset))
+    """The partitions that an offset is about: of Kafka as Kafka writes them, streams, shards.
+
+    Shards that have ended are not among them: nobody waits for their event time.
+    """
+    kafka = [f"{topic}-{number}" for topic, number, _ in kafka_positions(offset)]
+    streams = [stream for stream, _ in rabbitmq_positions(offset)]
+    kinesis = kinesis_position(offset)
+    shards = [
+        f"{kinesis['stream']}/{shard}"
+        for shard, position in kinesis.get("shards", {}).items()
+        if not position.get("ended")
+    ]
+    return (*kafka, *streams, *shards)
