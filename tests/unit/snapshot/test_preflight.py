@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
+from msgspec.structs import replace as struct_replace
 
 from fake_job import described
 from local_engine import collected, environment, source
 from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
-from turnback.checkpoint.manifest import OperatorInfo
+from turnback.checkpoint.manifest import OperatorInfo, SourcePosition
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.snapshot.matching import program_of
 from turnback.snapshot.metadata import SavedState
@@ -215,6 +216,38 @@ def test_sources_are_asked_whether_they_still_have_what_comes_next(plan, error, 
         verdict is not Verdict.INCOMPATIBLE,
     )
     assert row(report, "s", "").reason == str(error or "")
+
+
+class Streams:
+    """A check that knows which streams there are."""
+
+    def __init__(self, identity):
+        self.identity = identity
+
+    def __call__(self, name, offset):
+        return ["partition 3 came since"]
+
+    def check_identity(self, name, identity):
+        if identity != self.identity:
+            raise ConfigurationError(f"{name} was made anew")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "verdict", "reason"),
+    [
+        ("a", "a", Verdict.RESTORED, "partition 3 came since"),
+        ("a", "b", Verdict.INCOMPATIBLE, "source 's' was made anew"),
+        (None, "b", Verdict.RESTORED, "partition 3 came since"),  # of an older version
+    ],
+)
+def test_sources_that_changed_are_told(plan, before, now, verdict, reason):
+    (source,) = plan.sources
+    there = snapshot(*FITTING)
+    position = SourcePosition("{}", identity=before)
+    there = replace(there, document=struct_replace(there.document, sources={"s": position}))
+    report = check(replace(plan, sources=(replace(source, check=Streams(now)),)), there)
+    assert (row(report, "s", "").verdict, row(report, "s", "").reason) == (verdict, reason)
+    assert report.ok is (verdict is Verdict.RESTORED)
 
 
 def test_another_number_of_key_groups(plan):

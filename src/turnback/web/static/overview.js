@@ -65,8 +65,7 @@ function facts(detail, history, picture) {
     { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: newest === null ? "none complete yet" : `chk-${newest}`, title: exactTime(at) },
     { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${history.failed === 0 ? "none" : number(history.failed)} of ${number(history.completed + history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
     { label: "State size", value: bytes(size), more: last ? `last +${bytes(last.delta_bytes)}` : "", title: exactBytes(size) },
-    { label: "Attempt", value: number(summary.attempt), more: plural(summary.restarts, "restart"), alarm: summary.state === "RESTARTING" },
-    { label: "Epoch", value: number(summary.epoch), more: detail.max_parallelism === null ? "" : `${number(detail.max_parallelism)} key groups` },
+    { label: "Attempt", value: number(summary.attempt), more: [plural(summary.restarts, "restart"), ...(summary.epoch === null ? [] : [`epoch ${number(summary.epoch)}`])].join(", "), alarm: summary.state === "RESTARTING" },
   ];
 }
 
@@ -77,13 +76,14 @@ function showAgain(node, { summary, script }) {
     copyable(`turnback run -d ${script.map(quote).join(" ")}`, "the command", "is-block")]);
 }
 
-function programPairs({ summary, versions, script }) {
+function programPairs({ summary, versions, script, max_parallelism: groups }) {
   const when = (ms) => (ms === null ? NOTHING : `${time(ms)}, ${ago(ms)}`);
   return [
     ...(script.length > 0 ? [["Script", script.join(" ")]] : []),
     ["Driver", processText(summary.driver)],
     ["Supervisor", summary.supervisor === null ? "none: nobody starts the driver again if it dies" : processText(summary.supervisor)],
     ["Log", summary.log ?? NOTHING],
+    ...(groups === null ? [] : [["Key groups", number(groups)]]),
     ["First started", when(summary.created_ms)],
     ["Last sign of the driver", when(summary.updated_ms)],
     ...Object.entries(versions),
