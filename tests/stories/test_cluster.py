@@ -23,7 +23,7 @@ def test_a_job_on_a_cluster_is_run_saved_killed_and_goes_on(place: Place, tmp_pa
         assert len(cluster.executors()) == 2
         # the driver's JVM and those of executors among them
         assert not [line for line in _command_lines() if "hidden-from-ps" in line]
-        taken = place.ask("savepoint", "counts", "--label", "on a cluster")
+        taken = place.ask("savepoint", "counts", "--label", "on-a-cluster")
         place.kill(job["driver"]["pid"])
         place.feed()
         place.await_complete()

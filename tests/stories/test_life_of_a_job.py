@@ -18,7 +18,7 @@ def test_run_savepoint_upgrade_rescale_fork_cancel_resume(place: Place) -> None:
     assert "the script says hello" in place.turnback("logs", "counts")
 
     # A savepoint of it is taken while it runs, and it is stopped.
-    taken = place.ask("savepoint", "counts", "--label", "launch day", "--note", "before v2")
+    taken = place.ask("savepoint", "counts", "--label", "launch-day", "--note", "before v2")
     assert taken["state"] == "COMPLETED"
     at_savepoint = dict(place.fed)
     place.feed()
@@ -52,7 +52,7 @@ def test_run_savepoint_upgrade_rescale_fork_cancel_resume(place: Place) -> None:
         "path"
     ].startswith(str(place.savepoints))
     place.until(lambda: not place.ask("list", "-r"), "both cancelled")
-    assert {s["label"] for s in place.ask("savepoints", "counts")} >= {"launch day"}
+    assert {s["label"] for s in place.ask("savepoints", "counts")} >= {"launch-day"}
     place.feed()
     place.run("-s", "latest", script=("--kinds",))
     place.await_complete()

@@ -9,6 +9,7 @@ from turnback.config.configuration import Configuration, job_root, state_backend
 from turnback.config.restart import choose_restart
 from turnback.config.savepoints import SavepointSettings
 from turnback.core.errors import ConfigurationError
+from turnback.job.started import StartedProgram
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
@@ -26,9 +27,11 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
     settings = CheckpointSettings.from_configuration(configuration.raw)
     backend, storage = state_backend(configuration)
     inline = storage is CheckpointStorage.JOBMANAGER
+    root = job_root(configuration)
     return JobSpec(
         name=name,
-        root=_in_memory(job_root(configuration)) if inline else job_root(configuration),
+        root=_in_memory(root) if inline else root,
+        started=StartedProgram.of_process(root),
         settings=settings,
         restart=choose_restart(configuration.raw, settings.enabled),
         same_error_limit=configuration.value("execution.same-error-limit"),

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 from turnback.core.errors import ConfigurationError
 from turnback.core.masking import mask_text
 from turnback.job.run import Launch, LaunchMode, ProcessId, RunDirectory, RunError, current_run
+from turnback.job.started import StartedProgram
 from turnback.program.plan import Plan
 from turnback.spark.job import ClaimMode, JobSpec
 
@@ -120,6 +121,7 @@ class Launched:
             run=self.run,
             resumed=resumed,
             script=(launch.script, *launch.arguments),
+            started=StartedProgram.of_launch(launch, spec.root),
         )
         if before:
             return replace(spec, take_over_sinks=False)

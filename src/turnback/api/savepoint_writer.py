@@ -16,6 +16,7 @@ from turnback.config.savepoints import SavepointFormat
 from turnback.core.clock import SystemClock
 from turnback.core.errors import ConfigurationError, StateError
 from turnback.core.ids import check_job_name, check_uid
+from turnback.job.request import check_label
 from turnback.program.descriptors import StateDescriptor
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.draft import SavepointDraft
@@ -301,6 +302,7 @@ class SavepointWriter:
                 f"a savepoint cannot be written to {storage.uri}: Spark's tasks have no part in "
                 f"the driver's memory. Give a directory they all see"
             )
+        check_label(label)
         savepoint = SavepointDirectory(storage)
         id, epoch = uuid.uuid4().hex, self._base.epoch if self._base else 0
         savepoint.begin(id)
@@ -339,6 +341,7 @@ class SavepointWriter:
             watermarks=draft.watermarks,
             origin=base.origin if base else None,
             redriven=base.document.redriven if base else Redriven(),
+            started=base.metadata.started if base and base.metadata else None,
         )
 
     def _session(self) -> SparkSession:

@@ -355,5 +355,10 @@ def savepoints(cli: Cli, job_name: str | None, restore: bool) -> None:
     if restore and not cli.json:
         for row in rows:
             cli.out.line(row.restore)
+            if row.script_changed:
+                cli.out.message(
+                    f"{row.job}@{row.label or row.id}: the script has changed since; turnback "
+                    f"inspect {row.job}@{row.label or row.id} --script shows what it was"
+                )
     else:
         cli.out.records(_SAVEPOINTS, rows, "There are no savepoints.")

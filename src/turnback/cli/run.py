@@ -138,6 +138,7 @@ def run(
         take_over_sinks=take_over_sinks,
         root=cli.root,
         settings=settings,
+        detached=detached,
     )
     return _start(cli, launch, detached)
 

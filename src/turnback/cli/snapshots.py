@@ -12,7 +12,7 @@ from turnback.cli.command import command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Column, Output, Value, value_text
 from turnback.cli.parameters import find_state, snapshot_argument, state_option, yes_option
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
     from turnback.inspect.model import OperatorNode, SnapshotView, StatePage
@@ -48,15 +48,21 @@ _PAGE = 1_000
 @state_option
 @click.option("--key", metavar="KEY", help="Of the state, rows of this key; abc* works.")
 @number_option("--rows", least=1, default=50, help="Of the state, at most N rows; 50 if left out.")
-def inspect(cli: Cli, snapshot_name: str, state: str | None, key: str | None, rows: int) -> None:
+@flag("--script", help="Print the script of the program that took it, with stars for secrets.")
+def inspect(
+    cli: Cli, snapshot_name: str, state: str | None, key: str | None, rows: int, script: bool
+) -> None:
     """Show what is in a checkpoint or savepoint.
 
-    Who took it and when, its states with their types and sizes, and where its sources go on. With
-    --state the rows of one state. Needs no Spark.
+    Who took it and when, how its job was started, its states with their types and sizes, and where
+    its sources go on. With --state the rows of one state. Needs no Spark.
     """
     from turnback.inspect.snapshots import describe
 
     snapshot = cli.snapshot(snapshot_name)
+    if script:
+        _print_script(cli, snapshot)
+        return
     if state is not None:
         _print_rows(cli, snapshot, state, key, rows)
         return
@@ -108,7 +114,36 @@ def _facts(out: Output, view: SnapshotView) -> list[tuple[str, Value]]:
         ("size", out.size(view.bytes)),
         ("files", out.number(view.files)),
         ("started from", view.started_from and display_path(view.started_from)),
+        *_program_facts(view),
     ]
+
+
+def _program_facts(view: SnapshotView) -> list[tuple[str, Value]]:
+    from shlex import join
+
+    started = view.started
+    if started is None:
+        return []
+    changed = {True: "has changed since, see --script", False: "is as it was", None: None}
+    main = ("python", "turnback", "pyspark")
+    return [
+        ("started with", join(started.command or started.script) or None),
+        ("in", started.directory or None),
+        ("script", changed[view.script_changed]),
+        ("versions", " ".join(f"{n} {v}" for n in main if (v := started.versions.get(n))) or None),
+    ]
+
+
+def _print_script(cli: Cli, snapshot: Snapshot) -> None:
+    from turnback.inspect.snapshots import describe
+
+    started = describe(snapshot).started
+    if started is None or started.text is None:
+        raise NotFoundError(
+            f"{snapshot.name} does not hold the script it was taken of: it was written by an older "
+            "version, or there was none"
+        )
+    click.echo(started.text, nl=False)  # as it is, to be used again
 
 
 def _print_rows(cli: Cli, snapshot: Snapshot, state: str, key: str | None, most: int) -> None:

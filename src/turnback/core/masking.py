@@ -24,6 +24,10 @@ _ASSIGNED = re.compile(
     r"(?P<value>\"[^\"]*\"|'[^']*'|[^\s&;,\"'\])}]+)",
     re.IGNORECASE,
 )
+_LITERAL = re.compile(
+    rf"(?P<before>[\w.-]*(?:{_WORDS})[\w.-]*[\"']?\]?\s*(?:=(?!=)|:|,)\s*)(?:\"[^\"\n]+\"|'[^'\n]+')",
+    re.IGNORECASE,
+)
 _HEADER = re.compile(
     r"(?P<before>\bauthorization[\"']?\s*[:=]\s*[\"']?(?:basic|bearer)\s+|\bbearer\s+(?=\S{16}))"
     r"[^\s\"',]+",
@@ -43,6 +47,12 @@ def mask_text(text: str) -> str:
     text = _URL_PASSWORD.sub(rf"\g<before>{MASKED}@", text)
     text = _ASSIGNED.sub(rf"\g<name>\g<equals>{MASKED}", text)
     return _HEADER.sub(rf"\g<before>{MASKED}", text)
+
+
+def mask_code(text: str) -> str:
+    """The text of a program, with stars for the secrets that are written in it as literals."""
+    text = _URL_PASSWORD.sub(rf"\g<before>{MASKED}@", text)
+    return _LITERAL.sub(rf'\g<before>"{MASKED}"', text)
 
 
 def mask_value(name: str, value: str) -> str:

@@ -9,6 +9,7 @@ import msgspec
 
 from turnback.job.catalog import SavepointEntry
 from turnback.job.replay import SavepointReplay
+from turnback.job.started import StartedProgram
 from turnback.job.status import Lag, ProgramOperator
 from turnback.snapshot.snapshot import StateRow
 
@@ -221,16 +222,20 @@ class RequestRow(View, frozen=True, kw_only=True):
 
 
 class SavepointRow(SavepointEntry, View, frozen=True, kw_only=True):
-    """A savepoint that a job has taken; `restore` is the command that starts the job from it.
+    """A savepoint that a job has taken.
 
-    `exists` is None if its storage does not answer. `replay` says for how long what comes after it
-    can be read, None if no source could be asked.
+    Attributes:
+        exists: Whether it is there; None if its storage does not answer.
+        restore: The command that starts the job from it, as it was started when it was taken.
+        replay: For how long what comes after it can be read; None if no source could be asked.
+        script_changed: Whether the script is another one now; None if that is not known.
     """
 
     job: str
     exists: bool | None
     restore: str
     replay: SavepointReplay | None = None
+    script_changed: bool | None = None
 
 
 class ConfigRow(View, frozen=True, kw_only=True):
@@ -258,6 +263,8 @@ class SnapshotView(View, frozen=True, kw_only=True):
         transactions: Prepared sink transactions in it, by sink uid.
         targets: The version of each table that matches it, as far as known, by sink uid.
         started_from: Where the job itself came from.
+        started: The program that took it, and how it was started; None if that is not known.
+        script_changed: Whether its script is another one now; None if that is not known.
     """
 
     id: str
@@ -283,6 +290,8 @@ class SnapshotView(View, frozen=True, kw_only=True):
     transactions: dict[str, int]
     targets: dict[str, str]
     started_from: str | None
+    started: StartedProgram | None = None
+    script_changed: bool | None = None
 
 
 class KeyView(View, frozen=True, kw_only=True):

@@ -20,8 +20,9 @@ from turnback.inspect.model import OperatorNode, SavepointRow, SnapshotView
 from turnback.job.catalog import SavepointEntry
 from turnback.job.directory import JobDirectory
 from turnback.job.replay import SavepointReplay
+from turnback.job.started import StartedProgram
 from turnback.snapshot.directory import SavepointDirectory
-from turnback.snapshot.metadata import METADATA
+from turnback.snapshot.metadata import METADATA, SavepointMetadata, decode
 from turnback.snapshot.snapshot import Snapshot, state_rows
 from turnback.state.files import storage_of
 
@@ -80,6 +81,8 @@ def describe(snapshot: Snapshot) -> SnapshotView:
         transactions={u: len(t) for u, t in manifest.transactions.items()} if manifest else {},
         targets=_targets(snapshot),
         started_from=_started_from(snapshot),
+        started=(started := _started(snapshot)),
+        script_changed=started.has_changed() if started is not None else None,
     )
 
 
@@ -112,6 +115,13 @@ def _started_from(snapshot: Snapshot) -> str | None:
     return started.snapshot if started is not None else None
 
 
+def _started(snapshot: Snapshot) -> StartedProgram | None:
+    if snapshot.metadata is not None:
+        return snapshot.metadata.started
+    job = JobDirectory(storage_of(snapshot.storage), snapshot.job)
+    return job.started(snapshot.document.attempt)
+
+
 def savepoint_rows(
     entries: Iterable[SavepointEntry],
     job: str,
@@ -123,12 +133,17 @@ def savepoint_rows(
     rows = []
     for entry in entries:
         path = display_path(entry.path)
+        metadata, there = _metadata(entry.path, options)
+        started = metadata.started if metadata is not None else None
+        # Older versions did not write down what a savepoint was taken of: it may be another script.
+        command = shlex.join(["turnback", "run", "-s", path, *(script or ("job.py",))])
         row = SavepointRow(
             **msgspec.structs.asdict(msgspec.structs.replace(entry, path=path)),
             job=job,
-            exists=exists(entry.path, options),
-            restore=shlex.join(["turnback", "run", "-s", path, *(script or ("job.py",))]),
             replay=replays.get(entry.id),
+            exists=there,
+            restore=started.restore_command(path) if started and started.script else command,
+            script_changed=started.has_changed() if started is not None else None,
         )
         rows.append(row)
     return rows[::-1]
@@ -136,10 +151,20 @@ def savepoint_rows(
 
 def exists(path: str, options: Mapping[str, str] | None) -> bool | None:
     """Return whether a complete savepoint is at a location; None if that cannot be told."""
+    return _metadata(path, options)[1]
+
+
+def _metadata(
+    path: str, options: Mapping[str, str] | None
+) -> tuple[SavepointMetadata | None, bool | None]:
+    """Return what can be read about a savepoint, and whether it is there, if that can be told."""
     try:
-        SavepointDirectory.locate(path, options).storage.get(METADATA)
+        data = SavepointDirectory.locate(path, options).storage.get(METADATA)
     except NotFoundError:
-        return False
+        return None, False
     except (StorageError, ConfigurationError):
-        return None
-    return True
+        return None, None
+    try:
+        return decode(data, path), True
+    except StorageError:  # damaged, or written by a newer version
+        return None, True

@@ -1,7 +1,8 @@
 """The job directory: the interface between a driver and everything that reads or controls a job.
 
 job.json     who the job is; written once
-attempts/    one record per attempt: what it started from
+attempts/    one record per attempt: what it started from, and how
+programs/    the scripts of attempts, by digest
 program.json what its newest attempt runs
 status.json  how it is doing; rewritten by the driver, with a heartbeat
 checkpoints/ the checkpoint log
@@ -17,6 +18,7 @@ import logging
 import re
 import threading
 import uuid
+from contextlib import suppress
 from os import PathLike, fspath
 from urllib.parse import quote
 
@@ -35,6 +37,7 @@ from turnback.core.errors import (
 from turnback.core.ids import check_job_name, path_segment
 from turnback.job.replay import Replays
 from turnback.job.run import ProcessId
+from turnback.job.started import StartedProgram
 from turnback.job.status import FORMAT as STATUS_FORMAT
 from turnback.job.status import JobProgram, JobState, Status, StatusUpdate
 from turnback.storage.base import Storage, claim
@@ -68,6 +71,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     Attributes:
         checkpoint: Number of the job's own checkpoint it started from.
         snapshot: Where another snapshot it started from is, such as a savepoint.
+        started: How its program was started, without the text of the script.
     """
 
     attempt: int
@@ -75,6 +79,11 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     process: ProcessId
     checkpoint: int | None = None
     snapshot: str | None = None
+    started: StartedProgram | None = None
+
+
+def _script_path(digest: str) -> str:
+    return f"programs/{digest.rpartition(':')[2]}.py"
 
 
 class JobDirectory:
@@ -160,10 +169,21 @@ class JobDirectory:
     # -- attempts
 
     def record_attempt(
-        self, attempt: int, *, checkpoint: int | None = None, snapshot: str | None = None
+        self,
+        attempt: int,
+        *,
+        checkpoint: int | None = None,
+        snapshot: str | None = None,
+        started: StartedProgram | None = None,
     ) -> None:
         """Record what an attempt starts from; the records of very old ones are dropped."""
-        info = AttemptInfo(attempt, self._clock.now_ms(), self._process, checkpoint, snapshot)
+        if started is not None and started.text is not None and started.digest is not None:
+            with suppress(AlreadyExistsError):
+                path = _script_path(started.digest)
+                self.storage.put_if_absent(path, started.text.encode())
+            started = msgspec.structs.replace(started, text=None)
+        now_ms = self._clock.now_ms()
+        info = AttemptInfo(attempt, now_ms, self._process, checkpoint, snapshot, started)
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
         for old in self.attempts()[:-_MAX_ATTEMPTS]:
             self.storage.delete(f"attempts/{old}.json")
@@ -172,6 +192,22 @@ class JobDirectory:
         """Return what an attempt started from, `None` if that is not recorded."""
         path = f"attempts/{number}.json"
         return read_document(self.storage, "attempt", _FORMAT, path, AttemptInfo)
+
+    def started(self, attempt: int) -> StartedProgram | None:
+        """Return how the program of an attempt was started, None if that is not recorded."""
+        try:
+            info = self.attempt(attempt)
+        except (CorruptFileError, FormatVersionError) as error:
+            _LOG.warning("how attempt %d was started is not known: %s", attempt, error)
+            return None
+        started = None if info is None else info.started
+        if started is None or started.digest is None:
+            return started
+        try:
+            text = self.storage.get(_script_path(started.digest)).decode("utf-8", "replace")
+        except NotFoundError:
+            return started
+        return msgspec.structs.replace(started, text=text)
 
     def attempts(self) -> list[int]:
         matches = map(_ATTEMPT.fullmatch, self.storage.list("attempts"))

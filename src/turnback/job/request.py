@@ -183,6 +183,19 @@ def _check_target(target: str) -> None:
         raise ConfigurationError(f"the directory {target!r} holds '..': write it without")
 
 
+def check_label(label: str | None) -> None:
+    """Refuse a label that would have to be quoted wherever it is used, as in JOB@LABEL.
+
+    Raises:
+        ConfigurationError: It has a space.
+    """
+    if label is not None and any(char.isspace() for char in label):
+        near = "-".join(label.split())
+        raise ConfigurationError(
+            f"the label {label!r} has spaces: write {near!r}, and say more in a note"
+        )
+
+
 def _check_text(what: str, text: str | None, most: int, *, multiline: bool) -> None:
     if text is None:
         return

@@ -35,6 +35,7 @@ from turnback.job.request import (
     RequestResult,
     RequestSpec,
     StopPoint,
+    check_label,
     outcome_of_ended_job,
     outcome_of_lost_driver,
 )
@@ -82,6 +83,7 @@ class Requests:
     # -- for users
 
     def submit(self, spec: RequestSpec) -> Request:
+        check_label(spec.label)
         while True:
             request = Request(
                 id=self._new_id(), created_ms=self._clock.now_ms(), **msgspec.structs.asdict(spec)

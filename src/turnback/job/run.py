@@ -104,6 +104,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
         directory: The working directory of the script.
         name: Name of the job.
         root: Where `turnback run` looks for jobs; the program may name another directory.
+        detached: Whether whoever started it did not wait for its end.
         log_bytes: How large the driver's log may grow before it is begun anew.
         class_archive: Whether the supervisor writes an archive of Spark's classes if there is none.
         supervisor: The command that supervises the launch, without its last argument: the
@@ -125,6 +126,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     take_over_sinks: bool = False
     root: str | None = None
     settings: dict[str, str] = {}
+    detached: bool = False
     log_bytes: int = 64 << 20
     class_archive: bool = False
     supervisor: tuple[str, ...] = ()

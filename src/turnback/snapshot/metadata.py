@@ -16,6 +16,7 @@ from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
 from turnback.checkpoint.redriven import Redriven
 from turnback.config.savepoints import SavepointFormat
 from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError
+from turnback.job.started import StartedProgram
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.base import split_path
@@ -125,6 +126,8 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         native: The state files if the type is native, never inline.
         watermarks: By uid; `END_OF_TIME` for all if the job was drained.
         origin: What the job itself was started from, if it was from anything.
+        started: The program that took the checkpoint, and how it was started; None if an older
+            version wrote it.
         targets: By sink uid, the version of a table that has what the savepoint has, and nothing
             newer of the job.
         redriven: How far it is with dead letters that were fed back.
@@ -151,6 +154,7 @@ class SavepointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin | None = None
     targets: dict[str, str] = {}
     redriven: Redriven = Redriven()
+    started: StartedProgram | None = None
 
     def entries(self) -> tuple[FileEntry, ...]:
         """Return every other file of the savepoint, each once."""

@@ -21,6 +21,7 @@ from turnback.core.errors import (
 )
 from turnback.core.masking import mask_arguments, mask_text
 from turnback.job.run import RunDirectory
+from turnback.job.started import StartedProgram
 from turnback.job.status import JobProgram, ProgramOperator, ProgramSetting
 from turnback.program.graph import KeySpec, NodeKind
 from turnback.program.plan import Operator, Plan
@@ -72,6 +73,8 @@ class JobSpec:
     """Whether it only hands out its elements: those of an earlier process are gone with it."""
     script: tuple[str, ...] = ()
     """The program and its arguments, if they are known."""
+    started: StartedProgram | None = None
+    """How this process was started, to be kept with snapshots."""
     program_settings: tuple[ProgramSetting, ...] = ()
     """The whole configuration, as the dashboard shows it."""
 

@@ -207,6 +207,7 @@ class JobRunner:
             attempt,
             checkpoint=own.number if own else None,
             snapshot=snapshot.origin.uri if snapshot and not own else None,
+            started=self.spec.started,
         )
         if snapshot is not None and own is None:
             self.origin = snapshot.origin

@@ -19,6 +19,7 @@ from turnback.core.errors import (
     TurnbackError,
 )
 from turnback.job.catalog import SavepointCatalog, SavepointEntry, surplus
+from turnback.job.directory import JobDirectory
 from turnback.job.request import Progress, Request, RequestKind, RequestOrigin
 from turnback.job.requests import Requests
 from turnback.snapshot.directory import SavepointDirectory
@@ -125,6 +126,7 @@ class Exporter:
             origin=origin,
             targets=CheckpointLog(storage_of(source)).targets(manifest.number),
             redriven=manifest.redriven,
+            started=JobDirectory(storage_of(source), manifest.job).started(manifest.attempt),
         )
 
     def _run_few_at_a_time(

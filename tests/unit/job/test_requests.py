@@ -47,7 +47,7 @@ def test_everything_asked_for_arrives(storage, clock, requests) -> None:
             RequestKind.STOP,
             target="s3://bucket/a",
             type=SavepointFormat.NATIVE,
-            label="before the upgrade",
+            label="before-the-upgrade",
             note="two\nlines",
             savepoint=True,
             drain=True,

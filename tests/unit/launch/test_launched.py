@@ -25,7 +25,8 @@ def launched(tmp_path: Path, **said: Any) -> Launched:
 def test_what_the_command_line_does_not_say_stays(tmp_path: Path) -> None:
     spec = replace(SPEC, start_from="chk-7", renames={"a": "b"}, claim_mode=ClaimMode.CLAIM)
     one = launched(tmp_path, arguments=("-v",))
-    assert one.override(spec) == replace(spec, run=one.run, script=("job.py", "-v"))
+    found = one.override(spec)
+    assert found == replace(spec, run=one.run, script=("job.py", "-v"), started=found.started)
 
 
 def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
@@ -54,6 +55,7 @@ def test_what_the_command_line_says_wins(tmp_path: Path) -> None:
         claim_mode=ClaimMode.CLAIM,
         run=one.run,
         script=("job.py",),
+        started=spec.started,
     )
 
 

@@ -127,7 +127,7 @@ def test_differences(world, browser):
 
 
 def test_a_request_is_followed(world, browser):
-    response = browser.post("/jobs/likes/savepoint", {"label": "before lunch", "note": "why"})
+    response = browser.post("/jobs/likes/savepoint", {"label": "before-lunch", "note": "why"})
     assert response.status_code == 202
     row = msgspec.json.decode(response.content, type=RequestRow)
     assert (row.kind, row.state) == ("savepoint", "WAITING")
@@ -135,7 +135,7 @@ def test_a_request_is_followed(world, browser):
     (asked,) = driver.open()
     assert (asked.id, asked.label, asked.note, asked.target) == (
         row.id,
-        "before lunch",
+        "before-lunch",
         "why",
         None,
     )

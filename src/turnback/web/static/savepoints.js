@@ -9,7 +9,7 @@ import { table } from "./table.js";
 
 const SLOWLY_MS = 4000;
 
-const SAVEPOINT = { label: "Savepoint", wide: true, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled, row.replay, replayState(row)], cell: nameCell };
+const SAVEPOINT = { label: "Savepoint", wide: true, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled, row.script_changed, row.replay, replayState(row)], cell: nameCell };
 const JOB = { label: "Job", wide: true, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
 const REST = [
   { label: "Taken", tight: true, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
@@ -46,6 +46,7 @@ function nameCell(row) {
     row.exists === false && h("span", { class: "chip is-bad", title: "Its directory is not there any more" }, "gone"),
     row.exists === null && h("span", { class: "chip is-warn", title: "Its storage does not answer" }, "not reachable"),
     row.exists !== false && replayChip(row),
+    row.script_changed && h("span", { class: "chip is-warn", title: "The script is not what it was when this was taken; turnback inspect --script prints that" }, "script changed"),
     row.note && h("p", { class: "why", title: row.note }, row.note),
   ];
 }
