@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import cache
 from itertools import count
 from pathlib import Path
+from traceback import StackSummary, TracebackException
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -22,6 +23,7 @@ from turnback.job.started import StartedProgram
 from turnback.program.plan import Plan
 from turnback.spark.job import ClaimMode, JobSpec
 
+_PACKAGE = str(Path(__file__).parents[1]) + "/"
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _COLLECTING: defaultdict[tuple[str, str], count[int]] = defaultdict(lambda: count(1))
 """Numbers for jobs that only hand out their elements, by root and name."""
@@ -187,11 +189,26 @@ def collecting_name(launched: Launched | None, root: str) -> str:
     return name if number == 1 else f"{name}-{number}"
 
 
-def _record_crash(run: RunDirectory) -> None:
-    before = sys.excepthook
+def error_text(error: BaseException) -> str:
+    """An error with its traceback, without the frames of Turnback itself and what runs scripts."""
+    summary = TracebackException.from_exception(error)
+    parts: list[TracebackException | None] = [summary]
+    while parts:
+        part = parts.pop()
+        if part is not None:
+            frames = [frame for frame in part.stack if not _is_own(frame.filename)]
+            part.stack = StackSummary.from_list(frames)
+            parts += [part.__cause__, part.__context__]
+    return "".join(summary.format())
 
+
+def _is_own(file: str) -> bool:
+    return file.startswith((_PACKAGE, "<frozen runpy>"))
+
+
+def _record_crash(run: RunDirectory) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         run.set_error(RunError.of(error))
-        before(kind, error, trace)
+        print(mask_text(error_text(error)), end="", file=sys.stderr)
 
     sys.excepthook = hook

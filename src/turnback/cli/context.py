@@ -55,6 +55,11 @@ class Cli:
 
         return Configuration.load(command_line=self.pairs)
 
+    @property
+    def is_root_given(self) -> bool:
+        """Whether the command line names the root."""
+        return "state.checkpoints.dir" in self.pairs
+
     @cached_property
     def root(self) -> str:
         from turnback.config.configuration import job_root
@@ -133,6 +138,14 @@ class DeclinedError(errors.TurnbackError):
     """The user did not confirm, or there was no terminal to ask on."""
 
 
+class AlreadyPrintedError(errors.TurnbackError):
+    """What went wrong was printed before; the message is what there is to add, or empty."""
+
+    def __init__(self, advice: str, code: ExitCode) -> None:
+        super().__init__(advice)
+        self.code = code
+
+
 class RequestFailedError(errors.TurnbackError):
     """The job could not do what was requested."""
 
@@ -160,4 +173,6 @@ _CODES: tuple[tuple[ExitCode, tuple[type[BaseException], ...]], ...] = (
 
 def exit_code(error: BaseException) -> ExitCode:
     """Return the exit code for an error that ends a command."""
+    if isinstance(error, AlreadyPrintedError):
+        return error.code
     return next((code for code, kinds in _CODES if isinstance(error, kinds)), ExitCode.FAILED)

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import shell_complete
 
 from turnback.cli.command import SHARED_OPTIONS, SHARED_TITLE, Group, write_options, write_section
-from turnback.cli.context import ExitCode, exit_code
+from turnback.cli.context import AlreadyPrintedError, ExitCode, exit_code
 from turnback.cli.output import Output
 from turnback.core.errors import TurnbackError
 from turnback.core.masking import mask_text
@@ -35,6 +35,7 @@ COMMANDS = {
         "savepoint": "requests:savepoint",
         "stop": "requests:stop",
         "cancel": "requests:cancel",
+        "delete": "jobs:delete",
         "redrive": "redrive:redrive",
         "transactions": "transactions:transactions",
     },
@@ -139,6 +140,10 @@ def _report(error: Exception, words: Sequence[str]) -> ExitCode:
     words = [*takewhile(lambda word: not word.endswith(".py"), words)]
     out = Output(json="--json" in words, color="--no-color" not in words)
     debug = "--debug" in words
+    if isinstance(error, AlreadyPrintedError):
+        if str(error):
+            out.message(str(error))
+        return error.code
     kind, code, expected = type(error).__name__, exit_code(error), True
     if isinstance(error, click.UsageError):
         path = "turnback" if error.ctx is None else error.ctx.command_path

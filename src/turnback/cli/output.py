@@ -255,10 +255,16 @@ def _visible_columns(
 
 def _cell(value: Value) -> Cell:
     if isinstance(value, Cell):
-        return Cell(printable(value.text) or NOTHING, value.style)
+        return Cell(_one_line(value.text) or NOTHING, value.style)
     if value is None or value == "":
         return Cell(NOTHING, "dim")
-    return Cell(printable(str(value)))
+    return Cell(_one_line(str(value)))
+
+
+def _one_line(text: str) -> str:
+    """Return a text of several lines as one; ends of lines are not worth to be spelled out."""
+    lines = (line.strip() for line in text.splitlines()) if "\n" in text else (text,)
+    return printable(" ".join(line for line in lines if line))
 
 
 # -- texts, times and values as people read them

@@ -127,7 +127,10 @@ def snapshot_location(cli: Cli, text: str, *, whole: bool = False) -> str:
     if not text.strip():
         raise ConfigurationError("-s names no snapshot: give a path, chk-7, latest or a time")
     if "/" in text or Path(text).is_dir():
-        return location(text)
+        path = location(text)
+        if "://" not in path:  # the program may know how to read others
+            cli.snapshot(path, whole=whole)  # refused here, before Spark starts
+        return path
     if "@" in text:
         return cli.snapshot(text, whole=whole).origin.uri
     return text

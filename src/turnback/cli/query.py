@@ -17,6 +17,7 @@ from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli, ExitCode
 from turnback.cli.output import Column, Value, json_value, value_text
 from turnback.cli.parameters import complete_snapshot, find_state, snapshot_argument, state_option
+from turnback.cli.read_only import check_read_only
 from turnback.core.errors import ConfigurationError, JobFailedError, TurnbackError
 
 if TYPE_CHECKING:
@@ -56,9 +57,10 @@ def query(
 ) -> None:
     """Query the states of a checkpoint or savepoint with SQL.
 
-    Every state is a table, named after its operator's uid and its own name; without a query the
-    tables are listed. Most queries of states that fit this machine are answered at once, by DuckDB
-    (pip install 'turnback[query]'); others run in Spark, on this machine or on SPARK_MASTER.
+    It only reads. Every state is a table, named after its operator's uid and its own name; without
+    a query the tables are listed. Most queries of states that fit this machine are answered at
+    once, by DuckDB (pip install 'turnback[query]'); others run in Spark, on this machine or on
+    SPARK_MASTER.
     """
     snapshot = cli.snapshot(snapshot_name)
     if sql is None:
@@ -94,6 +96,7 @@ def _run(
             return columns, [[json_value(value) for value in row] for row in rows]
         except LeftToSpark as reason:
             cli.out.hint(f"Spark runs this query: {reason}")
+    check_read_only(sql)
     from turnback.api.savepoint import Savepoint
     from turnback.spark.state_frames import check_only_reads
 

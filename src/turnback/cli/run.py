@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from turnback.cli.command import command, flag, number_option
-from turnback.cli.context import Cli, ExitCode
+from turnback.cli.context import AlreadyPrintedError, Cli, ExitCode, exit_code
 from turnback.cli.parameters import (
     allow_all_option,
     allow_option,
@@ -140,7 +140,22 @@ def run(
         settings=settings,
         detached=detached,
     )
+    _warn_of_misplaced(cli, script, arguments)
     return _start(cli, launch, detached)
+
+
+def _warn_of_misplaced(cli: Cli, script: str, arguments: Sequence[str]) -> None:
+    """Say which arguments of the script look as if they were meant for this command."""
+    ours = {name for option in run.params for name in (*option.opts, *option.secondary_opts)}
+    names = [word.partition("=")[0] for word in arguments]
+    meant = [name for name in names if name.startswith("-") and name in ours]
+    if meant:
+        words = " ".join(dict.fromkeys(meant))
+        cli.out.message(
+            f"note: what stands behind the script goes to the script, {words} too. If it is for "
+            f"turnback: turnback run {words} ... {script}",
+            "yellow",
+        )
 
 
 def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
@@ -221,11 +236,19 @@ class AttachedJob:
             self._print_end()
             return ExitCode.INTERRUPTED
         if self._directory.running() is None or self._directory.error() is not None:
-            raise _failure(self._directory, end)
+            raise self._failure(end)
         state = self._print_end()
         if state is None:
             raise JobFailedError(f"the job has not ended, but {end.reason}: start it again")
         return ExitCode.FAILED if state == "FAILED" else None
+
+    def _failure(self, end: RunEnd) -> TurnbackError:
+        """Return why it failed; what the driver has printed above is not repeated."""
+        error, told = _failure(self._directory, end), self._directory.error()
+        if told is None or self._cli.json or not self._log.has_printed(told.message):
+            return error
+        advice = str(error).removeprefix(told.message).strip()
+        return AlreadyPrintedError(advice, exit_code(error))
 
     def _print_end(self) -> str | None:
         from turnback.launch.runs import final_state

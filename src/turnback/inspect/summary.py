@@ -64,13 +64,26 @@ def liveness_of(status: Status | None, now_ms: int) -> Liveness:
     if driver.alive is False:
         if not _is_alive(supervisor):
             supervisor = _process(_new_supervisor(status)) or supervisor
-        state = JobState.RESTARTING.value if _is_alive(supervisor) else LOST
-        return Liveness(state, driver, supervisor)
+        if _is_alive(supervisor):
+            return Liveness(JobState.RESTARTING.value, driver, supervisor)
+        return Liveness(LOST, driver, supervisor, _why_lost(driver, supervisor))
     silent = now_ms - status.updated_ms
     problem = (
         f"its driver has not reported for {format_age(silent)}" if silent > _SILENT_MS else None
     )
     return Liveness(status.state.value, driver, supervisor, problem)
+
+
+def _why_lost(driver: Process, supervisor: Process | None) -> str:
+    """Say what happened to a job that nobody runs any more, and what to do."""
+    who = f"its driver (pid {driver.pid} on {driver.host})"
+    if supervisor is None:
+        how = (
+            "ended without a word, and it was not started by `turnback run`, which would restart it"
+        )
+    else:
+        how = f"and its supervisor (pid {supervisor.pid}) were killed, or the machine went down"
+    return f"{who} {how}. Start it again: it goes on from its latest checkpoint"
 
 
 def _process(process: ProcessId | None) -> Process | None:

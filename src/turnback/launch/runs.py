@@ -224,6 +224,11 @@ class LogFollower:
         self._path = path
         self._out = out
         self._position = start
+        self._last = ""
+
+    def has_printed(self, text: str) -> bool:
+        """Whether a text is among the last that was printed."""
+        return text.strip() in self._last
 
     def print_new(self) -> None:
         try:
@@ -238,7 +243,9 @@ class LogFollower:
             file.seek(self._position)
             data = file.read(size - self._position)
         self._position = size
-        self._out.write(data.decode(errors="replace"))
+        text = data.decode(errors="replace")
+        self._last = (self._last + text)[-_BLOCK:]
+        self._out.write(text)
         self._out.flush()
 
 

@@ -45,6 +45,8 @@ def _assign_uids(nodes: Sequence[Node]) -> tuple[dict[int, str], list[str]]:
 
 
 def _needs_uid(node: Node) -> bool:
+    if node.kind is NodeKind.SINK and getattr(node.function, "keeps_nothing", False):
+        return False
     known = _may_have_state(node) or node.kind in (NodeKind.SOURCE, NodeKind.SINK)
     return known or has_operator_state(node.function)
 

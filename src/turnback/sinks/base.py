@@ -229,9 +229,12 @@ class Sink(ABC):
     Attributes:
         needs_checkpoints: Whether what the sink promises holds only with checkpoints whose mode is
             exactly-once; a job without them is refused.
+        keeps_nothing: Whether it has nothing worth finding again by its uid, so that nobody is
+            warned if it has none.
     """
 
     needs_checkpoints: bool = False
+    keeps_nothing: bool = False
 
     @abstractmethod
     def writer(self, ctx: WriterContext) -> SinkWriter:

@@ -85,6 +85,7 @@ class InlineSink(Sink):
     """
 
     kind: ClassVar[str]
+    keeps_nothing = True
 
     def __init__(self) -> None:
         self._key = uuid.uuid4().hex

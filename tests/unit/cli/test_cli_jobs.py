@@ -89,7 +89,7 @@ def test_plain_output_is_one_line_a_job_without_anything_that_moves_the_cursor(s
     done = shell("list", "-a")
     assert len(done.lines) == 4
     assert "\x1b" not in done.out
-    assert r"boom\x1b[31m\nsecond" in done.out
+    assert r"boom\x1b[31m second" in done.out
     assert not any(char in done.out for char in "│─┃━")
 
 
@@ -108,8 +108,9 @@ def test_root_may_be_given_before_and_behind_the_command(shell, jobs, tmp_path):
 def test_an_empty_and_a_missing_root_have_no_jobs(shell):
     missing = shell("list")
     assert (missing.code, len(missing.lines)) == (0, 1)
-    assert f"no jobs in {shell.root}" in missing.err
+    assert f"{shell.root} is not there" in missing.err
     shell.root.mkdir()
+    assert f"no jobs in {shell.root}" in shell("list").err
     assert shell("list", "--json").json == []
 
 

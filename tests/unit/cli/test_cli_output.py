@@ -80,10 +80,10 @@ def test_a_plain_table_has_a_line_for_each_record(capsys):
     rows = [["a", 1], ["longer\nname", None], ["", 22]]
     Output().table(["name", Column("size", right=True)], rows)
     assert capsys.readouterr().out.splitlines() == [
-        "NAME          SIZE",
-        "a                1",
-        r"longer\nname     -",
-        "-               22",
+        "NAME         SIZE",
+        "a               1",
+        "longer name     -",
+        "-              22",
     ]
 
 

@@ -160,7 +160,7 @@ class TestGeneratedUids:
 
     def test_operators_with_state_or_position_earn_a_warning(self):
         told = self.plan().warnings
-        assert [w.split(" ")[0] for w in told] == ["source", "keyed_process", "sink"]
+        assert [w.split(" ")[0] for w in told] == ["source", "keyed_process"]
         assert all("Add .uid(...)" in w for w in told)
 
     def test_twins_get_different_ones(self):
