@@ -35,7 +35,7 @@ COMMANDS = {
         "savepoint": "requests:savepoint",
         "stop": "requests:stop",
         "cancel": "requests:cancel",
-        "delete": "jobs:delete",
+        "delete": "delete:delete",
         "redrive": "redrive:redrive",
         "transactions": "transactions:transactions",
     },

@@ -27,7 +27,7 @@ _POLL_S = 0.2
     "redrive",
     "turnback redrive orders dead-letters/",
     "turnback redrive orders dead-letters/ --operator parsed --dry-run",
-    "psql -Atc 'SELECT row_to_json(d) FROM dead_letters d' | turnback redrive orders -",
+    "turnback redrive orders - < letters.json",
 )
 @whole_job_argument
 @argument("places", "LETTERS...", help="Files, directories or Delta tables; - for JSON lines.")
