@@ -47,12 +47,18 @@ def test_the_page_on_sinks_shows_the_examples_as_they_are():
 
 @pytest.mark.timeout(300)
 def test_the_tutorial_runs(tmp_path):
-    script = tmp_path / "tutorial.py"
-    script.write_text("\n\n".join(blocks(ROOT / "docs" / "tutorial.md", "python")))
+    """Typed into an interactive session, which goes on after an error."""
+    typed = "\n\n".join(blocks(ROOT / "docs" / "tutorial.md", "python"))
     done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=280
+        [sys.executable, "-i"],
+        input=f"{typed}\n\nprint('the end')\n",
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.endswith("the end\n"), done.stderr[-3000:]
+    assert not re.search(r"^(Traceback|\w*Error\b)", done.stderr, re.MULTILINE), done.stderr[-3000:]
     (commands,) = blocks(ROOT / "docs" / "tutorial.md", "sh")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
