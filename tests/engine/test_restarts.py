@@ -15,7 +15,9 @@ from turnback import (
     TwoPhaseCommitSink,
 )
 from turnback.core.errors import JobFailedError, NullKeyError, UserFunctionError
+from turnback.job.directory import JobDirectory
 from turnback.job.history import AttemptStarted, JobEnded, Restarting
+from turnback.job.status import JobState
 
 FIXED = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "0 s"}
 
@@ -48,6 +50,30 @@ def fed(jobs: Jobs) -> Jobs:
 
 
 ALL = counted("aab" * 4)
+
+
+def test_it_is_restarting_until_an_attempt_has_done_something(
+    fed: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[tuple[str, int]] = []
+    write = JobDirectory.write_status
+
+    def noted(self: JobDirectory, state: JobState, *args: Any) -> Any:
+        status = write(self, state, *args)
+        states.append((state.value, status.restarts))
+        return status
+
+    monkeypatch.setattr(JobDirectory, "write_status", noted)
+    env = fed.env(**FIXED, **{"restart-strategy.fixed-delay.attempts": 9})
+    count(fed, env, 2, 3, 4)
+    assert fed.out() == ALL
+    assert [*dict.fromkeys(states)] == [
+        ("CREATED", 0),
+        ("RUNNING", 0),
+        *(("RESTARTING", number) for number in (1, 2, 3)),
+        ("RUNNING", 3),
+        ("FINISHED", 3),
+    ]
 
 
 class RefusesB(Count):

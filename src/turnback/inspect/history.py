@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from turnback.checkpoint.log import CheckpointLog, slot_path
 from turnback.checkpoint.manifest import Manifest
@@ -28,6 +31,7 @@ from turnback.job.status import JobState, Status, UnderWay
 from turnback.storage.base import Storage
 
 RESTARTED = "RESTARTED"
+_NUMBER = re.compile(r"\d+")
 _MEASURED = ("duration_ms", "sync_ms", "async_ms", "delta_bytes", "full_bytes")
 
 # -- checkpoints
@@ -228,6 +232,21 @@ class AttemptLife:
         return model.FailureRow(
             attempt=self.number, at_ms=at_ms, kind=kind, cause=cause, delay_ms=delay_ms
         )
+
+
+def grouped_failures(rows: Iterable[model.FailureRow]) -> list[model.FailureRow]:
+    """Return what went wrong, newest first, with what differs only in numbers as one row."""
+    groups: dict[tuple[str, str], model.FailureRow] = {}
+    for row in rows:
+        key = row.kind, _NUMBER.sub("#", row.cause)
+        newest = groups.get(key)
+        if newest is None:
+            groups[key] = msgspec.structs.replace(row, first_ms=row.at_ms)
+        else:
+            groups[key] = msgspec.structs.replace(
+                newest, count=newest.count + 1, first_ms=row.at_ms
+            )
+    return list(groups.values())
 
 
 def read_attempts(directory: JobDirectory, status: Status | None) -> list[AttemptLife]:

@@ -22,7 +22,12 @@ from turnback.core.errors import (
 )
 from turnback.core.masking import mask_arguments, mask_text, mask_value
 from turnback.inspect import model
-from turnback.inspect.history import AttemptLife, checkpoint_history, read_attempts
+from turnback.inspect.history import (
+    AttemptLife,
+    checkpoint_history,
+    grouped_failures,
+    read_attempts,
+)
 from turnback.inspect.locations import display_path, is_directory_of, last_segment
 from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
@@ -165,11 +170,12 @@ class Job:
         return read_attempts(self.directory, self.directory.status())
 
     def failures(self) -> list[model.FailureRow]:
-        """Return what went wrong with it, newest first."""
+        """Return what went wrong with it, newest first; what is the same is one row."""
         status = self.directory.status()
         alive = liveness_of(status, self._clock.now_ms())
         attempts = reversed(read_attempts(self.directory, status))
-        return [row for attempt in attempts if (row := attempt.failure(alive)) is not None]
+        rows = (row for attempt in attempts if (row := attempt.failure(alive)) is not None)
+        return grouped_failures(rows)
 
     # -- requests
 

@@ -101,6 +101,8 @@ class FailureRow(View, frozen=True, kw_only=True):
         kind: "restarting" (the attempt failed, the next one followed), "failed" (the job ended)
             or "driver died" (the next attempt was another process's).
         delay_ms: After how long the next attempt was to follow.
+        count: How often it has happened: attempt and time are those of the last time.
+        first_ms: When it happened first.
     """
 
     attempt: int
@@ -108,6 +110,8 @@ class FailureRow(View, frozen=True, kw_only=True):
     kind: str
     cause: str
     delay_ms: int | None = None
+    count: int = 1
+    first_ms: int | None = None
 
 
 class Process(View, frozen=True, kw_only=True):
@@ -129,7 +133,8 @@ class JobSummary(View, frozen=True, kw_only=True):
         updated_ms: When its driver last wrote its status.
         started_ms: When its newest attempt began.
         checkpoint: Its newest complete checkpoint.
-        restarts: How often this driver has started it again.
+        restarts: How often it was started again since it was started, by whomever.
+        recent_restarts: The same, in the last ten minutes.
         cause: Why it failed or is restarting.
         log: The log file of the driver, on the driver's machine.
         records_in: Elements that the sources gave since the attempt began.
@@ -149,6 +154,7 @@ class JobSummary(View, frozen=True, kw_only=True):
     epoch: int | None = None
     checkpoint: int | None = None
     restarts: int = 0
+    recent_restarts: int = 0
     cause: str | None = None
     driver: Process | None = None
     supervisor: Process | None = None

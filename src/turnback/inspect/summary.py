@@ -21,6 +21,8 @@ from turnback.job.status import JobProgram, JobState, Lag, Metrics, Status
 
 LOST = "LOST"
 UNREADABLE = "UNREADABLE"
+_RECENT_MS, _MANY_RESTARTS = 600_000, 3
+"""So many restarts in so long are a problem, also of a job that runs in between."""
 _SILENT_MS = 60_000
 _TERMINAL = frozenset(state.value for state in JobState if state.is_terminal)
 
@@ -127,6 +129,11 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
     )
     if status is None:
         return summary
+    recent = _recent_restarts(status)
+    if recent >= _MANY_RESTARTS and alive.state == JobState.RUNNING.value and not alive.problem:
+        why = (status.cause or "").partition("\n")[0]
+        problem = f"restarted {recent} times in the last ten minutes: {why}"
+        summary = msgspec.structs.replace(summary, problem=problem)
     return msgspec.structs.replace(
         summary,
         updated_ms=status.updated_ms,
@@ -135,12 +142,18 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
         epoch=status.epoch,
         checkpoint=status.checkpoint,
         restarts=status.restarts,
-        cause=status.cause,
+        recent_restarts=recent,
+        cause=None if alive.state == JobState.RUNNING.value else status.cause,
         log=status.log,
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if alive.has_live_driver else None,
         lag=_total_lag(current_lag(status, alive).values()),
     )
+
+
+def _recent_restarts(status: Status) -> int:
+    """How many restarts there were shortly before the driver's last sign, by its own clock."""
+    return sum(time > status.updated_ms - _RECENT_MS for time in status.restarted_ms)
 
 
 def _total_lag(lags: Collection[Lag]) -> Lag | None:

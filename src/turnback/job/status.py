@@ -91,7 +91,9 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         updated_ms: When it was written, by the driver's clock.
         epoch: The newest confirmed epoch.
         checkpoint: The newest complete checkpoint.
-        restarts: How often the job was restarted by this driver.
+        restarts: How often the job was restarted since it was started, by its drivers and its
+            supervisor.
+        restarted_ms: When it was restarted the last few times.
         cause: Why it failed or is restarting.
         supervisor: What starts the driver again when that dies.
         log: The driver's log file, on its machine.
@@ -109,6 +111,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | None = None
     checkpoint: int | None = None
     restarts: int = 0
+    restarted_ms: tuple[int, ...] = ()
     cause: str | None = None
     metrics: Metrics = Metrics()
     supervisor: ProcessId | None = None
@@ -122,6 +125,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int | UnsetType | None = UNSET
     checkpoint: int | UnsetType | None = UNSET
     restarts: int | UnsetType = UNSET
+    restarted_ms: tuple[int, ...] | UnsetType = UNSET
     cause: str | UnsetType | None = UNSET
     metrics: Metrics | UnsetType = UNSET
     supervisor: ProcessId | UnsetType | None = UNSET

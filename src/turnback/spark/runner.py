@@ -41,6 +41,7 @@ from turnback.spark.job import (
     lost_error,
 )
 from turnback.spark.replay import ReplayLimits
+from turnback.spark.restarts import Restarts
 from turnback.spark.service import RequestService
 from turnback.spark.sinks import JobSinks
 from turnback.spark.source_monitor import Positions, SourceMonitor
@@ -84,7 +85,7 @@ class JobRunner:
         self._claimed: Snapshot | None = None
         self.origin: Origin | None = None
         """What the job was started from, if it was from another snapshot."""
-        self._restarts = 0
+        self._restarts = Restarts(self._clock)
         self._failed_checkpoints = 0
         self._last_update = StatusUpdate()
         self._fenced: int | None = None
@@ -108,6 +109,8 @@ class JobRunner:
             storage.leftovers(remove=True)
         self._info = self._directory.renew() if self.spec.fresh else self._directory.open()
         self.report.job_id = self._info.job_id
+        if self.spec.resumed:
+            self._restarts.take_over(self._directory.status(), self._info.job_id)
         self._tell_supervisor()
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
         strategy, same = self.spec.restart.create(), SameErrors(self.spec.same_error_limit)
@@ -156,7 +159,8 @@ class JobRunner:
         try:
             log = CheckpointLog(self._directory.storage)
             supervisor = self.spec.run.supervisor() if self.spec.run else None
-            self._write_status(JobState.CREATED, StatusUpdate(supervisor=supervisor))
+            update = replace(self._restarts.update(), supervisor=supervisor)
+            self._write_status(self._restarts.begin(), update)
             fence = self._fence(log)
             self.requests.took_over(fence.attempt)
             history = self._history = History(self._directory.storage, fence.attempt, self._clock)
@@ -226,18 +230,24 @@ class JobRunner:
             checkpoint=own.number if own else None,
             log=str(self.spec.run.log) if self.spec.run else None,
         )
-        self._write_status(JobState.CREATED, update)
+        self._write_status(self._restarts.state, update)
 
     def _running(self, attempt: int) -> None:
-        self._write_status(JobState.RUNNING)
+        self._write_status(self._restarts.run())
         if self.spec.run is not None:
             self.spec.run.set_running(attempt)
 
     def _epoch_done(self, stats: EpochStats) -> None:
         self.report.epochs.append(stats)
         self.report.openings.update(stats.openings)
+        self._prove(has_epoch=True)
         if self.attempt is not None and self.attempt.coordinator.completed:
             self._drop_claimed()
+
+    def _prove(self, *, has_epoch: bool = False) -> None:
+        """Say that the job runs, once an attempt after a failure has shown that it does."""
+        if self._restarts.prove(has_epoch=has_epoch):
+            self._write_status(JobState.RUNNING)
 
     def _drop_claimed(self) -> None:
         """Delete the savepoint that the job was given, now that it has a checkpoint of its own."""
@@ -264,11 +274,10 @@ class JobRunner:
     # -- between and after attempts
 
     def _await_restart(self, cause: BaseException, delay_ms: int) -> None:
-        self._restarts += 1
         why = describe_error(cause)
         _LOG.warning("job %r restarts in %d ms: %s", self.spec.name, delay_ms, why)
         self._record(Restarting(why, delay_ms))
-        self._write_status(JobState.RESTARTING, StatusUpdate(restarts=self._restarts, cause=why))
+        self._write_status(JobState.RESTARTING, self._restarts.count(why))
         self._cancelled.wait(delay_ms / 1000)
 
     def _finish(self) -> JobReport:
@@ -290,7 +299,7 @@ class JobRunner:
         self._record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, REPLACED):
             self._write_status(JobState.FAILED, replace(self._last_update, cause=why))
-        return final_error(self.spec.name, self._restarts, cause)
+        return final_error(self.spec.name, self._restarts.number, cause)
 
     def _fail_without_spark(self, cause: BaseException, fate: str) -> BaseException:
         """End this driver, but not its job: the next driver goes on with it."""
@@ -329,6 +338,7 @@ class JobRunner:
         """
         if self._history is not None:
             self._history.flush_if_due()
+        self._prove()
         attempt = self.attempt
         epoch = self.report.epochs[-1].number if self.report.epochs else UNSET
         if attempt is None:

@@ -108,7 +108,14 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
         "When the newest attempt started from a snapshot, in milliseconds since 1970.",
         lambda s: float(s.restored_ms) if s.restored_ms is not None else _UNKNOWN,
     ),
-    f"{_JOB}numRestarts": ("Restarts by this driver.", lambda s: s.detail.summary.restarts),
+    f"{_JOB}numRestarts": (
+        "Restarts since it was started.",
+        lambda s: s.detail.summary.restarts,
+    ),
+    "turnback_job_recent_restarts": (
+        "Restarts in the last ten minutes.",
+        lambda s: s.detail.summary.recent_restarts,
+    ),
     f"{_JOB}fullRestarts": ("The same, by an older name.", lambda s: s.detail.summary.restarts),
     f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
     f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),

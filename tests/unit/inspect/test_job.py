@@ -118,7 +118,7 @@ def test_the_summary_says_what_the_driver_said(driver: Driver) -> None:
     )
     summary = seen(driver).summary()
     assert (summary.attempt, summary.epoch, summary.checkpoint) == (1, 7, 3)
-    assert (summary.restarts, summary.cause, summary.log) == (2, "why", "/log")
+    assert (summary.restarts, summary.cause, summary.log) == (2, None, "/log")
     assert (summary.started_ms, summary.records_in, summary.records_per_s) == (5, 100, 2.5)
     assert summary.directory == str(driver.path)
 

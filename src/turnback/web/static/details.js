@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, reconcile, replace, text } from "./dom.js";
-import { ago, duration, exactTime, NOTHING, quote } from "./format.js";
+import { ago, duration, exactTime, NOTHING, number, quote } from "./format.js";
 import { contentOr, copyable, copyButton, empty, filterField, icon } from "./parts.js";
 import { table } from "./table.js";
 
@@ -62,7 +62,7 @@ export function exceptionsTab(name) {
     load: (signal) => get(["jobs", name, "exceptions"], {}, signal),
     show: (rows) => {
       content.show(rows.length > 0);
-      reconcile(list, rows, (row) => `${row.attempt}/${row.at_ms}/${row.kind}`, failureItem, (node, row) => text(node.querySelector("time"), ago(row.at_ms)));
+      reconcile(list, rows, (row) => `${row.attempt}/${row.at_ms}/${row.kind}/${row.count}`, failureItem, (node, row) => text(node.querySelector("time"), ago(row.at_ms)));
     },
   };
 }
@@ -74,9 +74,10 @@ function failureItem(row) {
   return h("li", { class: "failure-item" },
     h("div", { class: "failure-head" },
       h("span", { class: `badge is-${tone}` }, icon(shape), h("span", null, words)),
-      h("span", null, `attempt ${row.attempt}`),
+      row.count > 1 ? h("strong", null, `${number(row.count)} times`) : null,
+      h("span", null, `${row.count > 1 ? "last in " : ""}attempt ${row.attempt}`),
       h("time", { title: exactTime(row.at_ms) }),
-      h("span", { class: "soft" }, followed(row)),
+      h("span", { class: "soft" }, row.count > 1 ? `since ${exactTime(row.first_ms)}` : followed(row)),
       copyButton(row.cause, "the cause")),
     lines.length > LONG
       ? h("details", null, h("summary", null, h("code", null, lines[0])), whole)

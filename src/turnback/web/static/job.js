@@ -94,7 +94,7 @@ export function jobView(name, first, query) {
 
 function showCause(node, { problem, cause, state }) {
   const why = problem ?? cause;
-  node.hidden = !why || state === "RUNNING";
+  node.hidden = !why;
   if (node.hidden) return;
   node.className = `cause is-${tone(state)}`;
   const [first, ...rest] = why.split("\n");

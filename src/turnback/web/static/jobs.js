@@ -27,7 +27,7 @@ const COLUMNS = [
   { label: "Checkpoint", numeric: true, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
   { label: "Epoch", minor: true, numeric: true, cell: (job) => number(job.epoch) },
   { label: "Attempt", minor: true, numeric: true, cell: (job) => number(job.attempt) },
-  { label: "Restarts", numeric: true, cell: (job) => number(job.restarts), help: "By the driver that runs it now" },
+  { label: "Restarts", numeric: true, cell: (job) => number(job.restarts), help: "Since it was started" },
   { label: "Last sign", tight: true, numeric: true, cell: (job) => ago(job.updated_ms), title: (job) => exactTime(job.updated_ms), help: "When its driver last wrote its status" },
 ];
 

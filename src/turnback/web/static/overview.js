@@ -65,8 +65,12 @@ function facts(detail, history, picture) {
     { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: newest === null ? "none complete yet" : `chk-${newest}`, title: exactTime(at) },
     { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${history.failed === 0 ? "none" : number(history.failed)} of ${number(history.completed + history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
     { label: "State size", value: bytes(size), more: last ? `last +${bytes(last.delta_bytes)}` : "", title: exactBytes(size) },
-    { label: "Attempt", value: number(summary.attempt), more: [plural(summary.restarts, "restart"), ...(summary.epoch === null ? [] : [`epoch ${number(summary.epoch)}`])].join(", "), alarm: summary.state === "RESTARTING" },
+    { label: "Attempt", value: number(summary.attempt), more: [restarts(summary), ...(summary.epoch === null ? [] : [`epoch ${number(summary.epoch)}`])].join(", "), alarm: summary.state === "RESTARTING" || summary.recent_restarts > 2 },
   ];
+}
+
+function restarts({ restarts: all, recent_restarts: recent }) {
+  return recent > 2 ? `${plural(all, "restart")}, ${number(recent)} in 10 min` : plural(all, "restart");
 }
 
 function showAgain(node, { summary, script }) {
