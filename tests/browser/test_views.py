@@ -9,6 +9,12 @@ import pytest
 from page_support import BIG, EVIL, LONG, TABS
 from playwright.sync_api import expect
 
+from fake_job import FakeJob, done, schema
+from turnback.inspect.jobs import Jobs
+from turnback.job.history import History
+from turnback.types.typeinfo import Types
+from unit.web.web_support import served
+
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 SHOWN = {
     "overview": ".node[data-kind=sink]",
@@ -79,6 +85,29 @@ def test_the_graph_tells_of_an_operator_when_it_is_chosen(look):
     expect(detail).to_contain_text("user")
     expect(detail).to_contain_text("2,048 bytes")
     expect(page.locator(".edge.is-keyed")).to_have_count(1)
+
+
+def test_totals_say_how_many_checkpoints_are_listed(look, tmp_path):
+    """A job that has taken more than its history lists; its lists count from 0."""
+    seen = schema("seen", "list", Types.STRING())
+    taken = FakeJob(str(tmp_path), "old")
+    taken.attempt()
+    taken.checkpoint((seen, {"ann": ["x", "y", "z"]}))
+    history = History(taken.storage, taken.number, taken.clock)
+    for number in range(1, 9_001):
+        history.add(done(number, number))
+        if number % 500 == 0:
+            history.flush()
+    with served(Jobs(str(tmp_path))) as port:
+        looker = look(f"http://127.0.0.1:{port}")
+        page = looker.job("old", "checkpoints")
+        tile = page.locator(".tile").filter(has_text="Completed")
+        expect(tile).to_contain_text(re.compile(r"9,00\d"))
+        expect(tile).to_contain_text(re.compile(r"the newest [34],\d\d\d are listed below"))
+        page = looker.job("old", "state")
+        expect(page.locator("tbody tr").first).to_contain_text("ann")
+        positions = page.locator("tbody tr td:nth-child(2)").all_inner_texts()
+        assert positions == ["0", "1", "2"]
 
 
 def test_checkpoints_are_counted_drawn_and_listed(look):
