@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from launch_support import DRIVER, Launches
 
+from fake_job import FakeJob, schema
 from turnback.job.directory import JobDirectory
 from turnback.job.requests import Requests
 from turnback.job.run import Launch, RunDirectory
@@ -56,7 +57,9 @@ def turnback(tmp_path: Path):
 
 def test_every_option_reaches_the_program(turnback, tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text(ECHO)
-    (tmp_path / "sp").mkdir()
+    saved = FakeJob(str(tmp_path / "elsewhere"), "other")
+    saved.attempt()
+    saved.savepoint(str(tmp_path / "sp"), (schema(), {"ann": 1}), id="sp1")
     options = "-n --rename a=b --rename c/d=e/f --claim-mode claim -p 3 --name other -s sp"
     more = ("--allow-pickled-state", "--take-over-sinks", "-D", "log.format=json")
     more = (*more, "-D", "run.log.max-size=2 mb")
@@ -107,7 +110,11 @@ def test_the_foreground_tells_how_it_ended(
     turnback, tmp_path: Path, how: str, code: int, told: str
 ) -> None:
     done = turnback("run", DRIVER, tmp_path / "jobs", how)
-    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    printed = done.stdout + done.stderr
+    assert (done.returncode, told in printed) == (code, True), printed
+    if how == "broken":
+        assert printed.count(f"RuntimeError: {told}") == 1, printed
+        assert not done.stderr
 
 
 def test_nohup_outlives_a_closed_terminal_and_ctrl_c_twice_kills(tmp_path: Path) -> None:
