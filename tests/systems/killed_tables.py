@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from table_support import PLACES, Place
@@ -41,6 +44,10 @@ JOIN_ROUNDS = [
     "after-manifest:5",
 ]
 """The same for a job that writes the output of several checkpoints at once."""
+COMPACTION_ROUNDS = ["before-compaction:1", "{format}-compacted:1", "compaction-done:1"]
+"""The same for a job that compacts its tables in the background."""
+_OWN = re.compile("part-[0-9a-f]{12}-")
+"""What names of sinks' files begin with; those that libraries write are theirs to clean up."""
 _HERE = Path(__file__).parent
 _SOURCES = _HERE.parents[1] / "src"
 
@@ -75,6 +82,20 @@ class KilledJob:
         if ended.returncode not in (0, -signal.SIGKILL):
             raise AssertionError(ended.stderr[-4000:])
         return ended.returncode
+
+    def run_for(self, seconds: float) -> int:
+        """Run the job, and kill it after some time if it has not finished; its exit status."""
+        with self._started() as job:
+            try:
+                job.wait(seconds)
+            except subprocess.TimeoutExpired:
+                job.kill()
+            return job.wait()
+
+    def _started(self) -> subprocess.Popen[str]:
+        command = [sys.executable, str(_HERE / "table_job.py"), self.format, str(self.base)]
+        env = {**os.environ, "PYTHONPATH": f"{_HERE}{os.pathsep}{_SOURCES}"}
+        return subprocess.Popen([*command, *self.options], env=env, text=True)
 
     def problems(self, *, partial: bool) -> list[str]:
         """What a reader of the tables finds wrong; `partial` if the job has not finished."""
@@ -131,21 +152,42 @@ class KilledJob:
         """Say that both tables exist."""
         (self.base / "last" / "ready").touch()
 
+    def read_by_another(self) -> int:
+        """How many rows DuckDB finds in the files of the table."""
+        current, root = self.everything.referenced(), self.everything.root
+        files = [str(path) for path in root.rglob("*.parquet") if path.name in current]
+        return int(duckdb.sql(f"SELECT count(*) FROM read_parquet({files})").fetchall()[0][0])
+
     def leftovers(self) -> set[str]:
         """Files of sinks that no version of the tables refers to."""
-        written = {p.name for p in self.everything.root.rglob("part-*.parquet")}
+        files = {path.name for path in self.everything.root.rglob("part-*.parquet")}
+        written = {name for name in files if _OWN.match(name)}
         staged = self.last.root.rglob(".turnback/**/*.parquet")
         notes = self.base.rglob("*.inprogress")
-        return (written - self.everything.referenced()) | {p.name for p in (*staged, *notes)}
+        return (written - self.everything.ever_referenced()) | {p.name for p in (*staged, *notes)}
 
 
-def assert_exact_after_kills(job: KilledJob, points: list[str]) -> None:
-    """Kill the job at each point, then let it finish: nothing is missing, nothing there twice."""
+def assert_exact_after_kills(job: KilledJob, points: list[str], moments: int = 0) -> None:
+    """Kill the job at each point, and at some moments by chance, then let it finish.
+
+    Nothing is missing, nothing there twice, for any reader at any time.
+    """
     with job.watched():
         for point in points:
-            assert job.run(point) == -signal.SIGKILL, f"{point} was not reached"
+            reached = job.run(point.format(format=job.format))
+            assert reached == -signal.SIGKILL, f"{point} was not reached"
             if job.everything.root.exists() and job.last.root.exists():
                 job.watch_from_now()
+        for _ in range(moments):
+            job.run_for(random.uniform(1, 3))
         assert job.run() == 0
     assert job.problems(partial=False) == []
     assert job.leftovers() == set()
+    assert job.read_by_another() == job.keys * job.each
+
+
+def assert_few_files(job: KilledJob) -> None:
+    """The table has far fewer files than were written into it."""
+    written, left = len(job.everything.ever_referenced()), len(job.everything.referenced())
+    print(f"{job.format}: {written} files were written, {left} are left")
+    assert left <= written / 2

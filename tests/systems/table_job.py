@@ -15,6 +15,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from deltalake import write_deltalake
 from table_support import PLACES
@@ -61,6 +62,15 @@ JOIN_POINTS = {
     ),
 }
 """Those that only a job reaches which writes the output of several checkpoints at once."""
+_DELTA, _ICEBERG = "sinks.delta:DeltaTarget", "sinks.iceberg:IcebergTarget"
+COMPACTION_POINTS = {
+    "before-compaction": Point("sinks.tables:TableSink.compact", "before"),
+    "delta-compacted": Point(f"{_DELTA}._sync", "before", f"{_DELTA}.compact"),
+    "iceberg-joined": Point("sinks.iceberg_compaction:JoinedFiles.commit", "before"),
+    "iceberg-compacted": Point(f"{_ICEBERG}._sync", "before", f"{_ICEBERG}.compact"),
+    "compaction-done": Point("sinks.tables:TableSink.compact", "after"),
+}
+"""Those of a job that compacts its tables in the background."""
 
 
 class Number(KeyedProcessFunction):
@@ -96,29 +106,30 @@ def main() -> int:
     parser.add_argument("--kill-at", help="a point, and after a colon how often it is passed")
     parser.add_argument("--without-markers", action="store_true")
     parser.add_argument("--write-every", type=int, default=1)
+    parser.add_argument("--compact-files", type=int)
     arguments = parser.parse_args()
     if arguments.without_markers:
         without_markers()
     if arguments.kill_at:
         name, _, count = arguments.kill_at.partition(":")
         reached = Countdown(int(count or 1), lambda: os.kill(os.getpid(), signal.SIGKILL))
-        for module, change in changes((POINTS | JOIN_POINTS)[name], reached):
+        for module, change in changes((POINTS | JOIN_POINTS | COMPACTION_POINTS)[name], reached):
             change(import_module(module))
-    partitioned = not arguments.without_markers
-    run(arguments.format, arguments.base, arguments.write_every, partitioned=partitioned)
+    healthy = {"write_every": arguments.write_every, "compact_files": arguments.compact_files}
+    run(arguments.format, arguments.base, healthy, partitioned=not arguments.without_markers)
     return 0
 
 
-def run(format_name: str, base: Path, every: int, *, partitioned: bool) -> None:
+def run(format_name: str, base: Path, healthy: dict[str, Any], *, partitioned: bool) -> None:
     env = StreamExecutionEnvironment(None, base / "jobs", {}, engine=LocalEngine())
     env.set_parallelism(2).enable_checkpointing(10)
     events = env.from_files(base / "input", "json", SCHEMA, uid="events", max_files_per_epoch=1)
     numbered = events.key_by("key").process(Number(), NUMBERED).uid("number")
     everything, last = (PLACES[format_name](base / name) for name in ("all", "last"))
     by = ["team"] if partitioned else []
-    numbered.sink_to(everything.sink(partition_by=by, write_every=every)).uid("to-all")
+    numbered.sink_to(everything.sink(partition_by=by, **healthy)).uid("to-all")
     latest = numbered.key_by("key").process(Number(), NUMBERED).uid("again")
-    latest.sink_to(last.sink(mode="upsert", key=["key"], write_every=every)).uid("to-last")
+    latest.sink_to(last.sink(mode="upsert", key=["key"], **healthy)).uid("to-last")
     env.execute("numbers", bounded=True, epoch_interval=20)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +51,9 @@ class Place(Protocol):
     def referenced(self) -> set[str]:
         """Names of the data files that the current version has."""
 
+    def ever_referenced(self) -> set[str]:
+        """Names of the data files that any version has, which compactions leave to its readers."""
+
 
 class DeltaPlace:
     format = "delta"
@@ -85,6 +89,11 @@ class DeltaPlace:
 
     def referenced(self) -> set[str]:
         return {Path(uri).name for uri in self.table().file_uris()}
+
+    def ever_referenced(self) -> set[str]:
+        entries = [path.read_text() for path in (self.root / "_delta_log").glob("*.json")]
+        actions = [json.loads(line) for entry in entries for line in entry.splitlines()]
+        return {Path(a["add"]["path"]).name for a in actions if "add" in a}
 
 
 class IcebergPlace:
@@ -130,6 +139,10 @@ class IcebergPlace:
 
     def referenced(self) -> set[str]:
         return {Path(task.file.file_path).name for task in self.table().scan().plan_files()}
+
+    def ever_referenced(self) -> set[str]:
+        files = self.table().inspect.all_data_files()["file_path"].to_pylist()
+        return {Path(path).name for path in files}
 
 
 PLACES = {"delta": DeltaPlace, "iceberg": IcebergPlace}

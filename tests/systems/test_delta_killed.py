@@ -3,7 +3,14 @@
 import signal
 
 import pytest
-from killed_tables import JOIN_ROUNDS, ROUNDS, KilledJob, assert_exact_after_kills
+from killed_tables import (
+    COMPACTION_ROUNDS,
+    JOIN_ROUNDS,
+    ROUNDS,
+    KilledJob,
+    assert_exact_after_kills,
+    assert_few_files,
+)
 from table_job import JOIN_POINTS, POINTS
 
 pytestmark = pytest.mark.crash
@@ -26,3 +33,10 @@ def test_appends_without_markers_are_noticed(tmp_path):
     assert job.run("published:4") == -signal.SIGKILL
     assert job.run() == 0
     assert any("there twice" in problem for problem in job.problems(partial=False))
+
+
+def test_killed_while_the_tables_are_compacted(tmp_path):
+    """At points and at any moment; a reader looks on all the time."""
+    job = KilledJob("delta", tmp_path, "--compact-files", "12", keys=100, each=100)
+    assert_exact_after_kills(job, COMPACTION_ROUNDS, moments=2)
+    assert_few_files(job)

@@ -6,7 +6,7 @@ from table_support import A, B, C, Job, posts
 
 from turnback.core.errors import ConfigurationError, NullKeyError
 from turnback.sinks.base import version_of
-from turnback.sinks.table_committer import ConflictError
+from turnback.sinks.table_compaction import ConflictError
 
 
 @pytest.fixture

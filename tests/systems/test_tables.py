@@ -8,7 +8,7 @@ from table_support import A, B, C, Job, posts
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.sinks.base import version_of
-from turnback.sinks.table_committer import ConflictError
+from turnback.sinks.table_compaction import ConflictError
 from turnback.sinks.table_files import TableFile, TableTransaction
 
 

@@ -161,6 +161,7 @@ _CODES: tuple[tuple[ExitCode, tuple[type[BaseException], ...]], ...] = (
     (ExitCode.TIMED_OUT, (TimedOutError, errors.CheckpointTimeoutError)),
     (ExitCode.NOT_FOUND, (errors.JobNotFoundError, errors.NotFoundError)),
     (ExitCode.NOT_FOUND, (errors.CheckpointNotFoundError,)),
+    (ExitCode.FAILED, (errors.TableChangedError,)),
     (ExitCode.USAGE, (errors.AmbiguousJobError, errors.ConfigurationError, errors.PlanError)),
     (ExitCode.CONFLICT, (errors.JobInUseError, errors.JobNotRunningError)),
     (ExitCode.CONFLICT, (errors.StillNeededError, errors.FencedError, errors.AlreadyExistsError)),

@@ -38,6 +38,7 @@ COMMANDS = {
         "delete": "delete:delete",
         "redrive": "redrive:redrive",
         "transactions": "transactions:transactions",
+        "compact": "compact:compact",
     },
     "Snapshots": {
         "inspect": "snapshots:inspect",

@@ -2,6 +2,7 @@
 
 TurnbackError
 ├── ConfigurationError          an option, a path or a duration that cannot be used
+│   └── TableChangedError       the table of a sink was changed, and rows do not fit it any more
 ├── PlanError                   the program is wrong; found before anything runs
 │   └── UnsupportedTypeError    a type that has no serializer
 ├── ElementTypeError            an element does not fit the declared type of its stream
@@ -41,6 +42,10 @@ class TurnbackError(Exception):
 
 class ConfigurationError(TurnbackError, ValueError):
     """An option, a path or a duration that cannot be used."""
+
+
+class TableChangedError(ConfigurationError):
+    """The table of a sink was changed while its job ran, and rows do not fit it any more."""
 
 
 class PlanError(TurnbackError, ValueError):

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from turnback.core.errors import JobFailedError, TurnbackError
@@ -18,26 +19,30 @@ from turnback.launch.program import run_script
 
 if TYPE_CHECKING:
     from turnback.api.launched import ProgramPlanned
+    from turnback.inspect.compaction import CompactedTables
     from turnback.inspect.transactions import Settled
+    from turnback.sinks.base import Sink
     from turnback.snapshot.preflight import CheckReport
 
 
 T = TypeVar("T")
 _RESULT = "result.json"
-_FORCE = "--force"
+_FORCE, _DRY_RUN = "--force", "--dry-run"
 _TAIL = 30
 
 
-def with_program(launch: Launch, task: str, result: type[T], *, force: bool = False) -> T:
+def with_program(
+    launch: Launch, task: str, result: type[T], *, force: bool = False, words: Sequence[str] = ()
+) -> T:
     """Run a program until it calls `execute`, and do a task with it; raises what either raised.
 
-    The task is to "check" it, or to "commit" or "abort" the work of its sinks; with `force`, also
-    if the job might run.
+    The task is to "check" it, to "commit" or "abort" the work of its sinks (with `force`, also if
+    the job might run), or to "compact" its tables: `words` may be --dry-run and the uid of a sink.
     """
     with tempfile.TemporaryDirectory(prefix="turnback-plan-", ignore_cleanup_errors=True) as path:
         run = RunDirectory(path)
         run.write(LAUNCH, launch)
-        words = [path, task, _FORCE] if force else [path, task]
+        words = [path, task, *((_FORCE,) if force else ()), *words]
         printed = subprocess.run(
             [sys.executable, "-P", "-m", "turnback.launch.preflight", *words],
             cwd=launch.directory,
@@ -84,12 +89,37 @@ def _check(program: ProgramPlanned) -> CheckReport:
 def _settle(program: ProgramPlanned, action: str, force: bool) -> Settled:
     from turnback.inspect.jobs import Jobs
     from turnback.inspect.transactions import Action, settle
+
+    spec = program.spec
+    job = Jobs(spec.root, spec.storage_options).get(spec.name)
+    return settle(job, Action(action), _sinks(program), force=force)
+
+
+def _do(
+    program: ProgramPlanned, task: str, words: Sequence[str]
+) -> CheckReport | Settled | CompactedTables:
+    if task == "check":
+        return _check(program)
+    if task == "compact":
+        return _compact(program, words)
+    return _settle(program, task, _FORCE in words)
+
+
+def _compact(program: ProgramPlanned, words: Sequence[str]) -> CompactedTables:
+    from turnback.inspect.compaction import compact
+    from turnback.inspect.jobs import Jobs
+
+    spec = program.spec
+    job = Jobs(spec.root, spec.storage_options).get(spec.name)
+    uid = next((word for word in words if word != _DRY_RUN), None)
+    return compact(job, uid, _sinks(program), dry_run=_DRY_RUN in words)
+
+
+def _sinks(program: ProgramPlanned) -> dict[str, Sink]:
     from turnback.program.graph import NodeKind
 
-    spec, operators = program.spec, program.plan.operators()
-    job = Jobs(spec.root, spec.storage_options).get(spec.name)
-    sinks = {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
-    return settle(job, Action(action), sinks, force=force)
+    operators = program.plan.operators()
+    return {op.uid: op.function for op in operators if op.kind is NodeKind.SINK}
 
 
 def main(path: str, task: str, *words: str) -> int:
@@ -97,13 +127,12 @@ def main(path: str, task: str, *words: str) -> int:
     from turnback.api.launched import ProgramPlanned
 
     run = RunDirectory(path)
-    launch, force = run.launch(), _FORCE in words
+    launch = run.launch()
     try:
         try:
             run_script(launch)
         except ProgramPlanned as program:
-            done = _check(program) if task == "check" else _settle(program, task, force)
-            run.write(_RESULT, done)
+            run.write(_RESULT, _do(program, task, words))
             return 0
     except Exception as error:
         run.set_error(RunError(type(error).__name__, mask_text(str(error))))

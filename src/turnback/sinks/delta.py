@@ -6,29 +6,31 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from turnback.core.errors import ConfigurationError, NotFoundError, SinkError
+from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, TableChangedError
 from turnback.core.extras import require
 from turnback.sinks.base import CommitterContext, name_sink
-from turnback.sinks.table_committer import ConflictError
+from turnback.sinks.delta_table import compaction_of, differences
+from turnback.sinks.table_compaction import Compaction, ConflictError
 from turnback.sinks.table_files import Layout, TableFile
-from turnback.sinks.table_stats import delta_stats
-from turnback.sinks.tables import (
-    TableSink,
-    column_differences,
-    commit_marks,
-    found_join,
-    partition_differences,
-    sync_files,
+from turnback.sinks.table_join import TARGET_BYTES
+from turnback.sinks.table_schema import (
+    ChangeKind,
+    ColumnChange,
+    changed_table,
+    describe_problems,
 )
+from turnback.sinks.table_stats import delta_stats
+from turnback.sinks.tables import TableSink, commit_marks, found_join, sync_files
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
+from turnback.storage.local import LocalStorage
 from turnback.types.columns import stream_schema
 from turnback.types.typeinfo import TypeInfo
 
@@ -37,8 +39,6 @@ _LOOK_BACK = 10
 """How many versions are made durable that others may have written, when a job starts."""
 _HISTORY = 1000
 """How many versions are looked at for the join that published something."""
-_ENFORCED = ("delta.invariants", "delta.generationExpression", "delta.identity.start")
-"""What makes a column depend on its writer; delta-rs does not check it in files it is handed."""
 
 
 class DeltaTarget:
@@ -52,6 +52,7 @@ class DeltaTarget:
         self._commit_info = {"turnback.job": ctx.job, "turnback.sink": ctx.uid}
         self._table: Any = None
         self._synced: int | None = None
+        self._schema: pa.Schema | None = None
 
     def check(self, type: TypeInfo | None) -> None:
         if type is None:
@@ -61,15 +62,45 @@ class DeltaTarget:
         table = self._open()
         if table is None:
             return
-        problems = column_differences(schema, pa.schema(table.schema().to_arrow()))
-        problems += _unsupported(table)
-        found = tuple(table.metadata().partition_columns)
-        problems += partition_differences(found, self._sink.partition_by)
-        if problems:
+        changes, others = differences(table, schema, self._sink.partition_by)
+        if self._sink.evolve_table:
+            changes = [change for change in changes if change.kind is not ChangeKind.ADD]
+        if changes or others:
             raise ConfigurationError(
                 f"{self._name}: the stream does not fit the Delta table {self._sink.place}: "
-                f"{'; '.join(problems)}. Change the stream or the table, or give another path"
+                f"{self._problems(changes, others)}. Change the stream or the table, or give "
+                "another path"
             )
+
+    def adapt(self, type: TypeInfo) -> None:
+        schema = stream_schema(type)
+        with self._failures("add columns to"):
+            table = self._open()
+            added = [
+                c
+                for c in differences(table, schema, self._sink.partition_by)[0]
+                if c.kind is ChangeKind.ADD
+            ]
+            if added and self._sink.evolve_table:
+                fields = pa.schema([pa.field(change.column, change.here) for change in added])
+                table.alter.add_columns(
+                    self._delta.Schema.from_arrow(fields).fields,
+                    commit_properties=self._delta.CommitProperties(
+                        custom_metadata=self._commit_info
+                    ),
+                )
+        self._schema = schema
+
+    def _problems(self, changes: list[ColumnChange], others: list[str]) -> str:
+        return describe_problems(changes, others, f"delta.`{self._sink.place}`")
+
+    def _require_same(self) -> None:
+        """Refuse to write to a table that rows of the stream do not fit any more."""
+        if self._schema is not None:
+            changes, others = differences(self._table, self._schema, self._sink.partition_by)
+            if changes or others:
+                problems = self._problems(changes, others)
+                raise changed_table(self._name, "Delta", self._sink.place, problems)
 
     def create(self, type: TypeInfo) -> None:
         if self._open() is not None:
@@ -94,6 +125,7 @@ class DeltaTarget:
             else:
                 self._table.update_incremental()
             if self._table is not None:
+                self._require_same()
                 self._sync()
                 return int(self._table.transaction_version(self._app_id) or 0)
         raise SinkError(
@@ -144,6 +176,26 @@ class DeltaTarget:
     def version(self) -> str:
         return str(self._table.version())
 
+    def plan_compaction(self) -> Compaction:
+        with self._failures("read"):
+            self._table = self._open()
+            actions = self._table and pa.table(self._table.get_add_actions(flatten=True))
+        if actions is None:
+            raise SinkError(f"{self._name}: there is no Delta table at {self._sink.place}")
+        return compaction_of(actions, self.version())
+
+    def compact(self, alone: AbstractContextManager[Any]) -> int:
+        # Files can be added while others are joined, but not rows replaced.
+        held = alone if self._sink.mode == "upsert" else nullcontext()
+        with held, self._failures("compact"):
+            self._table.update_incremental()
+            done = self._table.optimize.compact(
+                target_size=TARGET_BYTES,
+                commit_properties=self._delta.CommitProperties(custom_metadata=self._commit_info),
+            )
+            self._sync()
+            return int(done["numFilesRemoved"])
+
     def _sync(self) -> None:
         """Make durable what delta-rs has written, perhaps in a process that died before this."""
         storage, newest = self._sink.storage(), self._table.version()
@@ -151,15 +203,21 @@ class DeltaTarget:
         for version in range(first, newest + 1):
             entry = f"_delta_log/{version:020d}.json"
             try:
-                files = [entry, *(self._added(entry) if self._sink.mode == "upsert" else ())]
+                files = [entry, *self._added_by_library(entry)]
                 sync_files(storage, (f"{storage.uri}/{path}" for path in files))
             except (NotFoundError, FileNotFoundError):
                 continue  # it is so old that it was cleaned up
         self._synced = newest
 
-    def _added(self, entry: str) -> list[str]:
-        actions = map(json.loads, self._sink.storage().get(entry).splitlines())
-        return [action["add"]["path"] for action in actions if "add" in action]
+    def _added_by_library(self, entry: str) -> list[str]:
+        """The files that a merge or a compaction has written; those of tasks are durable."""
+        storage = self._sink.storage()
+        if not isinstance(storage, LocalStorage):
+            return []
+        actions = [json.loads(line) for line in storage.get(entry).splitlines()]
+        if self._sink.mode == "append" and not any("remove" in action for action in actions):
+            return []
+        return [unquote(action["add"]["path"]) for action in actions if "add" in action]
 
     def _open(self) -> Any:
         """The table as it is now; None if there is none."""
@@ -192,6 +250,9 @@ class DeltaTarget:
         exceptions = require("deltalake.exceptions", "delta", "DeltaSink")
         try:
             yield
+        except TableChangedError:
+            self._table = None
+            raise
         except exceptions.CommitFailedError as error:
             self._table = None
             raise ConflictError(str(error).partition("\n")[0]) from error
@@ -201,22 +262,6 @@ class DeltaTarget:
             raise SinkError(
                 f"{self._name}: cannot {what} the Delta table {self._sink.place}: {reason}"
             ) from error
-
-
-def _unsupported(table: Any) -> list[str]:
-    """What a table asks of its writers that a sink cannot do."""
-    configuration = table.metadata().configuration
-    problems = [
-        f"it has the constraint {key.removeprefix('delta.constraints.')!r}, which is not checked"
-        for key in configuration
-        if key.startswith("delta.constraints.")
-    ]
-    if configuration.get("delta.columnMapping.mode", "none") != "none":
-        problems.append("its columns are mapped to other names (delta.columnMapping.mode)")
-    for field in table.schema().fields:
-        if any(key in _ENFORCED for key in field.metadata):
-            problems.append(f"column {field.name!r} is generated or constrained by the table")
-    return problems
 
 
 class DeltaSink(TableSink):
@@ -244,6 +289,10 @@ class DeltaSink(TableSink):
             epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
             the job write what waits.
         write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
+        compact_files: Join small files that the table has, beside the job, whenever it has added so
+            many; `turnback compact` does so once. No row changes, and older versions stay.
+        evolve_table: Add columns to the table that the stream has and the table does not; without
+            it, such a job is refused.
         storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
 
     Raises:
@@ -261,9 +310,13 @@ class DeltaSink(TableSink):
         *,
         write_every: int = 1,
         write_bytes: int | str | None = None,
+        compact_files: int | None = None,
+        evolve_table: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(mode, partition_by, key, write_every, write_bytes)
+        super().__init__(
+            mode, partition_by, key, write_every, write_bytes, compact_files, evolve_table
+        )
         require("deltalake", "delta", "DeltaSink")
         self.uri = self._location(path)
         self.options = dict(storage_options or {})

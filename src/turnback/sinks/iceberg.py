@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
 from turnback.sinks.base import CommitterContext, name_sink
-from turnback.sinks.ownership import Ownership
-from turnback.sinks.table_committer import ConflictError
-from turnback.sinks.table_files import Layout, TableFile
-from turnback.sinks.tables import (
-    TableSink,
-    column_differences,
-    commit_marks,
-    found_join,
-    partition_differences,
-    sync_files,
+from turnback.sinks.iceberg_compaction import JoinedFiles, describe, plan
+from turnback.sinks.iceberg_schema import (
+    ADDITIVE,
+    differences,
+    evolve,
+    iceberg_schema,
+    other_problems,
 )
+from turnback.sinks.ownership import Ownership
+from turnback.sinks.table_compaction import Compaction, ConflictError
+from turnback.sinks.table_files import Layout, TableFile
+from turnback.sinks.table_schema import ColumnChange, changed_table, describe_problems
+from turnback.sinks.tables import TableSink, commit_marks, found_join, sync_files
 from turnback.state.files import StorageRef, storage_of
 from turnback.storage.base import Storage
-from turnback.types.columns import stream_schema
 from turnback.types.typeinfo import TypeInfo
 
 KIND = "iceberg"
@@ -45,6 +45,8 @@ class IcebergTarget:
         self._table: Any = None
         self._synced: str | None = None
         self._connected: Any = None
+        self._joined: JoinedFiles | None = None
+        self._schema: pa.Schema | None = None
 
     def check(self, type: TypeInfo | None) -> None:
         if type is None:
@@ -53,29 +55,36 @@ class IcebergTarget:
         table = self._open()
         if table is None:
             return
-        problems = column_differences(schema, table.schema().as_arrow())
-        problems += self._lost_columns(schema, table)
-        found = _partition_columns(table)
-        if found is None:
-            problems.append("it is partitioned by a transform; only plain columns can be written")
-        else:
-            problems += partition_differences(found, self._sink.partition_by)
-        if problems:
+        changes, others = self._differences(table, schema)
+        if self._sink.evolve_table:
+            changes = [change for change in changes if change.kind not in ADDITIVE]
+        if changes or others:
             raise ConfigurationError(
                 f"{self._name}: the stream does not fit the Iceberg table {self._sink.place}: "
-                f"{'; '.join(problems)}. Change the stream or the table, or name another table"
+                f"{describe_problems(changes, others, self._sink.place)}. Change the stream or the "
+                "table, or name another table"
             )
 
-    def _lost_columns(self, schema: pa.Schema, table: Any) -> list[str]:
-        """Columns that only the table has; PyIceberg replaces whole rows."""
-        if self._sink.mode == "append":
-            return []
-        names = [name for name in table.schema().column_names if "." not in name]
-        return [
-            f"column {name!r}, which only the table has, would lose its values in an upsert"
-            for name in names
-            if name not in schema.names
-        ]
+    def adapt(self, type: TypeInfo) -> None:
+        schema = iceberg_schema(type)
+        with self._failures("change the columns of"):
+            table = self._open()
+            changes = [c for c in self._differences(table, schema)[0] if c.kind in ADDITIVE]
+            if changes and self._sink.evolve_table:
+                evolve(table, changes, self._summary)
+        self._schema = schema
+
+    def _differences(self, table: Any, schema: pa.Schema) -> tuple[list[ColumnChange], list[str]]:
+        others = other_problems(table, schema, self._sink.partition_by, self._sink.mode)
+        return differences(table, schema), others
+
+    def _require_same(self) -> None:
+        """Refuse to write to a table that rows of the stream do not fit any more."""
+        if self._schema is not None:
+            changes, others = self._differences(self._table, self._schema)
+            if changes or others:
+                problems = describe_problems(changes, others, self._sink.place)
+                raise changed_table(self._name, "Iceberg", self._sink.place, problems)
 
     def exists(self) -> bool:
         return self._open() is not None
@@ -111,6 +120,7 @@ class IcebergTarget:
                 "back, or start the job again to have it created"
             )
         with self._failures("sync"):
+            self._require_same()
             self._sync()
         # PyIceberg must not rebase by itself: the commit it met may be that of this sink by a newer
         # driver, which has to be looked at. This changes the copy in memory only.
@@ -151,6 +161,24 @@ class IcebergTarget:
             if not result.rows_updated and not result.rows_inserted:
                 self._add_empty_snapshot(transaction)
             self._commit(transaction, version)
+
+    def plan_compaction(self) -> Compaction:
+        self.published()
+        with self._failures("read"):
+            return describe(self._table, plan(self._table), self.version())
+
+    def compact(self, alone: AbstractContextManager[Any]) -> int:
+        with self._failures("compact"):
+            if self._joined is None:
+                self._joined = JoinedFiles(self._table, self._sink.storage())
+        with alone, self._failures("compact"):
+            self.published()
+            self._table, replaced = self._joined.commit(self._table, self._summary)
+            self._joined = None
+            self._sync()
+        if not replaced:
+            raise ConflictError("the files it has joined were changed")
+        return replaced
 
     def version(self) -> str:
         snapshot = self._table.current_snapshot()
@@ -220,33 +248,6 @@ class IcebergTarget:
             ) from error
 
 
-def iceberg_schema(type: TypeInfo) -> pa.Schema:
-    """The schema of a stream in types that Iceberg has: no small integers, no nanoseconds."""
-    return pa.schema([pa.field(f.name, _iceberg_type(f.type)) for f in stream_schema(type)])
-
-
-def _iceberg_type(kind: pa.DataType) -> pa.DataType:
-    if pt.is_int8(kind) or pt.is_int16(kind):
-        return pa.int32()
-    if pt.is_time64(kind):
-        return pa.time64("us")
-    if pt.is_struct(kind):
-        return pa.struct([pa.field(f.name, _iceberg_type(f.type)) for f in kind])
-    if pt.is_map(kind):
-        return pa.map_(_iceberg_type(kind.key_type), _iceberg_type(kind.item_type))
-    if pt.is_list(kind):
-        return pa.list_(pa.field("element", _iceberg_type(kind.value_type)))
-    return kind
-
-
-def _partition_columns(table: Any) -> tuple[str, ...] | None:
-    """The columns that divide a table; None if they do so by a transform."""
-    fields = table.spec().fields
-    if any(str(field.transform) != "identity" for field in fields):
-        return None
-    return tuple(table.schema().find_column_name(field.source_id) for field in fields)
-
-
 @lru_cache(maxsize=8)
 def _location(catalog: tuple[tuple[str, str], ...] | str, table: str) -> str:
     """Where a table is; asked once in each process that writes."""
@@ -287,6 +288,11 @@ class IcebergSink(TableSink):
             epochs before. Rows are seen later, and each once as ever; a savepoint and the end of
             the job write what waits.
         write_bytes: Write it earlier, once so much waits: bytes, or text such as "256 mb".
+        compact_files: Join small files that the table has, beside the job, whenever it has added so
+            many; `turnback compact` does so once. No row changes, and older versions stay.
+        evolve_table: Add columns to the table that the stream has and the table does not; without
+            it, such a job is refused. A column that the
+            stream has made wider, such as int to bigint, becomes wider in the table.
         storage_options: Access to S3, named as in `S3Storage`; by default from the environment.
 
     Raises:
@@ -305,9 +311,13 @@ class IcebergSink(TableSink):
         *,
         write_every: int = 1,
         write_bytes: int | str | None = None,
+        compact_files: int | None = None,
+        evolve_table: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(mode, partition_by, key, write_every, write_bytes)
+        super().__init__(
+            mode, partition_by, key, write_every, write_bytes, compact_files, evolve_table
+        )
         require("pyiceberg", "iceberg", "IcebergSink")
         if not isinstance(catalog, str | Mapping) or not catalog:
             raise self._refused("catalog is the properties of a catalog, or the name of one")

@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from turnback.core.errors import ConfigurationError, NotFoundError, SinkError, StorageError
 from turnback.sinks.base import CommitterContext, name_sink, version_of
 from turnback.sinks.ownership import Ownership
+from turnback.sinks.table_compaction import BackgroundCompaction, CompactTarget, ConflictError
 from turnback.sinks.table_files import FileNames, TableFile, TableTransaction, remove_noted
 from turnback.sinks.table_join import Joined, Joiner
 from turnback.storage.base import Storage
@@ -30,11 +32,7 @@ _LONGEST_WAIT_S = 2.0
 T = TypeVar("T")
 
 
-class ConflictError(Exception):
-    """Somebody else has changed the table meanwhile; nothing was committed."""
-
-
-class TableTarget(Protocol):
+class TableTarget(CompactTarget, Protocol):
     """A table in its format's own words. Only on the driver, one call at a time.
 
     The three that commit do so in one commit of the table, together with the number, and raise
@@ -46,6 +44,12 @@ class TableTarget(Protocol):
 
     def create(self, type: TypeInfo) -> None:
         """Create the table unless it exists."""
+
+    def adapt(self, type: TypeInfo) -> None:
+        """Give the table what a stream has new, if the sink may, once all older rows are in it.
+
+        From then on `published` raises `TableChangedError` if the rows do not fit any more.
+        """
 
     def published(self) -> int:
         """Look at the table anew; return the number it remembers, 0 if none."""
@@ -82,13 +86,15 @@ class TableCommitter:
         key: tuple[str, ...],
         write_every: int = 1,
         write_bytes: int | None = None,
+        compaction: BackgroundCompaction | None = None,
     ) -> None:
         self._target, self._storage, self._ctx = target, storage, ctx
         self._kind, self._place, self._key = kind, place, key
         self._write_every, self._write_bytes = write_every, write_bytes
+        self._compaction = compaction
         self._joiner = Joiner(storage, ctx, self._read)
         self._joined: Joined | None = None
-        self._waited = 0
+        self._waited = self._added = 0
         self._before: int | None = None
         self._name = name_sink(ctx.job, ctx.uid)
         self._names = FileNames(ctx)
@@ -120,6 +126,9 @@ class TableCommitter:
                 self._joined = None
             self._drop_staged(due)
         self._waited = 0
+        if self._compaction is not None:
+            self._compaction.added(self._added)
+        self._added = 0
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         dropped = self._decode(transactions)
@@ -139,6 +148,9 @@ class TableCommitter:
             before = fenced if self._before is None else self._before
             self._joins(lambda: self._joiner.settle(before, self._target.find_join))
             self._remove_left([path for _, path in left])
+        if self._ctx.type is not None:
+            adapt, type = self._target.adapt, self._ctx.type
+            self._with_retries(lambda: adapt(type))
         if self._version is None:
             self._with_retries(lambda: self._target.published())
             self._version = self._target.version()
@@ -148,6 +160,10 @@ class TableCommitter:
         own = [path for attempt, path in self._noted() if attempt == self._ctx.attempt]
         self._remove_left([path for path in own if path not in kept])
 
+    def close(self) -> None:
+        if self._compaction is not None:
+            self._compaction.close()
+
     def target_version(self) -> str | None:
         """The version of the table that has everything committed so far."""
         return self._version
@@ -155,12 +171,17 @@ class TableCommitter:
     # -- the commit
 
     def _publish(self, transactions: Sequence[TableTransaction]) -> None:
+        with self._compaction.alone if self._compaction is not None else nullcontext():
+            self._publish_alone(transactions)
+
+    def _publish_alone(self, transactions: Sequence[TableTransaction]) -> None:
         done = self._target.published()
         due = [transaction for transaction in transactions if transaction.version > done]
         if due:
             version = due[-1].version
             if all(transaction.staged for transaction in due) and self._key:
                 self._target.merge(self._newest_rows(due), version)
+                self._added += 1
             elif not any(transaction.staged for transaction in due) and not self._key:
                 self._append(due, done)
             else:
@@ -179,12 +200,13 @@ class TableCommitter:
         joined = self._joined
         if joined is None:
             self._forget_notes(due)
-            self._target.append([file for one in due for file in one.files], version)
-            self._before = done
+            files = [file for one in due for file in one.files]
+            self._target.append(files, version)
+            self._before, self._added = done, self._added + len(files)
             return
         self._forget_notes(joined.kept)
         self._target.append(joined.files, version, joined.name)
-        self._before = done
+        self._before, self._added = done, self._added + len(joined.files)
         # By now nobody else can publish these rows, so what was made of them elsewhere goes.
         self._joins(lambda: self._joiner.settle(done, self._target.find_join, joined.note))
         for transaction in joined.replaced:

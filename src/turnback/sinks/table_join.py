@@ -32,7 +32,7 @@ from turnback.storage.envelope import seal, unseal
 _LOG = logging.getLogger(__name__)
 TARGET_BYTES = 128 * 1024 * 1024
 """How large joined files become; a file of half that size stays as it is."""
-_ROW_GROUP_BYTES = 64 * 1024 * 1024
+ROW_GROUP_BYTES = 64 * 1024 * 1024
 _BATCH_ROWS = 65_536
 _NOTE, _NOTE_FORMAT = "table-join", 1
 
@@ -155,7 +155,7 @@ class Joiner:
                 held.append(batch)
                 held_bytes += batch.nbytes
                 rows += batch.num_rows
-                if held_bytes >= _ROW_GROUP_BYTES:
+                if held_bytes >= ROW_GROUP_BYTES:
                     writer.write_table(pa.Table.from_batches(held), row_group_size=rows)
                     held, held_bytes = [], 0
         assert writer is not None

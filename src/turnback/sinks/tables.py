@@ -6,11 +6,10 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
 
 from turnback.core.errors import ConfigurationError, SinkError, StorageError
 from turnback.core.units import parse_size
@@ -21,9 +20,11 @@ from turnback.sinks.base import (
     SinkWriter,
     TransactionInfo,
     WriterContext,
+    name_sink,
 )
 from turnback.sinks.ownership import Ownership
 from turnback.sinks.table_committer import TableCommitter, TableTarget
+from turnback.sinks.table_compaction import BackgroundCompaction, Compaction, compact_table
 from turnback.sinks.table_files import FileNames, Layout, TableTransaction, TableWriter
 from turnback.sinks.table_stats import is_partitionable
 from turnback.storage.base import Storage
@@ -35,6 +36,7 @@ from turnback.types.typeinfo import TypeInfo
 _MOST = 1000
 """Checkpoints hold what waits, so there has to be an end to it."""
 
+_MOST_FILES = 1_000_000
 _APP, _VERSION, _JOIN = "turnback.app", "turnback.version", "turnback.join"
 
 
@@ -47,6 +49,8 @@ class TableSink(Sink):
         key: Columns that identify a row, in mode "upsert".
         write_every: After how many checkpoints the table is written.
         write_bytes: How much output may wait for that.
+        compact_files: After how many new files the table is compacted.
+        evolve_table: Whether the table gets the stream's new columns.
     """
 
     kind: str
@@ -58,6 +62,8 @@ class TableSink(Sink):
         key: Sequence[str],
         write_every: int,
         write_bytes: int | str | None,
+        compact_files: int | None,
+        evolve_table: bool,
     ) -> None:
         self.partition_by = self._columns("partition_by", partition_by)
         self.key = self._columns("key", key)
@@ -68,6 +74,12 @@ class TableSink(Sink):
             raise self._refused("mode='upsert' and key go together: give both, or none")
         self.write_every = self._count("write_every", write_every, "checkpoints")
         self.write_bytes = self._bytes("write_bytes", write_bytes)
+        self.compact_files = compact_files
+        self.evolve_table = evolve_table
+        if not isinstance(evolve_table, bool):
+            raise self._refused(f"evolve_table is True or False, not {evolve_table!r}")
+        if compact_files is not None:
+            self._count("compact_files", compact_files, "files", least=2, most=_MOST_FILES)
         if self.write_bytes is not None and self.write_every == 1:
             raise self._refused(
                 "write_bytes needs write_every: it says after how many checkpoints rows are "
@@ -136,6 +148,29 @@ class TableSink(Sink):
             key=self.key,
             write_every=self.write_every,
             write_bytes=self.write_bytes,
+            compaction=self._background(ctx),
+        )
+
+    def compact(
+        self,
+        ctx: CommitterContext,
+        *,
+        dry_run: bool = False,
+        alone: AbstractContextManager[Any] | None = None,
+    ) -> Compaction:
+        """Join small files of the table, also while the job runs; see `compact_table`."""
+        ownership = self.ownership(ctx)
+        if ownership is not None:
+            ownership.check_claim()
+        name = name_sink(ctx.job, ctx.uid)
+        return compact_table(self.target(ctx), name, self.place, dry_run=dry_run, alone=alone)
+
+    def _background(self, ctx: CommitterContext) -> BackgroundCompaction | None:
+        if self.compact_files is None:
+            return None
+        name = name_sink(ctx.job, ctx.uid)
+        return BackgroundCompaction(
+            self.compact_files, lambda alone: self.compact(ctx, alone=alone), name
         )
 
     def explain(self, transaction: bytes, ctx: CommitterContext) -> TransactionInfo:
@@ -187,9 +222,13 @@ class TableSink(Sink):
             raise self._refused(f"{argument} is names of columns, each once, not {columns!r}")
         return names
 
-    def _count(self, argument: str, value: int, what: str) -> int:
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST:
-            raise self._refused(f"{argument} is a number of {what}, 1 to {_MOST}, not {value!r}")
+    def _count(
+        self, argument: str, value: int, what: str, least: int = 1, most: int = _MOST
+    ) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self._refused(
+                f"{argument} is a number of {what}, {least} to {most}, not {value!r}"
+            )
         return value
 
     def _bytes(self, argument: str, value: int | str | None) -> int | None:
@@ -212,18 +251,24 @@ class TableSink(Sink):
             described["write_every"] = str(self.write_every)
         if self.write_bytes is not None:
             described["write_bytes"] = str(self.write_bytes)
+        if self.evolve_table:
+            described["evolve_table"] = "true"
+        if self.compact_files is not None:
+            described["compact_files"] = str(self.compact_files)
         return described
 
     @staticmethod
     def _arguments(description: Mapping[str, str]) -> dict[str, Any]:
         """The arguments that `_described` has described."""
-        size = description.get("write_bytes")
+        size, files = description.get("write_bytes"), description.get("compact_files")
         return {
             "partition_by": json.loads(description.get("partition_by", "[]")),
             "mode": description.get("mode", "append"),
             "key": json.loads(description.get("key", "[]")),
             "write_every": int(description.get("write_every", 1)),
             "write_bytes": None if size is None else int(size),
+            "evolve_table": "evolve_table" in description,
+            "compact_files": None if files is None else int(files),
         }
 
     def _refused(self, reason: str) -> ConfigurationError:
@@ -266,41 +311,3 @@ def sync_files(storage: Storage, uris: Iterable[str]) -> None:
         folders.add(path.parent)
     for folder in folders:
         sync_directory(folder)
-
-
-def column_differences(stream: pa.Schema, table: pa.Schema) -> list[str]:
-    """Say what keeps rows of a stream from being written to a table; columns may be in any order.
-
-    Columns that only the table has are filled with null.
-    """
-    found = []
-    for field in stream:
-        index = table.get_field_index(field.name)
-        if index < 0:
-            found.append(f"the table has no column {field.name!r} ({field.type})")
-        elif plain_type(table.field(index).type) != plain_type(field.type):
-            there = table.field(index).type
-            found.append(f"column {field.name!r} is {there} in the table, {field.type} here")
-    for field in table:
-        if not field.nullable:
-            found.append(f"column {field.name!r} must not be null in the table, but may be here")
-    return found
-
-
-def partition_differences(table: tuple[str, ...], stream: tuple[str, ...]) -> list[str]:
-    """Say if a table is divided by other columns than a sink wants."""
-    if table == stream:
-        return []
-    found = f"by {', '.join(table)}" if table else "not at all"
-    return [f"the table is partitioned {found}; give partition_by={table!r}, not {stream!r}"]
-
-
-def plain_type(kind: pa.DataType) -> str:
-    """A type as text, without the names and widths that do not matter to Parquet."""
-    if pa.types.is_struct(kind):
-        return f"struct<{','.join(f'{f.name}:{plain_type(f.type)}' for f in kind)}>"
-    if pa.types.is_map(kind):
-        return f"map<{plain_type(kind.key_type)},{plain_type(kind.item_type)}>"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return f"list<{plain_type(kind.value_type)}>"
-    return str(kind).removeprefix("large_")

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.checkpoint.redriven import Redriven
-from turnback.core.errors import FINAL, REPLACED, StorageError, TurnbackError
+from turnback.core.errors import FINAL, REPLACED, StorageError, TableChangedError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
 from turnback.job.run import RunError, RunningJob
@@ -51,6 +51,7 @@ from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import LocalStores, StoreOwner, remove_others
 
 _LOG = logging.getLogger(__name__)
+_TABLE_CHANGED = "table-changed"
 
 
 class JobRunner:
@@ -295,6 +296,10 @@ class JobRunner:
         return StoreOwner(job=self._info.job, job_id=self._info.job_id, directory=directory)
 
     def _fail(self, cause: BaseException) -> BaseException:
+        if isinstance(cause, TableChangedError):
+            saved = self.requests.save_before_failure(_TABLE_CHANGED)
+            if saved is not None:
+                cause = TableChangedError(f"{cause}. What the tables have is in savepoint {saved}")
         why = describe_error(cause)
         self._record(JobEnded(JobState.FAILED.value, why))
         if not isinstance(cause, REPLACED):

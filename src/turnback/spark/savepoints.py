@@ -42,7 +42,6 @@ from turnback.state.schema import StateSchema
 from turnback.storage.envelope import digest
 
 _LOG = logging.getLogger(__name__)
-_BEFORE_UPGRADE = "before-upgrade"
 
 T = TypeVar("T")
 OnProgress = Callable[[Progress], None]
@@ -202,19 +201,20 @@ class JobSavepoints:
             self._drop_surplus()
         return entry
 
-    def take_before_upgrade(self, manifest: Manifest, origin: Origin | None) -> None:
-        """Write out the checkpoint that a changed program starts from, unless that was done before.
+    def take_once(self, manifest: Manifest, origin: Origin | None, label: str) -> SavepointEntry:
+        """Write out a checkpoint without a request, unless that was done before.
 
-        Its id follows from the checkpoint, so that another start of the same upgrade finds it.
+        Its id follows from checkpoint and label, so that another start of the same upgrade, for
+        example, finds it.
         """
         request = Request(
-            id=f"{_BEFORE_UPGRADE}-{manifest.number}-{digest(encode(manifest))[-12:]}",
+            id=f"{label}-{manifest.number}-{digest(encode(manifest))[-12:]}",
             kind=RequestKind.SAVEPOINT,
             created_ms=self._clock.now_ms(),
             type=self._settings.format,
-            label=_BEFORE_UPGRADE,
+            label=label,
         )
-        self._take(request, manifest, origin, lambda _: None)
+        return self._take(request, manifest, origin, lambda _: None)
 
     def give_up(self) -> None:
         """End what is being written, from another thread."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Protocol
 
+from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import (
@@ -38,6 +39,7 @@ from turnback.spark.shutdown import AttemptOverError, Shutdown
 _LOG = logging.getLogger(__name__)
 _POLL_S = 1.0
 _WAIT_S = 0.1
+_BEFORE_UPGRADE = "before-upgrade"
 _KEPT_REQUESTS = 100
 _PRUNE_AFTER = 20
 """After so many answers, requests that ended long ago are forgotten."""
@@ -135,7 +137,25 @@ class RequestService:
         if self._settings.directory is None or not self._settings.on_stop:
             return
         if self._shutdown.request is None:
-            self._savepoints.take_before_upgrade(manifest, self._job.origin)
+            self._savepoints.take_once(manifest, self._job.origin, _BEFORE_UPGRADE)
+
+    def save_before_failure(self, label: str) -> str | None:
+        """Write a savepoint of the newest checkpoint that all sinks have committed, if configured.
+
+        For a job that cannot go on until somebody has done something. Returns where it is; None if
+        there is none: the job's checkpoints have all it needs.
+        """
+        if self._settings.directory is None or not self._settings.on_stop:
+            return None
+        try:
+            log = CheckpointLog(self._directory.storage)
+            committed = log.committed()
+            manifest = log.get(committed) if committed else None
+            if isinstance(manifest, Manifest):
+                return self._savepoints.take_once(manifest, self._job.origin, label).path
+        except Exception as e:  # noqa: BLE001 - the job fails anyway, for another reason
+            _LOG.warning("job %r: no savepoint before it fails: %s", self._name, e)
+        return None
 
     def close(self, *, give_up: bool) -> None:
         """Answer what is still open, as the job has ended; `give_up` a savepoint under way."""
