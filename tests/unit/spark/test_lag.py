@@ -75,7 +75,7 @@ def seen(harness: JobHarness) -> Job:
 
 
 def until(what: Callable[[], object]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not what():
         assert time.monotonic() < end
         time.sleep(0.02)
