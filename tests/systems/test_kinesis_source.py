@@ -13,9 +13,10 @@ from services.process import free_port
 from turnback import KinesisOffsetsInitializer, KinesisSource, SimpleStringSchema
 from turnback.checkpoint.manifest import kinesis_position
 from turnback.core.errors import ConfigurationError, SourceError
+from turnback.program.source_partitions import partition_number
 from turnback.spark import kinesis_shards
 from turnback.spark.kinesis import KinesisReader
-from turnback.spark.partitions import OFFSET_COLUMN, partition_names
+from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_names
 from turnback.worker.message import EncodedError
 
 
@@ -54,6 +55,8 @@ class Query:
             for row in batch:
                 self.found[row["shard"]].append(row["value"].decode())
                 self.numbers[row["shard"]].append(row[OFFSET_COLUMN])
+                name = f"{self.options['stream']}/{row['shard']}"
+                assert row[PARTITION_COLUMN] == partition_number(name)
                 self.order.append(row["value"].decode())
         self.at = end
         return sum(map(len, batches))

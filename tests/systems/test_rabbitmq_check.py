@@ -11,6 +11,8 @@ from services.rabbitmq import PASSWORD, USER, RabbitMQServer
 from turnback import RabbitMQSource, SimpleStringSchema
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_lag import SourceLag
+from turnback.spark.rabbitmq import RabbitMQReader
+from turnback.worker.message import EncodedError
 
 WRONG = "wrong-password-of-rabbitmq"
 
@@ -88,6 +90,21 @@ def test_a_stream_that_was_made_anew_is_told(rabbitmq):
     rabbitmq.write(stream, ["x"] * 3)
     with pytest.raises(ConfigurationError, match=r"ends at 3 and the job goes on at 8: .* anew"):
         check(rabbitmq, stream, at={stream: 8})
+
+
+def test_whoever_skips_what_is_gone_begins_with_a_stream_that_was_made_anew(rabbitmq):
+    stream = rabbitmq.create_stream()
+    rabbitmq.write(stream, ["x"] * 3)
+    at = json.loads(position({stream: 8}))
+    strict = RabbitMQReader({**source(rabbitmq, stream).options, "columns": "[]"})
+    with pytest.raises(EncodedError, match="ends at 3 and the job goes on at 8"):
+        strict.latestOffset(at, None)
+    made = source(rabbitmq, stream, fail_on_data_loss=False)
+    lenient = RabbitMQReader({**made.options, "columns": "[]"})
+    anew = lenient.latestOffset(at, None)
+    assert anew == json.loads(position({stream: 0}))
+    assert lenient.partitions(at, anew) == []
+    assert lenient.latestOffset(anew, None) == json.loads(position({stream: 3}))
 
 
 def test_a_position_in_a_stream_that_is_not_read_is_refused(rabbitmq):

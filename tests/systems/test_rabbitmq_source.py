@@ -28,6 +28,10 @@ def reads(rabbitmq: RabbitMQServer, tmp_path_factory: pytest.TempPathFactory, ja
     orders = [rabbitmq.create_stream(), rabbitmq.create_stream()]
     rabbitmq.write(orders[0], ["00", "01"])
     rabbitmq.write(orders[1], ["10", "11", "12"])
+    ahead, behind = rabbitmq.create_stream(), rabbitmq.create_stream()
+    for stream, first in ((ahead, 5_000), (behind, 0)):
+        numbers = range(first, first + 100)
+        rabbitmq.write(stream, [json.dumps({"user": "ann", "n": n}) for n in numbers])
     server = {
         "host": "127.0.0.1",
         "port": rabbitmq.port,
@@ -48,6 +52,12 @@ def reads(rabbitmq: RabbitMQServer, tmp_path_factory: pytest.TempPathFactory, ja
             "streams": [short],
             "start": ["offsets", {short: 3}],
             "fail_on_data_loss": False,
+        },
+        "timed": {
+            "streams": [ahead, behind],
+            "json": True,
+            "max_records_per_epoch": 40,
+            "timed": True,
         },
         "missing": {"streams": ["no-such-stream"]},
     }
@@ -79,6 +89,10 @@ def test_reading_starts_where_it_is_told_to(reads):
     assert sorted(reads["offsets"]) == ["00", "01", "12"]
     assert reads["latest"] == reads["later"] == []
     assert len(reads["timestamp"]) == 2500
+
+
+def test_a_stream_that_is_ahead_makes_no_other_late(reads):
+    assert reads["timed"] == 200
 
 
 def test_what_retention_has_taken_fails_the_job_or_is_left_out(reads):

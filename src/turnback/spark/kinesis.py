@@ -149,7 +149,7 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if ahead.is_done:
                 found[id]["ended"] = True
             changed |= bool(records) or ahead.is_done
-        listed = self._list(again=any(is_ended(position) for position in found.values()))
+        listed = self._list(again=any(ahead.is_done for ahead in self._ahead.values()))
         begin = new_shards(found, listed, tuple(start["start"]), now_ms)
         stale = any(
             now_ms - position["seen"] > self._retention_ms / 4

@@ -109,7 +109,13 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         known: dict[str, int] = start["next"]
         found = {stream: known[stream] for stream in self._streams if stream in known}
-        available = {stream: self._end(stream, at) - at for stream, at in found.items()}
+        available = {}
+        for stream, at in found.items():
+            end = self._end(stream, at)
+            available[stream] = max(0, end - at)
+            if end < at:
+                self._lose(_made_anew(stream, end, at))
+                found[stream] = _first(self._client(), stream)
         for stream, count in shares(available, self._most).items():
             found[stream] += count
         # A stream that is new begins with the next epoch: this one could not tell where it began.
@@ -147,12 +153,14 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = max(at, self._ends.get(stream, 0))
         end = self._client().end(stream, known if stream in self._ends else None)
         if end < at:
-            text = f"{_made_anew(stream, end, at)}. {GO_ON}"
-            if self._strict:
-                raise ConfigurationError(f"{_NAME}: {text}")
-            return at
+            return end
         self._ends[stream] = end
         return end if self._stop is None else max(at, min(end, self._stop.get(stream, end)))
+
+    def _lose(self, text: str) -> None:
+        if self._strict:
+            raise SourceError(f"{_NAME}: {text}. {GO_ON}")
+        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
 
     # -- in tasks
 
@@ -195,12 +203,8 @@ class RabbitMQReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check_loss(self, wanted: _Range) -> None:
         begins = _first(self._client(), wanted.stream)
-        if begins <= wanted.start:
-            return
-        text = _lost(wanted.stream, begins, wanted.start)
-        if self._strict:
-            raise SourceError(f"{_NAME}: {text}. {GO_ON}")
-        _LOG.warning("%s: %s; it goes on with what is there", _NAME, text)
+        if begins > wanted.start:
+            self._lose(_lost(wanted.stream, begins, wanted.start))
 
     def _batch(self, stream: str, chunk: Chunk, low: int, high: int) -> pa.RecordBatch:
         messages = chunk.messages()[low - chunk.first : high - chunk.first]
