@@ -72,7 +72,7 @@ def main() -> None:
     env.enable_checkpointing(10)
     for name, settings in wanted.items():
         # Whatever is not refused at once never ends, unless it is to fail.
-        tries = 0 if settings.pop("fails", False) else 1000
+        tries = 2 if settings.pop("fails", False) else 1000
         env.set_restart_strategy(RestartStrategies.fixed_delay_restart(tries, 100))
         way = counted if settings.pop("timed", False) else read
         try:

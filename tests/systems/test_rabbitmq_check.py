@@ -1,4 +1,4 @@
-"""What is asked of a real server before a source is left to Spark."""
+"""What is asked of a real server before a source is left to Spark, and as Spark would ask."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from services.process import free_port
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
-from turnback import RabbitMQSource, SimpleStringSchema
+from turnback import RabbitMQOffsetsInitializer, RabbitMQSource, SimpleStringSchema
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_lag import SourceLag
 from turnback.spark.rabbitmq import RabbitMQReader
@@ -92,15 +92,66 @@ def test_a_stream_that_was_made_anew_is_told(rabbitmq):
         check(rabbitmq, stream, at={stream: 8})
 
 
+def reader(made: RabbitMQSource) -> RabbitMQReader:
+    return RabbitMQReader({**made.options, "columns": '["offset"]'})
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument", "begins"),
+    [
+        ("earliest", (), 0),
+        ("latest", (), 2500),
+        ("timestamp", (1000,), 0),
+        ("timestamp", (10**13,), 2500),
+        ("offsets", ({"other": 7},), 0),
+    ],
+)
+def test_reading_starts_where_it_is_told_to(rabbitmq, kind, argument, begins):
+    stream = rabbitmq.create_stream()
+    rabbitmq.write(stream, ["x"] * 2500)
+    start = getattr(RabbitMQOffsetsInitializer, kind)(*argument)
+    found = reader(source(rabbitmq, stream, starting_offsets=start)).initialOffset()
+    assert found == json.loads(position({stream: begins}))
+
+
+def test_an_epoch_begins_and_ends_inside_of_chunks_and_reads_the_same_again(rabbitmq):
+    stream, other = rabbitmq.create_stream(), rabbitmq.create_stream()
+    rabbitmq.write(stream, [f"{n}" for n in range(2500)])
+    rabbitmq.write(other, ["other"])
+    start = RabbitMQOffsetsInitializer.offsets({stream: 1234})
+    settings = {"starting_offsets": start, "max_records_per_epoch": 200}
+    made = source(rabbitmq, stream, other, **settings)
+    first, rows = reader(made), []
+    at = first.initialOffset()
+    while (end := first.latestOffset(at, None)) != at:
+        epoch = [read(each, at, end) for each in (first, reader(made))]
+        assert len(epoch[0]) <= 200
+        assert epoch[0] == epoch[1]
+        rows += epoch[0]
+        at = end
+    assert [row for row in rows if row[1] != b"other"] == [
+        (n, str(n).encode()) for n in range(1234, 2500)
+    ]
+    assert (0, b"other") in rows
+
+
+def read(made: RabbitMQReader, start, end) -> list:
+    return [
+        (row["offset"], row["value"])
+        for partition in made.partitions(start, end)
+        for batch in made.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
 def test_whoever_skips_what_is_gone_begins_with_a_stream_that_was_made_anew(rabbitmq):
     stream = rabbitmq.create_stream()
     rabbitmq.write(stream, ["x"] * 3)
     at = json.loads(position({stream: 8}))
-    strict = RabbitMQReader({**source(rabbitmq, stream).options, "columns": "[]"})
+    strict = reader(source(rabbitmq, stream))
     with pytest.raises(EncodedError, match="ends at 3 and the job goes on at 8"):
         strict.latestOffset(at, None)
-    made = source(rabbitmq, stream, fail_on_data_loss=False)
-    lenient = RabbitMQReader({**made.options, "columns": "[]"})
+    lenient = reader(source(rabbitmq, stream, fail_on_data_loss=False))
     anew = lenient.latestOffset(at, None)
     assert anew == json.loads(position({stream: 0}))
     assert lenient.partitions(at, anew) == []
@@ -117,10 +168,10 @@ def test_it_tells_how_far_it_is_behind(rabbitmq):
     stream, other = rabbitmq.create_stream(), rabbitmq.create_stream()
     rabbitmq.write(stream, ["x"] * 7)
     rabbitmq.write(other, ["x"])
-    reader = source(rabbitmq, stream, other).lag_reader()()
-    assert reader.read(None) is None
-    behind = reader.read(position({stream: 2, other: 1}))
+    lag = source(rabbitmq, stream, other).lag_reader()()
+    assert lag.read(None) is None
+    behind = lag.read(position({stream: 2, other: 1}))
     assert behind.records == 5
     assert 0 < behind.seconds < 600
-    assert reader.read(position({stream: 7, other: 1})) == SourceLag(0, 0.0)
-    reader.close()
+    assert lag.read(position({stream: 7, other: 1})) == SourceLag(0, 0.0)
+    lag.close()

@@ -25,9 +25,6 @@ def reads(rabbitmq: RabbitMQServer, tmp_path_factory: pytest.TempPathFactory, ja
     rabbitmq.write(texts, [f"a{n}" for n in range(2500)])
     rabbitmq.write(rows, ['{"user": "ann", "n": 1}'], application_properties={"from": "phone"})
     rabbitmq.write(rows, ["no json", '{"user": "bob"}'])
-    orders = [rabbitmq.create_stream(), rabbitmq.create_stream()]
-    rabbitmq.write(orders[0], ["00", "01"])
-    rabbitmq.write(orders[1], ["10", "11", "12"])
     ahead, behind = rabbitmq.create_stream(), rabbitmq.create_stream()
     for stream, first in ((ahead, 5_000), (behind, 0)):
         numbers = range(first, first + 100)
@@ -39,14 +36,9 @@ def reads(rabbitmq: RabbitMQServer, tmp_path_factory: pytest.TempPathFactory, ja
         "password": PASSWORD,
     }
     metadata = {"metadata_columns": ["stream", "offset", "timestamp", "properties"]}
-    few = {"max_records_per_epoch": 1}
     wanted = {
         "texts": {"streams": [texts]},
         "rows": {"streams": [rows], "json": True, **metadata},
-        "offsets": {"streams": orders, "start": ["offsets", {orders[1]: 2}], **few},
-        "latest": {"streams": [texts], "start": ["latest"]},
-        "timestamp": {"streams": [texts], "start": ["timestamp", 1000]},
-        "later": {"streams": [texts], "start": ["timestamp", 10**13]},
         "lost": {"streams": [short], "start": ["offsets", {short: 3}], "fails": True},
         "skipped": {
             "streams": [short],
@@ -83,12 +75,6 @@ def test_rows_come_with_what_rabbitmq_knows_of_them(reads):
         "properties": [["from", "phone"]],
     }
     assert (bob["user"], bob["offset"], bob["properties"]) == ("bob", 2, [])
-
-
-def test_reading_starts_where_it_is_told_to(reads):
-    assert sorted(reads["offsets"]) == ["00", "01", "12"]
-    assert reads["latest"] == reads["later"] == []
-    assert len(reads["timestamp"]) == 2500
 
 
 def test_a_stream_that_is_ahead_makes_no_other_late(reads):
