@@ -59,6 +59,7 @@ def without_moving(change: Any) -> Any:
 def get_records(response: responses.KinesisResponse) -> Any:
     iterator = response._get_param("ShardIterator")
     if iterator in _expired:
+        _expired.discard(iterator)  # moto's iterators are all alike, so the next one is the same
         raise JsonRESTError("ExpiredIteratorException", "Iterator expired.")
     if _faults["throttle"]:
         _faults["throttle"] -= 1

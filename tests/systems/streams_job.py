@@ -41,13 +41,13 @@ def rabbitmq(settings: dict[str, Any]) -> RabbitMQSource:
     builder = RabbitMQSource.builder().set_host("127.0.0.1").set_port(settings["port"])
     builder.set_user_name(settings["user"]).set_password(settings["password"])
     builder.set_streams(*settings["streams"]).set_value_only_deserializer(ROWS)
-    return builder.set_max_records_per_epoch(300).build()
+    return builder.set_max_records_per_epoch(150).build()
 
 
 def kinesis(settings: dict[str, Any]) -> KinesisSource:
     builder = KinesisSource.builder().set_stream(settings["stream"]).set_region(settings["region"])
     builder.set_endpoint(settings["endpoint"]).set_credentials(*settings["keys"])
-    return builder.set_value_only_deserializer(ROWS).set_max_records_per_epoch(150).build()
+    return builder.set_value_only_deserializer(ROWS).set_max_records_per_epoch(75).build()
 
 
 def main() -> None:

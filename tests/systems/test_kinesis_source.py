@@ -81,17 +81,17 @@ def read(reader: KinesisReader, start, end):
 
 def test_shards_are_read_in_order_and_numbered(kinesis):
     stream = kinesis.create_stream(2)
-    kinesis.write(stream, [f"a{n}" for n in range(1200)])
+    kinesis.write(stream, [f"a{n}" for n in range(600)])
     kinesis.write(stream, [f"b{n}" for n in range(30)], MIDDLE)
     query = Query(source(kinesis, stream, max_records_per_epoch=100))
     assert query.epoch() == 100
     query.restart()
     first, second = kinesis.shards(stream)
     assert query.all() == {
-        first: [f"a{n}" for n in range(1200)],
+        first: [f"a{n}" for n in range(600)],
         second: [f"b{n}" for n in range(30)],
     }
-    assert query.numbers[first] == list(range(1200))
+    assert query.numbers[first] == list(range(600))
     assert partition_names(json.dumps(query.at)) == (f"{stream}/{first}", f"{stream}/{second}")
 
 
@@ -172,7 +172,7 @@ def test_expired_iterators_and_refused_questions_lose_and_double_nothing(kinesis
         values = [f"{number}-{n}" for n in range(5)]
         kinesis.write(stream, values)
         expected += values
-        kinesis.order(**({"expire": True} if number % 2 else {"throttle": 7}))
+        kinesis.order(**({"expire": True} if number % 2 else {"throttle": 4}))
         query.all()
     query.all()
     assert query.found[shard] == expected

@@ -14,9 +14,9 @@ from services.kinesis import KEYS, REGION, KinesisServer
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
 
 HERE = Path(__file__).parent
-COUNT = 3_000
+COUNT = 1_500
 """Numbers in each stream."""
-PORTION = 250
+PORTION = 125
 
 
 def test_each_element_comes_once_and_in_order_whoever_is_killed(

@@ -58,6 +58,7 @@ _THREADS = 16
 _MOST_AHEAD = 50_000
 _BATCH = 10_000
 _WAIT_S = 0.1
+_RENEWALS = 100
 
 
 class KinesisRecords(DataSource):
@@ -269,13 +270,18 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client, found = self._client(), []
         at, last = wanted.at, int(wanted.last)
         iterator: str | None = None
+        renewed = 0
         while True:
             try:
                 if iterator is None:
                     iterator = client.patiently(client.iterator, wanted.shard, at)
                 page = client.patiently(client.page, iterator)
             except IteratorExpired:
-                iterator = None
+                iterator, renewed = None, renewed + 1
+                if renewed > _RENEWALS:
+                    raise SourceError(
+                        f"{_NAME}: iterators of shard {wanted.shard!r} expire at once"
+                    ) from None
                 continue
             found += [each for each in page.records if int(each.sequence_number) <= last]
             if page.records:

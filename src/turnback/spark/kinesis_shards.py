@@ -86,6 +86,7 @@ class ReadAhead:
 
     def fill(self, most: int) -> None:
         """Read ahead, as far as there is something, it is not too much, and Kinesis allows it."""
+        renewed = 0
         while not self._closed and len(self.records) < most and self._bytes < MOST_BYTES:
             if time.monotonic() < self._not_before:
                 return
@@ -95,7 +96,10 @@ class ReadAhead:
                     self._iterator = self._client.iterator(self._shard, self._end)
                 page = self._client.page(self._iterator)
             except IteratorExpired:
-                self._iterator = None
+                self._iterator, renewed = None, renewed + 1
+                if renewed > 1:
+                    self._wait()  # one that is new should not have expired
+                    return
                 continue
             except Throttled:
                 self._wait()
