@@ -60,7 +60,7 @@ class KilledJob:
     ) -> None:
         self.format, self.base, self.options = format_name, base, options
         self.keys, self.each = keys, each
-        self._most = 0
+        self._most = self._most_of_another = 0
         for name in ("input", "all", "last"):
             (base / name).mkdir(parents=True)
         self.everything: Place = PLACES[format_name](base / "all")
@@ -138,6 +138,7 @@ class KilledJob:
             while not done.wait(0.5):
                 if (self.base / "last" / "ready").exists():
                     problems.extend(self.problems(partial=True))
+                    problems.extend(self._problems_of_another())
 
         thread = threading.Thread(target=watch, name="reader")
         thread.start()
@@ -152,11 +153,24 @@ class KilledJob:
         """Say that both tables exist."""
         (self.base / "last" / "ready").touch()
 
-    def read_by_another(self) -> int:
-        """How many rows DuckDB finds in the files of the table."""
+    def read_by_another(self) -> tuple[int, int]:
+        """How many rows DuckDB finds in the files of the table, and how many different ones."""
         current, root = self.everything.referenced(), self.everything.root
         files = [str(path) for path in root.rglob("*.parquet") if path.name in current]
-        return int(duckdb.sql(f"SELECT count(*) FROM read_parquet({files})").fetchall()[0][0])
+        if not files:
+            return 0, 0
+        with duckdb.connect() as reader:
+            counts = "count(*), count(DISTINCT (key, seq))"
+            found = reader.sql(f"SELECT {counts} FROM read_parquet({files})").fetchall()
+        return found[0]
+
+    def _problems_of_another(self) -> list[str]:
+        rows, different = self.read_by_another()
+        found = [] if rows == different else ["DuckDB sees rows twice"]
+        if rows < self._most_of_another:
+            found.append("rows have vanished that DuckDB has seen")
+        self._most_of_another = max(self._most_of_another, rows)
+        return found
 
     def leftovers(self) -> set[str]:
         """Files of sinks that no version of the tables refers to."""
@@ -183,7 +197,7 @@ def assert_exact_after_kills(job: KilledJob, points: list[str], moments: int = 0
         assert job.run() == 0
     assert job.problems(partial=False) == []
     assert job.leftovers() == set()
-    assert job.read_by_another() == job.keys * job.each
+    assert job.read_by_another() == (job.keys * job.each,) * 2
 
 
 def assert_few_files(job: KilledJob) -> None:
