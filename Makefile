@@ -15,8 +15,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Turnback needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing locked dependencies into $(VENV) (a few minutes the first time)"
-	@# All that is needed is in the list. botocore asks for python-dateutil below 3, and works with 4.
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
