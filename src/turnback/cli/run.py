@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from turnback.snapshot.preflight import CheckReport
 
 _TAIL = 40
+_FIRST_EPOCH_S, _POLL_S = 3.0, 0.1
+"""How long a detached start waits for the first epoch, which never comes without input."""
 _ADVICE = (
     "On the command line that is --rename OLD=NEW, --allow STATE, or -n to drop all of it. "
     "turnback check tells beforehand."
@@ -57,7 +60,9 @@ _ADVICE = (
 )
 @script_argument
 @arguments_argument
-@flag("-d", "--detached", help="Return as soon as the job runs.")
+@flag(
+    "-d", "--detached", help="Return once the job has had an epoch, or runs without input."
+)
 @click.option(
     "-s",
     "--start-from",
@@ -171,7 +176,24 @@ def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
         raise _failure(directory, end, printed)
     job = directory.job()
     assert job is not None
+    failed = _failed_at_once(directory, job)
     _print_started(cli, job)
+    if failed is None:
+        return None
+    why = (failed.cause or failed.problem or "its log tells why").partition("\n")[0]
+    again = "; it is started again" if failed.state == "RESTARTING" else ""
+    cli.out.message(f"job {job.name!r} has failed before its first epoch{again}: {why}", "red")
+    return ExitCode.FAILED
+
+
+def _failed_at_once(directory: RunDirectory, job: RunningJob) -> JobSummary | None:
+    """Wait a moment for the first epoch; returns how the job is if it has failed before that."""
+    end = time.monotonic() + _FIRST_EPOCH_S
+    while directory.epoch() is None and time.monotonic() < end:
+        summary = _summary(job)
+        if summary.state not in ("CREATED", "RUNNING"):
+            return summary if summary.state in ("RESTARTING", "FAILED", "LOST") else None
+        time.sleep(_POLL_S)
     return None
 
 

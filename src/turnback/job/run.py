@@ -263,6 +263,13 @@ class RunDirectory:
         """Return the newest attempt that got as far as running."""
         return self.read("running.json", int)
 
+    def set_epoch(self, number: int) -> None:
+        self.write("epoch.json", number)
+
+    def epoch(self) -> int | None:
+        """Return the first epoch that a driver of this launch has finished, if there is one."""
+        return self.read("epoch.json", int)
+
     def set_error(self, error: RunError) -> None:
         self.write("error.json", error)
 

@@ -239,6 +239,8 @@ class JobRunner:
             self.spec.run.set_running(attempt)
 
     def _epoch_done(self, stats: EpochStats) -> None:
+        if not self.report.epochs and self.spec.run is not None:
+            self.spec.run.set_epoch(stats.number)
         self.report.epochs.append(stats)
         self.report.openings.update(stats.openings)
         self._prove(has_epoch=True)

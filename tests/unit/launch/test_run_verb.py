@@ -179,3 +179,43 @@ def test_a_log_that_is_too_large_is_begun_anew(tmp_path: Path) -> None:
         assert (tmp_path / "driver.log.1").read_bytes() == b"1" * 1000 + b"2"
         writer.write(b"3")
     assert log.read_bytes() == b"3"
+
+
+FAILING = """
+import sys
+from turnback import FileSink, StreamExecutionEnvironment
+from turnback.testing import LocalEngine
+
+def check(row):
+    if row.n < 0:
+        raise ValueError(f"{row.n} is negative")
+    return row.n
+
+base = sys.argv[1]
+env = StreamExecutionEnvironment(None, engine=LocalEngine())
+env.set_parallelism(1).enable_checkpointing("50 ms")
+numbers = env.from_files(f"{base}/input", "json", "n bigint", uid="numbers")
+numbers.map(check, "bigint").uid("check").sink_to(FileSink(f"{base}/out", "json")).uid("out")
+env.execute("numbers")
+"""
+
+
+@pytest.mark.parametrize("number", [1, -1, None])
+def test_a_detached_start_waits_for_the_first_epoch(turnback, tmp_path: Path, number) -> None:
+    (tmp_path / "job.py").write_text(FAILING)
+    (tmp_path / "input").mkdir()
+    if number is not None:
+        (tmp_path / "input" / "1.json").write_text(f'{{"n": {number}}}\n')
+    done = turnback("run", "-d", "job.py", tmp_path)
+    try:
+        if number == -1:
+            assert done.returncode == 1
+            assert "job 'numbers' has failed before its first epoch; it is started again" in (
+                done.stderr
+            )
+            assert "ValueError: -1 is negative" in done.stderr
+        else:
+            assert done.returncode == 0, done.stderr
+            assert "failed" not in done.stderr
+    finally:
+        assert turnback("cancel", "numbers", "--yes").returncode == 0
