@@ -71,6 +71,20 @@ def test_malformed_lines_are_dropped_whatever_is_read(jobs: Jobs) -> None:
     assert source.read == source.type
 
 
+@pytest.mark.parametrize("format", ["json", "parquet"])
+def test_a_file_that_cannot_be_read_is_told_with_its_source(jobs: Jobs, format: str) -> None:
+    jobs.feed("good", {"k": "a"})
+    path = jobs.input("bad") / f"broken file.{format}"
+    path.write_text('{"k": ')
+    env = jobs.env()
+    options = {"mode": "FAILFAST"} if format == "json" else {}
+    bad = env.from_files(jobs.input("bad"), format, SCHEMA, uid="bad", **options)
+    both = env.from_files(jobs.input("good"), "json", SCHEMA, uid="good").union(bad)
+    both.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    with pytest.raises(JobFailedError, match=r"source 'bad': its file .*/broken file.* cannot be"):
+        env.execute("job", bounded=True)
+
+
 def test_a_source_that_makes_its_own_data(jobs: Jobs) -> None:
     frame = jobs.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
     for _ in range(2):

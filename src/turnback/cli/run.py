@@ -60,9 +60,7 @@ _ADVICE = (
 )
 @script_argument
 @arguments_argument
-@flag(
-    "-d", "--detached", help="Return once the job has had an epoch, or runs without input."
-)
+@flag("-d", "--detached", help="Return once the job has had an epoch, or runs without input.")
 @click.option(
     "-s",
     "--start-from",

@@ -49,6 +49,7 @@ from turnback.spark.sources import (
     single_file,
     union_sources,
 )
+from turnback.spark.unreadable import unreadable_file
 from turnback.spark.worker import Task, close_functions, run_tasks, spark_job
 from turnback.storage.base import Storage
 from turnback.types.columns import stream_ddl
@@ -284,7 +285,13 @@ class SparkEpochInput:
         frame = self.batch.anew() if self.has_run else self.batch.frame
         self.has_run = True
         self.limit.apply(frame.sparkSession)
-        barriers = _collect(frame, description, orders, collect_controls)
+        try:
+            barriers = _collect(frame, description, orders, collect_controls)
+        except Exception as error:
+            told = unreadable_file(error, self._new_files)
+            if told is None:
+                raise
+            raise told from None
         row_bytes = (ack.row_bytes for barrier in barriers for ack in barrier.acks)
         self.limit.learn(max(row_bytes, default=0))
         return barriers
@@ -297,12 +304,16 @@ class SparkEpochInput:
         return self.source_positions.advance(offsets, self.scratch.log_entries)
 
     def file_order(self) -> dict[int, int]:
-        offsets = self.scratch.offsets(self.batch.number)
-        new = self.source_positions.new_entries(offsets, self.scratch.log_entries)
-        paths = [json.loads(entry)["path"] for entries in new.values() for entry in entries]
+        new = self._new_files().values()
+        paths = [json.loads(entry)["path"] for entries in new for entry in entries]
         # Rows have file:/x where the log has file:///x.
         names = [(path, path.replace(":///", ":/", 1)) for path in paths]
         return {spark_hash(name): place for place, both in enumerate(names) for name in both}
+
+    def _new_files(self) -> dict[str, list[str]]:
+        """What the epoch adds to each list of files that a source has seen."""
+        offsets = self.scratch.offsets(self.batch.number)
+        return self.source_positions.new_entries(offsets, self.scratch.log_entries)
 
     def partitions(self) -> dict[str, Sequence[str]]:
         offsets = self.scratch.offsets(self.batch.number)
