@@ -24,6 +24,7 @@ _KEY = Parameter("key", "only rows of this key, written in the key's type")
 _ONE_KEY = Parameter("key", "the key, written in its type", required=True)
 _AFTER = Parameter("after", "`next` of the page before")
 _LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
+_NEWEST = Parameter("limit", "newest at most; else all", int, least=1, most=1_000_000)
 _LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -90,7 +91,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/about", "This dashboard.", views.About, views.about),
     Endpoint("GET", "/jobs", "All jobs.", list[JobSummary], lambda call: call.site.jobs.list()),
     _job("", "A job and its graph.", Job.detail),
-    _job("/checkpoints", "The checkpoints of a job, with a summary.", Job.checkpoints),
+    _get("/checkpoints", "The checkpoints of a job, with a summary.", views.checkpoints, _NEWEST),
     _job("/savepoints", "The savepoints of a job, newest first.", Job.savepoints),
     _get(
         "/configuration",

@@ -16,6 +16,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -64,7 +65,7 @@ def create_app(site: Site) -> Starlette:
             Route("/static/{name:path}", assets.file),
             *(Route(path, assets.page) for path in _PAGES),
         ],
-        middleware=[Middleware(Guard, site=site)],
+        middleware=[Middleware(Guard, site=site), Middleware(GZipMiddleware, minimum_size=2048)],
         exception_handlers={HTTPException: api.on_http_error},
     )
     # A redirect to another spelling would be made from the Host header.

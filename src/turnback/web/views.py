@@ -179,6 +179,12 @@ def diff_state(call: Call) -> model.DiffPage:
     )
 
 
+def checkpoints(call: Call) -> model.CheckpointHistory:
+    """Return the checkpoints of a job, the newest of them if so many are not wanted."""
+    history = call.job.checkpoints()
+    return msgspec.structs.replace(history, rows=history.rows[: call.query["limit"]])
+
+
 def log(call: Call) -> LogTail:
     """Return the last lines of the driver's log, if that is on this machine."""
     summary = call.job.summary()

@@ -319,3 +319,21 @@ def test_many_at_once(world):
             return await asyncio.gather(*(client.get("/api/v1/jobs/likes") for _ in range(40)))
 
     assert {response.status_code for response in asyncio.run(calls())} == {200}
+
+
+def test_the_newest_checkpoints_of_a_long_history(browser):
+    whole = browser.api("/jobs/likes/checkpoints").json()
+    one = browser.api("/jobs/likes/checkpoints?limit=1").json()
+    assert one["rows"] == whole["rows"][:1]
+    assert {**one, "rows": whole["rows"]} == whole
+    for wrong in ("0", "-1", "x", ""):
+        assert browser.api(f"/jobs/likes/checkpoints?limit={wrong}").status_code == 400
+
+
+def test_long_answers_are_compressed(browser):
+    plain = browser.get("/api/v1/openapi.json", headers={"Accept-Encoding": "identity"})
+    packed = browser.get("/api/v1/openapi.json", headers={"Accept-Encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.json() == plain.json()
+    assert int(packed.headers["content-length"]) < len(plain.content) / 3

@@ -36,6 +36,7 @@ const SUMMARY = [
   ["Delta size", "delta_bytes", bytes, exactBytes],
   ["Full size", "full_bytes", bytes, exactBytes],
 ];
+const SHOWN = 1000; // of a long history; the numbers above are those of all
 const POINTS = ["min", "p50", "p90", "p95", "p99", "max", "mean"];
 
 /** The tab. */
@@ -68,11 +69,11 @@ export function checkpointsTab(name) {
 
   return {
     node: content.node,
-    load: (signal) => get(["jobs", name, "checkpoints"], {}, signal),
+    load: (signal) => get(["jobs", name, "checkpoints"], { limit: SHOWN }, signal),
     show: (data) => {
       if (!content.show(data.rows.length > 0)) return;
       showTiles(counts, [
-        { label: "Completed", value: number(data.completed), more: data.forgotten > 0 ? `the newest ${number(data.rows.length)} are listed below` : "" },
+        { label: "Completed", value: number(data.completed), more: data.rows.length < data.completed + data.failed ? `the newest ${number(data.rows.length)} are listed below` : "" },
         { label: "Failed", value: number(data.failed), alarm: data.failed > 0 },
         { label: "In progress", value: number(data.in_progress) },
         { label: "Restored", value: number(data.restored) },

@@ -9,6 +9,7 @@ import { fallsBehind, lagText, lagTitle, lagValue } from "./lag.js";
 import { contentOr, copyable, empty, icon, showTiles } from "./parts.js";
 import { sparkline } from "./sparkline.js";
 
+const RECENT = 50;
 const ENDED = new Set(["FINISHED", "FAILED", "CANCELED", "LOST"]);
 
 /** The tab. */
@@ -37,7 +38,7 @@ export function overviewTab(name) {
     node: h("div", { class: "stack" }, tiles, warnings, again,
       h("section", { class: "card" }, h("h2", null, "Graph"), drawing.node),
       h("section", { class: "card" }, h("h2", null, "Program"), program)),
-    load: (signal) => get(["jobs", name, "checkpoints"], {}, signal),
+    load: (signal) => get(["jobs", name, "checkpoints"], { limit: RECENT }, signal),
     show: (data) => {
       history = data;
       draw();
