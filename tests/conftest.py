@@ -54,6 +54,7 @@ settings.load_profile("quick" if os.environ.get("TURNBACK_QUICK") == "1" else "f
 _LONG = (
     "soak/",
     "systems/test_three_targets.py",
+    "systems/test_streams_killed.py",
     "stories/test_lost_jvm.py",
     "stories/test_killed.py",
     "integration/test_savepoint_tables.py",
@@ -75,27 +76,28 @@ What is not named here are many small files, which keep all processes busy to th
 """
 
 
-_WITH_SERVERS = (
-    "crash/test_executor_killed.py",
-    "systems/test_databases_page.py",
-    "systems/test_kafka_",
-    "systems/test_kinesis_",
-    "systems/test_mariadb",
-    "systems/test_postgres",
-    "systems/test_rabbitmq",
-    "systems/test_redis",
-    "systems/test_streams_killed.py",
-    "systems/test_three_targets.py",
-)
+_SHARED = {
+    "crash/test_executor_killed.py": "servers",
+    "systems/test_databases_page.py": "servers",
+    "systems/test_kafka_": "servers",
+    "systems/test_mariadb": "servers",
+    "systems/test_postgres": "servers",
+    "systems/test_redis": "servers",
+    "systems/test_three_targets.py": "servers",
+    "systems/test_kinesis_": "streams",
+    "systems/test_rabbitmq": "streams",
+    "systems/test_streams_killed.py": "streams",
+}
 """Files whose tests share servers: one process runs them all, so that each server starts once."""
 
 
 class OneProcessForServers(LoadFileScheduling):
-    """Gives whole files to processes, and all files that need servers to one of them."""
+    """Gives whole files to processes, and all files that share servers to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "servers" if file.removeprefix("tests/").startswith(_WITH_SERVERS) else file
+        name = file.removeprefix("tests/")
+        return next((who for start, who in _SHARED.items() if name.startswith(start)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
