@@ -53,11 +53,11 @@ def test_a_live_job_is_seen_saved_and_cancelled_from_the_dashboard(
 
         page.get_by_role("button", name="Take savepoint").click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_label("Label").fill("from the page")
+        dialog.get_by_label("Label").fill("from-the-page")
         dialog.get_by_role("button", name="Take savepoint").click()
         sync_api.expect(page.locator(".request")).to_contain_text("Savepoint done")
         (taken,) = place.ask("savepoints", "counts")
-        assert (taken["label"], taken["exists"]) == ("from the page", True)
+        assert (taken["label"], taken["exists"]) == ("from-the-page", True)
 
         place.feed()
         place.await_complete()
