@@ -49,7 +49,6 @@ class Restarts:
     def begin(self) -> JobState:
         """An attempt is prepared; returns the state of the job."""
         self.state = JobState.RESTARTING if self._cause is not None else JobState.CREATED
-        self._since_s = None
         return self.state
 
     def run(self) -> JobState:
@@ -59,6 +58,10 @@ class Restarts:
         else:
             self._since_s = self._clock.monotonic()
         return self.state
+
+    def end(self) -> None:
+        """The attempt is over, whether it has proved itself or not."""
+        self._since_s = None
 
     def prove(self, *, has_epoch: bool) -> bool:
         """Whether it is only now clear that the attempt runs: it has an epoch, or goes on well."""

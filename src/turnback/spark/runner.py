@@ -87,6 +87,7 @@ class JobRunner:
         self.origin: Origin | None = None
         """What the job was started from, if it was from another snapshot."""
         self._restarts = Restarts(self._clock)
+        self._proving = threading.Lock()
         self._failed_checkpoints = 0
         self._last_update = StatusUpdate()
         self._fenced: int | None = None
@@ -249,8 +250,9 @@ class JobRunner:
 
     def _prove(self, *, has_epoch: bool = False) -> None:
         """Say that the job runs, once an attempt after a failure has shown that it does."""
-        if self._restarts.prove(has_epoch=has_epoch):
-            self._write_status(JobState.RUNNING)
+        with self._proving:  # or the attempt may end before that is written
+            if self._restarts.prove(has_epoch=has_epoch):
+                self._write_status(JobState.RUNNING)
 
     def _drop_claimed(self) -> None:
         """Delete the savepoint that the job was given, now that it has a checkpoint of its own."""
@@ -262,6 +264,8 @@ class JobRunner:
                 _LOG.warning("the claimed savepoint %s was not deleted: %s", claimed.name, e)
 
     def _count_attempt(self) -> None:
+        with self._proving:
+            self._restarts.end()
         if self.attempt is not None:
             self._last_update = self._status_update()
             coordinator = self.attempt.coordinator

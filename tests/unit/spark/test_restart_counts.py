@@ -34,6 +34,9 @@ def test_one_after_a_failure_has_to_prove_itself(clock: ManualClock, how: str) -
         assert (update.restarts, update.cause) == (number, "boom")
         assert restarts.begin() is restarts.run() is JobState.RESTARTING
         assert not restarts.prove(has_epoch=False)
+        restarts.end()
+        assert not restarts.prove(has_epoch=True)  # too late
+    restarts.run()
     if how == "time":
         clock.advance(60_000)
     assert restarts.prove(has_epoch=how == "epoch")
