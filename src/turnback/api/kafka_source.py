@@ -148,16 +148,16 @@ _OWN = {
 }
 
 
-class KafkaSourceBuilder(RecordSourceBuilder):
+class KafkaSourceBuilder(RecordSourceBuilder[KafkaOffsetsInitializer]):
     """Builds a `KafkaSource`: servers, topics and the deserializer are needed."""
 
     _source, _system = KafkaSource, "Kafka"
+    _initializers = KafkaOffsetsInitializer
 
     def __init__(self) -> None:
         super().__init__()
         self._servers: str | None = None
         self._topics: dict[str, str] = {}
-        self._start = KafkaOffsetsInitializer.earliest()
         self._group: str | None = None
         self._commits = True
         self._options = {"kafka.isolation.level": "read_committed"}
@@ -193,26 +193,6 @@ class KafkaSourceBuilder(RecordSourceBuilder):
         """
         self._group = nonempty_text("KafkaSource: the group id", group_id)
         self._options["groupIdPrefix"] = self._group
-        return self
-
-    def set_starting_offsets(self, starting_offsets: KafkaOffsetsInitializer) -> Self:
-        """Set where a job without a checkpoint begins; by default `earliest`, as in Flink."""
-        self._start = _initializer("set_starting_offsets", starting_offsets)
-        return self
-
-    def set_bounded(self, stopping_offsets: KafkaOffsetsInitializer) -> Self:
-        """End with what is there when the job starts.
-
-        Args:
-            stopping_offsets: `KafkaOffsetsInitializer.latest()`; Spark's connector has no other.
-        """
-        stop = _initializer("set_bounded", stopping_offsets)
-        if stop != KafkaOffsetsInitializer.latest():
-            raise ConfigurationError(
-                "KafkaSource: set_bounded takes KafkaOffsetsInitializer.latest(): what is there "
-                "when the job starts. Spark's connector cannot stop elsewhere"
-            )
-        self._bounded = True
         return self
 
     def _other_formats(self) -> str:
@@ -265,15 +245,6 @@ class KafkaSourceBuilder(RecordSourceBuilder):
             )
         self._topics[how] = what
         return self
-
-
-def _initializer(method: str, value: Any) -> KafkaOffsetsInitializer:
-    if not isinstance(value, KafkaOffsetsInitializer):
-        raise ConfigurationError(
-            f"KafkaSource: {method} takes a KafkaOffsetsInitializer, such as "
-            f"KafkaOffsetsInitializer.earliest(), not {value!r:.80}"
-        )
-    return value
 
 
 def _value(key: str, value: Any) -> str:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from turnback.api.record_source import RecordSource, RecordSourceBuilder, milliseconds
+from turnback.api.record_source import PythonSourceBuilder, RecordSource, milliseconds
 from turnback.core.errors import ConfigurationError
 from turnback.program.graph import SourceCheck
 from turnback.program.source_lag import OpenLagReader
@@ -97,15 +97,11 @@ class KinesisSource(RecordSource):
         return partial(KinesisLagReader, self.options)
 
 
-class KinesisSourceBuilder(RecordSourceBuilder):
+class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
     """Builds a `KinesisSource`: a stream and the deserializer are needed."""
 
     _source, _system = KinesisSource, "Kinesis"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._start = KinesisOffsetsInitializer.earliest()
-        self._options = {"fail_on_data_loss": "true"}
+    _initializers = KinesisOffsetsInitializer
 
     def set_stream(self, stream: str) -> Self:
         """Set the name of the stream."""
@@ -147,39 +143,6 @@ class KinesisSourceBuilder(RecordSourceBuilder):
         self._options |= keys
         return self
 
-    def set_starting_offsets(self, starting_offsets: KinesisOffsetsInitializer) -> Self:
-        """Set where a job without a checkpoint begins; by default `earliest`."""
-        self._start = _initializer("set_starting_offsets", starting_offsets)
-        return self
-
-    def set_bounded(self, stopping_offsets: KinesisOffsetsInitializer) -> Self:
-        """End with what has arrived when the job starts.
-
-        Args:
-            stopping_offsets: `KinesisOffsetsInitializer.latest()`; there is no other end.
-        """
-        stop = _initializer("set_bounded", stopping_offsets)
-        if stop != KinesisOffsetsInitializer.latest():
-            raise ConfigurationError(
-                "KinesisSource: set_bounded takes KinesisOffsetsInitializer.latest(): what is "
-                "there when the job starts"
-            )
-        self._bounded = True
-        return self
-
-    def set_max_records_per_epoch(self, number: int) -> Self:
-        """Set how many records one epoch reads at most, of all shards together."""
-        self._options["max_records"] = str(self._most_records(number))
-        return self
-
-    def set_fail_on_data_loss(self, fail_on_data_loss: bool) -> Self:
-        """Set whether a job stops if a shard has lost what comes next; by default it does.
-
-        If not, it goes on with what is there, and logs what was lost.
-        """
-        self._options["fail_on_data_loss"] = self._truth("set_fail_on_data_loss", fail_on_data_loss)
-        return self
-
     def build(self) -> KinesisSource:
         """Build the source, without connecting to Kinesis.
 
@@ -191,12 +154,3 @@ class KinesisSourceBuilder(RecordSourceBuilder):
         schema = self._checked_schema()
         options = {**self._options, "start": self._start.start}
         return KinesisSource(options, schema, dict(self._metadata), self._bounded)
-
-
-def _initializer(method: str, value: Any) -> KinesisOffsetsInitializer:
-    if not isinstance(value, KinesisOffsetsInitializer):
-        raise ConfigurationError(
-            f"KinesisSource: {method} takes a KinesisOffsetsInitializer, such as "
-            f"KinesisOffsetsInitializer.earliest(), not {value!r:.80}"
-        )
-    return value

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from turnback.api.record_source import HEADERS, RecordSource, RecordSourceBuilder, milliseconds
+from turnback.api.record_source import HEADERS, PythonSourceBuilder, RecordSource, milliseconds
 from turnback.core.errors import ConfigurationError
 from turnback.program.graph import SourceCheck
 from turnback.program.source_lag import OpenLagReader
@@ -100,21 +100,16 @@ class RabbitMQSource(RecordSource):
         return partial(RabbitMQLagReader, self.options)
 
 
-class RabbitMQSourceBuilder(RecordSourceBuilder):
+class RabbitMQSourceBuilder(PythonSourceBuilder[RabbitMQOffsetsInitializer]):
     """Builds a `RabbitMQSource`: a host, streams and the deserializer are needed."""
 
     _source, _system = RabbitMQSource, "RabbitMQ"
+    _initializers = RabbitMQOffsetsInitializer
 
     def __init__(self) -> None:
         super().__init__()
-        self._start = RabbitMQOffsetsInitializer.earliest()
-        self._options = {
-            "port": "5552",
-            "virtual_host": "/",
-            "user": "guest",
-            "password": "guest",
-            "fail_on_data_loss": "true",
-        }
+        login = {"user": "guest", "password": "guest"}
+        self._options |= {"port": "5552", "virtual_host": "/", **login}
 
     def set_host(self, host: str) -> Self:
         """Set a server of the cluster; it tells which of them has which stream."""
@@ -150,39 +145,6 @@ class RabbitMQSourceBuilder(RecordSourceBuilder):
         self._options["streams"] = json.dumps(sorted(set(names)))
         return self
 
-    def set_starting_offsets(self, starting_offsets: RabbitMQOffsetsInitializer) -> Self:
-        """Set where a job without a checkpoint begins; by default `earliest`."""
-        self._start = _initializer("set_starting_offsets", starting_offsets)
-        return self
-
-    def set_bounded(self, stopping_offsets: RabbitMQOffsetsInitializer) -> Self:
-        """End with what is there when the job starts.
-
-        Args:
-            stopping_offsets: `RabbitMQOffsetsInitializer.latest()`; there is no other end.
-        """
-        stop = _initializer("set_bounded", stopping_offsets)
-        if stop != RabbitMQOffsetsInitializer.latest():
-            raise ConfigurationError(
-                "RabbitMQSource: set_bounded takes RabbitMQOffsetsInitializer.latest(): what is "
-                "there when the job starts"
-            )
-        self._bounded = True
-        return self
-
-    def set_max_records_per_epoch(self, number: int) -> Self:
-        """Set how many messages one epoch reads at most, of all streams together."""
-        self._options["max_records"] = str(self._most_records(number))
-        return self
-
-    def set_fail_on_data_loss(self, fail_on_data_loss: bool) -> Self:
-        """Set whether a job stops if a stream has lost what comes next; by default it does.
-
-        If not, it goes on with what is there, and logs what was lost.
-        """
-        self._options["fail_on_data_loss"] = self._truth("set_fail_on_data_loss", fail_on_data_loss)
-        return self
-
     def build(self) -> RabbitMQSource:
         """Build the source, without connecting to RabbitMQ.
 
@@ -202,12 +164,3 @@ class RabbitMQSourceBuilder(RecordSourceBuilder):
             raise ConfigurationError(f"RabbitMQSource: {what} is a text")
         self._options[key] = value if secret else nonempty_text(f"RabbitMQSource: {what}", value)
         return self
-
-
-def _initializer(method: str, value: Any) -> RabbitMQOffsetsInitializer:
-    if not isinstance(value, RabbitMQOffsetsInitializer):
-        raise ConfigurationError(
-            f"RabbitMQSource: {method} takes a RabbitMQOffsetsInitializer, such as "
-            f"RabbitMQOffsetsInitializer.earliest(), not {value!r:.80}"
-        )
-    return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from turnback.api.arguments import positive
 from turnback.core.errors import ConfigurationError, PlanError
@@ -70,18 +70,62 @@ class RecordSource(ABC):
         return None
 
 
-class RecordSourceBuilder:
+class OffsetsInitializer(Protocol):
+    """Where a job begins to read that has no checkpoint yet."""
+
+    @staticmethod
+    def earliest() -> Any: ...
+
+    @staticmethod
+    def latest() -> Any: ...
+
+
+Initializer = TypeVar("Initializer", bound=OffsetsInitializer)
+
+
+class RecordSourceBuilder(Generic[Initializer]):
     """What the builders of these sources have in common."""
 
     _source: ClassVar[type[RecordSource]]
+    _initializers: type[Initializer]
     _system: ClassVar[str]
     """What it reads from, as people call it."""
 
     def __init__(self) -> None:
         self._schema: DeserializationSchema | None = None
         self._metadata: dict[str, str] = {}
+        self._start: Initializer = self._initializers.earliest()
         self._bounded = False
         self._options: dict[str, str] = {}
+
+    def set_starting_offsets(self, starting_offsets: Initializer) -> Self:
+        """Set where a job without a checkpoint begins; by default `earliest`, as in Flink."""
+        self._start = self._initializer("set_starting_offsets", starting_offsets)
+        return self
+
+    def set_bounded(self, stopping_offsets: Initializer) -> Self:
+        """End with what is there when the job starts.
+
+        Args:
+            stopping_offsets: `latest()` of the initializers; there is no other end.
+        """
+        stop, latest = self._initializer("set_bounded", stopping_offsets), self._initializers.latest
+        if stop != latest():
+            raise ConfigurationError(
+                f"{self._name}: set_bounded takes {latest.__qualname__}(): what is there when the "
+                "job starts. It cannot stop elsewhere"
+            )
+        self._bounded = True
+        return self
+
+    def _initializer(self, method: str, value: Any) -> Initializer:
+        wanted = self._initializers
+        if not isinstance(value, wanted):
+            raise ConfigurationError(
+                f"{self._name}: {method} takes a {wanted.__name__}, such as "
+                f"{wanted.__name__}.earliest(), not {value!r:.80}"
+            )
+        return value
 
     @property
     def _name(self) -> str:
@@ -124,13 +168,6 @@ class RecordSourceBuilder:
     def _most_records(self, number: int) -> int:
         return positive(f"{self._name}: max_records_per_epoch", number)
 
-    def _truth(self, method: str, value: bool) -> str:
-        if not isinstance(value, bool):
-            raise ConfigurationError(
-                f"{self._name}: {method} takes True or False, not {value!r:.80}"
-            )
-        return str(value).lower()
-
     def _checked_schema(self) -> DeserializationSchema:
         """What becomes of values, if no two columns have one name."""
         if self._schema is None:
@@ -145,6 +182,32 @@ class RecordSourceBuilder:
                 )
             names.add(name)
         return self._schema
+
+
+class PythonSourceBuilder(RecordSourceBuilder[Initializer]):
+    """The same for sources that are written in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._options["fail_on_data_loss"] = "true"
+
+    def set_max_records_per_epoch(self, number: int) -> Self:
+        """Set how many records one epoch reads at most, of all streams and shards together."""
+        self._options["max_records"] = str(self._most_records(number))
+        return self
+
+    def set_fail_on_data_loss(self, fail_on_data_loss: bool) -> Self:
+        """Set whether a job stops if what comes next is lost; by default it does.
+
+        If not, it goes on with what is there, and logs what was lost.
+        """
+        if not isinstance(fail_on_data_loss, bool):
+            raise ConfigurationError(
+                f"{self._name}: set_fail_on_data_loss takes True or False, not "
+                f"{fail_on_data_loss!r:.80}"
+            )
+        self._options["fail_on_data_loss"] = str(fail_on_data_loss).lower()
+        return self
 
 
 def check_source(

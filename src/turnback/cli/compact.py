@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +10,7 @@ import click
 from turnback.cli.command import argument, command, flag
 from turnback.cli.context import Cli
 from turnback.cli.output import Column
-from turnback.cli.parameters import arguments_argument, job_argument, script_path
+from turnback.cli.parameters import arguments_argument, job_argument, program_of_job
 from turnback.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -57,19 +56,11 @@ def compact(
     Old files stay for readers of older versions, until you vacuum the table.
     """
     from turnback.inspect.compaction import CompactedTables, compact
-    from turnback.job.run import Launch, LaunchMode
     from turnback.launch.preflight import with_program
 
     job = cli.job(job_name)
     if script is not None:
-        launch = Launch(
-            script=script_path(script),
-            arguments=tuple(arguments),
-            directory=str(Path.cwd()),
-            mode=LaunchMode.PLAN,
-            name=job.name,
-            settings=cli.pairs | {"state.checkpoints.dir": cli.root},
-        )
+        launch = program_of_job(cli, job.name, script, arguments)
         words = (*(("--dry-run",) if dry_run else ()), *((uid,) if uid is not None else ()))
         done = with_program(launch, "compact", CompactedTables, words=words)
     elif arguments:

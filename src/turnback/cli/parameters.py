@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from turnback.cli.command import argument, flag, make_cli
 from turnback.cli.context import Cli
 from turnback.core.errors import ConfigurationError, StateError, TurnbackError
+
+if TYPE_CHECKING:
+    from turnback.job.run import Launch
 
 # -- completion; a shell cannot report an error, so nothing is offered then
 
@@ -109,6 +113,20 @@ rename_option = click.option(
 name_option = click.option(
     "--name", metavar="NAME", help="Name of the job, instead of the script's."
 )
+
+
+def program_of_job(cli: Cli, name: str, script: str, arguments: Sequence[str]) -> Launch:
+    """What runs the program of a job as far as its `execute()`, for what only the program knows."""
+    from turnback.job.run import Launch, LaunchMode
+
+    return Launch(
+        script=script_path(script),
+        arguments=tuple(arguments),
+        directory=str(Path.cwd()),
+        mode=LaunchMode.PLAN,
+        name=name,
+        settings=cli.pairs | {"state.checkpoints.dir": cli.root},
+    )
 
 
 def script_path(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -14,7 +13,7 @@ from turnback.cli.output import Column
 from turnback.cli.parameters import (
     arguments_argument,
     job_argument,
-    script_path,
+    program_of_job,
     whole_job_argument,
     yes_option,
 )
@@ -118,18 +117,10 @@ def _settle(
     force: bool,
 ) -> None:
     from turnback.inspect.transactions import Action, Settled, settle
-    from turnback.job.run import Launch, LaunchMode
     from turnback.launch.preflight import with_program
 
     if script is not None:  # the program itself makes its sinks
-        launch = Launch(
-            script=script_path(script),
-            arguments=tuple(arguments),
-            directory=str(Path.cwd()),
-            mode=LaunchMode.PLAN,
-            name=job.name,
-            settings=cli.pairs | {"state.checkpoints.dir": cli.root},
-        )
+        launch = program_of_job(cli, job.name, script, arguments)
         settled = with_program(launch, action, Settled, force=force)
     elif arguments:
         raise ConfigurationError("arguments are for a program: name it with --script")
