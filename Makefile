@@ -42,7 +42,7 @@ check: env
 
 test: fetch check
 	$(BIN)/python -m pytest -q -n 2 -m 'slow or hypothesis or orders' tests/unit
-	$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder --durations=30 \
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations=30 \
 		tests/engine tests/property tests/integration tests/crash tests/systems tests/docs tests/browser tests/stories tests/soak
 
 # What tests need of the system; jars, a gateway and an archive of classes come while they run

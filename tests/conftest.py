@@ -91,13 +91,17 @@ _SHARED = {
 """Files whose tests share servers: one process runs them all, so that each server starts once."""
 
 
+def _sharing(nodeid: str) -> str | None:
+    """Who shares servers with a test; None if nobody does."""
+    name = nodeid.removeprefix("tests/")
+    return next((who for start, who in _SHARED.items() if name.startswith(start)), None)
+
+
 class OneProcessForServers(LoadFileScheduling):
     """Gives whole files to processes, and all files that share servers to one of them."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = super()._split_scope(nodeid)
-        name = file.removeprefix("tests/")
-        return next((who for start, who in _SHARED.items() if name.startswith(start)), file)
+        return _sharing(nodeid) or super()._split_scope(nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling | None:
@@ -135,8 +139,10 @@ def chromium() -> Iterator[Browser]:
 def servers(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Servers]:
-    """The servers that any test of this process needs; they start side by side."""
-    wanted = {name for item in request.session.items for name in getattr(item, "fixturenames", ())}
+    """The servers that tests need which share them with the first one; they start side by side."""
+    who = _sharing(request._pyfuncitem.nodeid)
+    items = [item for item in request.session.items if _sharing(item.nodeid) == who]
+    wanted = {name for item in items for name in getattr(item, "fixturenames", ())}
     with closing(Servers(tmp_path_factory.mktemp("servers"))) as started:
         started.start(wanted)
         yield started
