@@ -23,7 +23,7 @@ Place = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Retention:
+class TopicRetention:
     """For how long a topic keeps records.
 
     Attributes:
@@ -111,7 +111,7 @@ class KafkaOffsets(KafkaClient):
         with self.failures("look up topics"):
             return topic_ids(self._admin, topics, ANSWER_S)
 
-    def retention(self, topics: Iterable[str]) -> dict[str, Retention]:
+    def retention(self, topics: Iterable[str]) -> dict[str, TopicRetention]:
         """For how long topics keep records; one that is only compacted keeps them for ever."""
         kind = self._api.ConfigResource.Type.TOPIC
         wanted = [self._api.ConfigResource(kind, topic) for topic in topics]
@@ -174,8 +174,8 @@ class KafkaOffsets(KafkaClient):
             self._consumer.unassign()
 
 
-def _retention(config: Mapping[str, str | None]) -> Retention:
+def _retention(config: Mapping[str, str | None]) -> TopicRetention:
     if "delete" not in (config.get("cleanup.policy") or "delete"):
-        return Retention(None, by_size=False)
+        return TopicRetention(None, by_size=False)
     ms, size = (int(config.get(f"retention.{unit}") or -1) for unit in ("ms", "bytes"))
-    return Retention(ms if ms >= 0 else None, by_size=size >= 0)
+    return TopicRetention(ms if ms >= 0 else None, by_size=size >= 0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from turnback.checkpoint.manifest import kafka_positions
 from turnback.core.clock import Clock
 from turnback.program.source_lag import ReplayLimit
-from turnback.sinks.kafka_offsets import KafkaOffsets, Place, Retention
+from turnback.sinks.kafka_offsets import KafkaOffsets, Place, TopicRetention
 
 _SETTINGS_S = 600.0
 _LOOK_S = 5.0
@@ -20,7 +20,7 @@ class _Partitions:
     """What is known of some partitions now."""
 
     begins: dict[Place, int]
-    retention: dict[str, Retention]
+    retention: dict[str, TopicRetention]
     oldest_ms: dict[Place, int]
     """When the first record was written, where size decides what is deleted."""
 
@@ -34,7 +34,7 @@ class KafkaRetention:
     def __init__(self, kafka: KafkaOffsets, clock: Clock) -> None:
         self._kafka = kafka
         self._clock = clock
-        self._retention: dict[str, Retention] = {}
+        self._retention: dict[str, TopicRetention] = {}
         self._retention_until = 0.0
         self._written_ms: dict[tuple[Place, int], int] = {}
 
