@@ -26,14 +26,14 @@ class Number(KeyedProcessFunction):
 
     count = ValueStateDescriptor("count", int)
 
-    def __init__(self, mended: bool) -> None:
-        self.mended = mended
+    def __init__(self, mended: bool, first: int) -> None:
+        self.mended, self.first = mended, first
 
     def process_element(self, value, ctx):
         number = (self.count.value() or 0) + 1
         self.count.update(number)
         yield value.key, value.n, number
-        if is_bad(value.n) and not self.mended:
+        if is_bad(value.n) and not self.mended and value.n >= self.first:
             raise ValueError(f"{value.n} is bad")
 
 
@@ -60,7 +60,7 @@ def main() -> int:
     """Run the job until its input ends."""
     parser = argparse.ArgumentParser()
     parser.add_argument("base", help="with the input; output and jobs go there")
-    parser.add_argument("policy", help="of the function: skip or dead_letter")
+    parser.add_argument("policy", help="of the function; with fail, the first file is good")
     parser.add_argument("--mended", action="store_true", help="nothing is bad any more")
     args = parser.parse_args()
     env = StreamExecutionEnvironment(None, f"{args.base}/jobs", engine=LocalEngine())
@@ -69,7 +69,8 @@ def main() -> int:
     events = env.from_files(
         f"{args.base}/input", "json", "key string, n bigint", uid="events", max_files_per_epoch=1
     )
-    numbered = events.key_by("key").process(Number(args.mended), "key string, n bigint, m bigint")
+    function = Number(args.mended, MANY if args.policy == "fail" else 0)
+    numbered = events.key_by("key").process(function, "key string, n bigint, m bigint")
     numbered.uid("numbers").on_error(args.policy)
     numbered.sink_to(FileSink(f"{args.base}/out", "json")).uid("out")
     if args.policy == "dead_letter":

@@ -30,7 +30,7 @@ class Poison:
         self.elements = poison_job.write_input(base / "input")
         self.drivers: list[Driver] = []
 
-    def run(self, *arguments: str, kill_at: str | None = None) -> None:
+    def run(self, *arguments: str, kill_at: str | None = None, status: int = 0) -> Driver:
         """Run a driver to its end, or until it is killed."""
         environment = {} if kill_at is None else {"TURNBACK_KILL_AT": kill_at}
         directory = self.base / f"driver-{len(self.drivers)}"
@@ -38,7 +38,8 @@ class Poison:
         program = Path(poison_job.__file__)
         driver = Driver(words, directory, self.base / "gate", environment, program)
         self.drivers.append(driver)
-        assert driver.wait() == (0 if kill_at is None else -signal.SIGKILL), driver.errors
+        assert driver.wait() == (status if kill_at is None else -signal.SIGKILL), driver.errors
+        return driver
 
     def rows(self, sink: str) -> list[dict[str, object]]:
         lines = [p.read_text().splitlines() for p in (self.base / sink).glob("*.json")]
@@ -60,6 +61,16 @@ class Poison:
             [program, *words, *root], capture_output=True, text=True, timeout=120, check=True
         )
         return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("point", ["before-manifest", "after-manifest"])
+def test_they_end_the_job(tmp_path: Path, point: str) -> None:
+    job = Poison(tmp_path, "fail")
+    job.run(kill_at=point)
+    assert f"{BAD[1]} is bad" in job.run(status=1).errors
+    job.assert_exact(job.elements[: poison_job.MANY])
+    job.run("--mended")
+    job.assert_exact(job.elements)
 
 
 @pytest.mark.parametrize("point", ["before-manifest", "after-manifest"])

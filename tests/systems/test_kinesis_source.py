@@ -95,6 +95,15 @@ def test_shards_are_read_in_order_and_numbered(kinesis):
     assert partition_names(json.dumps(query.at)) == (f"{stream}/{first}", f"{stream}/{second}")
 
 
+def test_an_epoch_has_no_more_bytes_than_it_may(kinesis):
+    stream = kinesis.create_stream(1)
+    texts = [f"{n:010d}" for n in range(30)] + ["x" * 500, "y" * 10]
+    kinesis.write(stream, texts)
+    query = Query(source(kinesis, stream, max_bytes_per_epoch=100))
+    assert [query.epoch() for _ in range(5)] == [10, 10, 10, 1, 1]  # one record always
+    assert query.order == texts
+
+
 def test_children_are_read_after_their_parents_have_ended(kinesis):
     stream = kinesis.create_stream(1)
     client, (parent,) = kinesis.client(), kinesis.shards(stream)

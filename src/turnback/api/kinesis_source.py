@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from turnback.api.arguments import positive
 from turnback.api.record_source import PythonSourceBuilder, RecordSource, milliseconds
 from turnback.core.errors import ConfigurationError
+from turnback.core.units import parse_size
 from turnback.program.graph import SourceCheck
 from turnback.program.source_lag import OpenLagReader
 from turnback.sinks.kafka import nonempty_text
@@ -141,6 +143,12 @@ class KinesisSourceBuilder(PythonSourceBuilder[KinesisOffsetsInitializer]):
             if not isinstance(value, str) or not value:
                 raise ConfigurationError(f"KinesisSource: {key} is a text that is not empty")
         self._options |= keys
+        return self
+
+    def set_max_bytes_per_epoch(self, size: int | str) -> Self:
+        """Set how many bytes one epoch reads at most, such as "8 mb"; always one record."""
+        name = "KinesisSource: max_bytes_per_epoch"
+        self._options["max_bytes"] = str(positive(name, parse_size(size, name)))
         return self
 
     def build(self) -> KinesisSource:

@@ -102,6 +102,7 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
         self._most = int(options["max_records"]) if "max_records" in options else None
+        self._most_bytes = int(options["max_bytes"]) if "max_bytes" in options else None
         self._strict = options["fail_on_data_loss"] == "true"
         self._columns: list[str] = json.loads(options["columns"])
         self._made: KinesisClient | None = None
@@ -135,10 +136,13 @@ class KinesisReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._follow(known)
         self._fill()
         chosen = shares({id: self._available(id) for id in self._ahead}, self._most)
+        share = None
+        if self._most_bytes is not None:
+            share = self._most_bytes // max(1, sum(number > 0 for number in chosen.values()))
         self._given.clear()
         found, changed = dict(known), len(known) < len(start["shards"])
         for id, ahead in self._ahead.items():
-            records = ahead.take(chosen[id])
+            records = ahead.take(ahead.fitting(chosen[id], share))
             before = known[id]
             found[id] = {
                 "at": list(ahead.at) if records else before["at"],

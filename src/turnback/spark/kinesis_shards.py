@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
+from itertools import accumulate, islice, takewhile
 from typing import Any
 
 from turnback.spark.kinesis_client import (
@@ -115,6 +116,13 @@ class ReadAhead:
                 self._caught_up_ms = asked_ms
                 self._not_before = time.monotonic() + _PAUSE_S
                 return
+
+    def fitting(self, number: int, most_bytes: int | None) -> int:
+        """How many of the first records have no more bytes than that together, but one of them."""
+        if most_bytes is None:
+            return number
+        sizes = accumulate(len(record.data) for record in islice(self.records, number))
+        return min(number, max(1, sum(1 for _ in takewhile(most_bytes.__ge__, sizes))))
 
     def take(self, number: int) -> list[KinesisRecord]:
         """Give out the first records."""

@@ -72,6 +72,8 @@ def test_a_missing_setting_is_named(made, missing):
         (lambda b: b.set_value_only_deserializer("json"), "SimpleStringSchema"),
         (lambda b: b.set_metadata_columns("offset"), "there are stream, shard"),
         (lambda b: b.set_max_records_per_epoch(0), "max_records_per_epoch"),
+        (lambda b: b.set_max_bytes_per_epoch(0), "max_bytes_per_epoch"),
+        (lambda b: b.set_max_bytes_per_epoch("much"), "max_bytes_per_epoch"),
         (lambda b: b.set_fail_on_data_loss("no"), "True or False"),
         (lambda b: KinesisOffsetsInitializer.timestamp("now"), "milliseconds"),
         (lambda b: KinesisOffsetsInitializer.sequence_numbers({}), "by shard"),
