@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from services.missing import missing
-from services.process import free_port, running
+from services.process import free_port, running, until_stopped
 
 _HERE = Path(__file__).parent
 _CACHE = _HERE.parents[1] / ".cache" / "kafka"
@@ -63,6 +63,7 @@ class KafkaBroker:
         """Stop answering for a while, with connections open."""
         os.kill(self._pid, signal.SIGSTOP)
         try:
+            until_stopped(self._pid)
             yield
         finally:
             os.kill(self._pid, signal.SIGCONT)

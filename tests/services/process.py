@@ -28,6 +28,26 @@ def accepts(port: int) -> bool:
         return False
 
 
+def until_stopped(pid: int, timeout: float = 60) -> None:
+    """Wait until no thread of a process runs that was sent SIGSTOP: on a busy machine some still
+    answer for a while.
+    """
+    end = time.monotonic() + timeout
+    threads = Path(f"/proc/{pid}/task")
+    while not all(_state(thread) == "T" for thread in threads.iterdir()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"process {pid} still runs {timeout:g} s after SIGSTOP")
+        time.sleep(0.01)
+
+
+def _state(thread: Path) -> str:
+    """R for one that runs, T for one that is stopped, X for one that has ended; see proc(5)."""
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
 @contextmanager
 def running(
     command: Sequence[str | os.PathLike[str]],
