@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import httpx
@@ -10,6 +11,7 @@ from page_support import EVIL, Driving, World
 from playwright.sync_api import expect
 
 from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestState
+from turnback.job.status import JobState
 from unit.web.web_support import TOKEN, served
 
 
@@ -162,6 +164,49 @@ def test_a_job_that_is_over_has_no_working_buttons(look, base):
     page = look(base).job("failing")
     expect(page.get_by_role("button", name="Cancel")).to_have_attribute("aria-disabled", "true")
     expect(page.locator(".reason")).to_contain_text("no driver to ask")
+
+
+def test_a_job_that_is_over_is_deleted_when_that_is_confirmed(look, base, own):
+    shutil.rmtree(own.root / "broken")
+    looker = look(base)
+    page = looker.job("likes")
+    expect(page.get_by_role("button", name="Delete", exact=True)).to_be_hidden()
+    own.likes.directory.write_status(JobState.CANCELED, own.likes.info.job_id)
+    button = page.get_by_role("button", name="Delete", exact=True)
+    button.click()
+    dialog = page.get_by_role("dialog", name="Delete likes for good?")
+    expect(dialog).to_contain_text("its 1 savepoint too")
+    page.keyboard.press("Enter")  # on the button that keeps it
+    expect(dialog).to_have_count(0)
+    assert (own.root / "likes").is_dir()
+    button.click()
+    dialog.get_by_role("button", name="Delete job").click()
+    kept = page.get_by_role("dialog", name="likes is deleted")
+    expect(kept.locator("code")).to_have_text(str(own.saved / "one"))
+    kept.get_by_role("button", name="Close").click()
+    expect(page.get_by_role("link", name="failing")).to_be_visible()
+    expect(page.get_by_role("link", name="likes", exact=True)).to_have_count(0)
+    assert not (own.root / "likes").exists() and (own.saved / "one").is_dir()
+    # The page may have asked for the job once more before it was told.
+    assert all("404" in complaint for complaint in looker.complaints), looker.complaints
+    looker.complaints.clear()
+
+
+def test_a_savepoint_is_deleted_unless_a_job_needs_it(look, base, own):
+    looker = look(base)
+    page = looker.open("savepoints")
+    page.get_by_role("button", name="Delete savepoint before-upgrade").click()
+    dialog = page.get_by_role("dialog", name="Delete savepoint before-upgrade for good?")
+    dialog.get_by_role("button", name="Delete savepoint").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("whether job 'broken' needs")
+    assert any("400" in complaint for complaint in looker.complaints)
+    looker.complaints.clear()
+    shutil.rmtree(own.root / "broken")
+    shutil.rmtree(own.root / "fork")
+    dialog.get_by_role("button", name="Delete savepoint").click()
+    expect(dialog).to_have_count(0)
+    expect(page.get_by_text("No savepoint yet.")).to_be_visible()
+    assert not (own.saved / "one" / "_metadata.json").exists()
 
 
 def test_below_a_path_of_a_proxy_the_page_finds_its_files(own):

@@ -41,6 +41,41 @@ def test_jobs_are_listed_with_those_in_trouble_first(look):
     expect(rows.filter(has_text="broken")).to_contain_text("unreadable")
 
 
+def test_tables_are_sorted_by_click_and_by_key_and_stay_so(look):
+    page = look().open()
+    links = page.locator("tbody .job-link")
+    head = page.get_by_role("columnheader", name="Job", exact=True)
+    as_it_came = links.all_inner_texts()
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    by_name = links.all_inner_texts()
+    assert by_name != as_it_came
+    assert by_name == sorted(as_it_came, key=str.lower)
+    with page.expect_response("**/api/v1/jobs"):  # the page updates itself
+        pass
+    assert links.all_inner_texts() == by_name
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "descending")
+    assert links.all_inner_texts() == by_name[::-1]
+    page.keyboard.press("Enter")
+    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
+    assert links.all_inner_texts() == as_it_came
+
+
+def test_numbers_are_sorted_as_numbers_and_what_has_none_comes_last(look):
+    page = look().open("jobs", "likes", "state", query="?snapshot=chk-2&uid=count&state=total")
+    rows = page.get_by_role("table", name="Rows of the state").locator("tbody tr td:last-child")
+    expect(rows).to_have_count(50)
+    page.get_by_role("columnheader", name="value").get_by_role("button").click()
+    values = [int(value.strip('"')) for value in rows.all_inner_texts()]
+    assert values == sorted(values) and values[0] < 10 < values[-1]
+    page = look(**PHONE).job("likes", "checkpoints")
+    page.get_by_label("Sort by").last.select_option(label="Duration ↓")
+    expect(page.locator(".card", has_text="History").locator("tbody tr").last).to_contain_text(
+        "disk full"
+    )
+
+
 def test_jobs_are_filtered_by_words_and_by_state(look):
     page = look().open()
     page.keyboard.press("/")

@@ -8,29 +8,12 @@ from pathlib import Path
 from turnback.core.errors import JobInUseError, StillNeededError
 from turnback.inspect.garbage_files import why_in_use
 from turnback.inspect.job import Job
-from turnback.inspect.jobs import Jobs, dispose
+from turnback.inspect.jobs import Deleted, Jobs, dispose
 from turnback.inspect.locations import display_path, is_below
-from turnback.inspect.model import View
 from turnback.inspect.transactions import list_transactions
 from turnback.job.directory import JOB
 from turnback.snapshot.find import open_snapshot
 from turnback.worker.local_state import all_stores
-
-
-class Deleted(View, frozen=True, kw_only=True):
-    """A job that is gone.
-
-    Attributes:
-        savepoints: Paths of its savepoints that were deleted too.
-        kept: Paths of those that were kept.
-    """
-
-    job: str
-    directory: str
-    files: int
-    bytes: int
-    savepoints: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()
 
 
 def delete_job(job: Job, jobs: Jobs, *, savepoints: bool = False, force: bool = False) -> Deleted:

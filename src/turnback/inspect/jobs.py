@@ -23,7 +23,7 @@ from turnback.core.errors import (
 from turnback.core.ids import check_job_name, path_segment, segment_name
 from turnback.inspect.job import Job
 from turnback.inspect.locations import display_path, is_directory_of, last_segment, normalized
-from turnback.inspect.model import JobSummary, SavepointRow
+from turnback.inspect.model import JobSummary, SavepointRow, View
 from turnback.inspect.timeline import Timeline, timeline
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo, decode_info
@@ -210,6 +210,22 @@ def _id(job: Job) -> str | None:
         return job.info().job_id
     except StorageError:
         return None
+
+
+class Deleted(View, frozen=True, kw_only=True):
+    """A job that is gone.
+
+    Attributes:
+        savepoints: Paths of its savepoints that were deleted too.
+        kept: Paths of those that were kept.
+    """
+
+    job: str
+    directory: str
+    files: int
+    bytes: int
+    savepoints: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 def dispose(snapshot: Snapshot, jobs: Jobs, *, force: bool = False) -> None:

@@ -37,7 +37,7 @@ _LIMITER: RunVar[CapacityLimiter] = RunVar("turnback_web_limiter")
 # The first that fits decides.
 _STATUS: tuple[tuple[int, tuple[type[TurnbackError], ...]], ...] = (
     (404, (errors.JobNotFoundError, errors.CheckpointNotFoundError, errors.NotFoundError)),
-    (409, (errors.JobNotRunningError, errors.JobInUseError)),
+    (409, (errors.JobNotRunningError, errors.JobInUseError, errors.StillNeededError)),
     (400, (errors.AmbiguousJobError, ConfigurationError, errors.PlanError, errors.StateError)),
     (500, (errors.CorruptFileError, errors.FormatVersionError)),
     (503, (errors.StorageError,)),

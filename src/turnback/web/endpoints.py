@@ -9,6 +9,7 @@ import msgspec
 
 from turnback.config.savepoints import SavepointFormat
 from turnback.inspect.job import Job
+from turnback.inspect.jobs import Deleted
 from turnback.inspect.model import JobSummary, RequestRow, SavepointRow
 from turnback.job.request import RequestKind
 from turnback.web import views
@@ -56,6 +57,22 @@ class CancelBody(Body, frozen=True):
     savepoint: bool = False
 
 
+class DeleteBody(Body, frozen=True):
+    """What is deleted with a job.
+
+    Attributes:
+        savepoints: Whether its savepoints go too.
+        job_id: The id of the job that is meant; one that took its name meanwhile is left alone.
+    """
+
+    savepoints: bool = False
+    job_id: str | None = None
+
+
+class NoBody(Body, frozen=True):
+    """Nothing has to be said."""
+
+
 def _take_savepoint(call: Call) -> RequestRow:
     body: SavepointBody = call.body
     return call.job.submit(
@@ -71,6 +88,10 @@ def _cancel(call: Call) -> RequestRow:
     return call.job.submit(RequestKind.CANCEL, savepoint=call.body.savepoint)
 
 
+def _delete(call: Call) -> Deleted:
+    return views.delete_job(call, savepoints=call.body.savepoints, job_id=call.body.job_id)
+
+
 def _get(path: str, doc: str, handle: Callable[[Call], object], *query: Parameter) -> Endpoint:
     return Endpoint("GET", _JOB + path, doc, _answer(handle), handle, query)
 
@@ -79,8 +100,10 @@ def _job(path: str, doc: str, read: Callable[[Job], object]) -> Endpoint:
     return Endpoint("GET", _JOB + path, doc, _answer(read), lambda call: read(call.job))
 
 
-def _post(path: str, doc: str, body: type[Body], handle: Callable[[Call], object]) -> Endpoint:
-    return Endpoint("POST", _JOB + path, doc, _answer(handle), handle, body=body, status=202)
+def _post(
+    path: str, doc: str, body: type[Body], handle: Callable[[Call], object], status: int = 202
+) -> Endpoint:
+    return Endpoint("POST", _JOB + path, doc, _answer(handle), handle, body=body, status=status)
 
 
 def _answer(function: Callable[..., object]) -> Any:
@@ -123,6 +146,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         _stop,
     ),
     _post("/cancel", "Cancel a job.", CancelBody, _cancel),
+    _post("/delete", "Delete a job that does not run, for good.", DeleteBody, _delete, 200),
+    _post(
+        "/savepoints/{savepoint}/delete",
+        "Delete a savepoint that no job needs, for good.",
+        NoBody,
+        views.delete_savepoint,
+        200,
+    ),
     Endpoint(
         "GET",
         "/savepoints",

@@ -13,6 +13,7 @@ import msgspec
 from turnback.config.options import OPTIONS
 from turnback.core.ids import is_id
 from turnback.inspect import model
+from turnback.inspect.jobs import Deleted, dispose
 from turnback.inspect.timeline import Timeline
 from turnback.launch.runs import last_lines
 from turnback.web.api import Call, RequestError
@@ -59,6 +60,14 @@ class SnapshotRow(model.View, frozen=True):
     label: str | None
     checkpoint: int
     epoch: int
+
+
+class DeletedSavepoint(model.View, frozen=True, kw_only=True):
+    """A savepoint that is gone."""
+
+    job: str
+    id: str
+    path: str
 
 
 class LogTail(model.View, frozen=True):
@@ -200,6 +209,29 @@ def log(call: Call) -> LogTail:
         )
     text, _ = last_lines(path, call.query["lines"], _MAX_LOG_BYTES)
     return LogTail(path=str(path), lines=tuple(text.splitlines()))
+
+
+def delete_job(call: Call, *, savepoints: bool, job_id: str | None) -> Deleted:
+    """Delete a job that does not run; one with another id than that is left alone."""
+    from turnback.inspect import deletion
+
+    if job_id is not None and call.job.info().job_id != job_id:
+        raise RequestError(
+            409, f"job {call.job.name!r} was started afresh meanwhile: look at it again", "Conflict"
+        )
+    return deletion.delete_job(call.job, call.site.jobs, savepoints=savepoints)
+
+
+def delete_savepoint(call: Call) -> DeletedSavepoint:
+    """Delete a savepoint of a job, by its whole id only: a request never names a path."""
+    from turnback.snapshot.find import load_savepoint
+
+    wanted = call.path["savepoint"]
+    row = next((row for row in call.job.savepoints() if row.id == wanted), None)
+    if row is None:
+        raise RequestError(404, f"job {call.job.name!r} has no savepoint {wanted[:80]!r}")
+    dispose(load_savepoint(row.path, call.job.options), call.site.jobs)
+    return DeletedSavepoint(job=call.job.name, id=row.id, path=row.path)
 
 
 def _snapshot(call: Call, text: str) -> Snapshot:

@@ -1,9 +1,11 @@
-// What can be asked of a job: savepoint, stop, cancel; and how far each request has got.
+// What can be asked of a job: savepoint, stop, cancel, delete; and how far each request has got.
 
-import { about, get, keepToken, loadAbout, onAbout, post, token } from "./api.js";
-import { attribute, attributes, h, reconcile, replace, replaceIfChanged, text, uniqueId } from "./dom.js";
+import { about, get, onAbout, post } from "./api.js";
+import { askDeleteJob } from "./deletion.js";
+import { askToken, checkbox, field, openDialog, whyNot } from "./dialog.js";
+import { attribute, attributes, h, reconcile, replaceIfChanged, text, uniqueId } from "./dom.js";
 import { bytes, duration, now, number } from "./format.js";
-import { announce, copyable, failure, icon } from "./parts.js";
+import { announce, copyable, icon } from "./parts.js";
 
 const ENDED = {
   FINISHED: "The job has finished, so there is nothing to ask of it.",
@@ -19,13 +21,14 @@ export function actionBar(name, onRequest) {
   const enter = h("button", { class: "link", type: "button", hidden: true, onclick: askToken }, "Enter token");
   let detail = null;
   const ask = (action) => async (body) => onRequest(await post(["jobs", name, action], body));
+  const remove = button("Delete", "trash", "is-danger-quiet", () => askDeleteJob(detail.summary), whyNot);
   const buttons = [
     button("Take savepoint", "save", "is-primary", () => askSavepoint(name, ask("savepoint"))),
     button("Stop with savepoint", "stop", "", () => askStop(name, ask("stop"))),
     button("Cancel", "cross", "is-danger-quiet", () => askCancel(name, detail.summary.checkpoint, ask("cancel"))),
   ];
 
-  function button(label, shape, look, open) {
+  function button(label, shape, look, open, obstacle = whyNotAsked) {
     return h("button", {
       class: `button ${look}`, type: "button", "aria-describedby": reason.id,
       onclick: () => {
@@ -38,24 +41,24 @@ export function actionBar(name, onRequest) {
     return (detail && ENDED[detail.summary.state]) ?? null;
   }
 
-  function obstacle() {
-    if (ended() !== null) return ended();
-    if (about === null) return "Asking the server what this page may do …";
-    if (about.read_only) return "This dashboard is read-only.";
-    return about.authorized ? null : "Changing anything needs the token that “turnback ui” printed.";
+  function whyNotAsked() {
+    return ended() ?? whyNot();
   }
 
   function draw() {
-    const why = obstacle();
+    const why = whyNotAsked();
     // Still reachable by keyboard, so that everybody can find out why.
-    for (const each of buttons) attributes(each, { "aria-disabled": why === null ? null : "true", title: why });
-    text(reason, why ?? "");
-    enter.hidden = about === null || about.read_only || about.authorized || ended() !== null;
+    const disable = (each, because) => attributes(each, { "aria-disabled": because === null ? null : "true", title: because });
+    for (const each of buttons) disable(each, why);
+    disable(remove, whyNot());
+    remove.hidden = ended() === null;
+    text(reason, [ended(), whyNot()].filter(Boolean).join(" "));
+    enter.hidden = about === null || about.read_only || about.authorized;
   }
 
   const endAbout = onAbout(draw);
   return {
-    node: h("div", { class: "actions" }, h("div", { class: "actions-buttons row" }, buttons), h("div", { class: "actions-note" }, reason, enter)),
+    node: h("div", { class: "actions" }, h("div", { class: "actions-buttons row" }, buttons, remove), h("div", { class: "actions-note" }, reason, enter)),
     show: (data) => {
       detail = data;
       draw();
@@ -117,77 +120,6 @@ function askCancel(name, latest, act) {
     dismiss: "Keep it running",
     act: () => act({ savepoint: savepoint.checked }),
   });
-}
-
-function askToken() {
-  const input = h("input", { type: "password", autocomplete: "off", required: true });
-  openDialog({
-    title: "Enter the token",
-    content: [
-      h("p", { class: "soft" }, "“turnback ui” prints an address that ends in ?token=…; what follows is the token. It is kept until this tab is closed."),
-      field("Token", input),
-    ],
-    confirm: "Use token",
-    act: async () => {
-      const before = token;
-      keepToken(input.value.trim());
-      try {
-        if ((await loadAbout()).authorized) return;
-      } catch (error) {
-        if (error.status !== 401 && error.status !== 403) throw error;
-      }
-      keepToken(before);
-      throw Object.assign(new Error("The server does not know this token."), { status: 403 });
-    },
-  });
-}
-
-/**
- * Asks before something is done.
- *
- * @param title what is asked
- * @param content nodes
- * @param confirm words of the button that does it; `danger` colours it
- * @param dismiss words of the button that does not
- * @param act async () => void; when it fails the dialog stays open and says why
- */
-function openDialog({ title, content, confirm, danger = false, dismiss = "Close", act }) {
-  const heading = uniqueId("dialog");
-  const trouble = h("div");
-  const submitButton = h("button", { class: `button ${danger ? "is-danger" : "is-primary"}`, type: "submit" }, confirm);
-  const closeButton = h("button", { class: "button", type: "button", onclick: () => dialog.close() }, dismiss);
-  const form = h("form", { method: "dialog", onsubmit: submit }, h("h2", { id: heading }, title), content, trouble,
-    h("div", { class: "dialog-end" }, closeButton, submitButton));
-  const dialog = h("dialog", { class: "dialog", "aria-labelledby": heading, onclose: () => dialog.remove(), onclick: ({ target }) => target === dialog && dialog.close() }, form);
-
-  async function submit(event) {
-    event.preventDefault();
-    submitButton.disabled = true;
-    try {
-      await act();
-      dialog.close();
-    } catch (error) {
-      if (error.status === undefined) console.error(error);
-      replace(trouble, failure(error));
-    } finally {
-      submitButton.disabled = false;
-    }
-  }
-
-  document.body.append(dialog);
-  dialog.showModal();
-  // Nobody should confirm something dangerous with a key pressed for something else.
-  if (danger) closeButton.focus();
-}
-
-function field(label, control, hint) {
-  control.id = uniqueId("field");
-  return h("div", { class: "field" }, h("label", { for: control.id }, label), control, hint && h("p", { class: "hint" }, hint));
-}
-
-function checkbox(label, control, hint) {
-  control.id = uniqueId("field");
-  return h("div", { class: "tick" }, control, h("div", null, h("label", { for: control.id }, label), hint && h("p", { class: "hint" }, hint)));
 }
 
 const SHOWN = 3;

@@ -39,21 +39,22 @@ export function get(segments, parameters = {}, signal = undefined) {
   return send(segments, parameters, { signal });
 }
 
-/** Asks for something to be done. */
-export function post(segments, body) {
+/** Asks for something to be done, which may take up to `limit` ms. */
+export function post(segments, body, limit = TIMEOUT_MS) {
   return send(segments, {}, {
+    limit,
     method: "POST",
     body: JSON.stringify(body),
     headers: { "Content-Type": "application/json", "X-Turnback": "1" },
   });
 }
 
-async function send(segments, parameters, options) {
+async function send(segments, parameters, { limit = TIMEOUT_MS, ...options }) {
   const url = `${root}api/v1/${segments.map(encodeURIComponent).join("/")}${query(parameters)}`;
   const headers = { Accept: "application/json", ...options.headers };
   if (token !== null) headers.Authorization = `Bearer ${token}`;
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
-  const signal = options.signal ? AbortSignal.any([options.signal, limit]) : limit;
+  const timeout = AbortSignal.timeout(limit);
+  const signal = options.signal ? AbortSignal.any([options.signal, timeout]) : timeout;
   let response;
   let content;
   try {

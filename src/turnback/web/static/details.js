@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { h, reconcile, replace, text } from "./dom.js";
 import { ago, duration, exactTime, NOTHING, number, quote } from "./format.js";
 import { contentOr, copyable, copyButton, empty, filterField, icon } from "./parts.js";
+import { sortBy } from "./sorting.js";
 import { table } from "./table.js";
 
 /** The tab: what a job runs with, and where each value comes from. */
@@ -18,9 +19,9 @@ export function configurationTab(name) {
       ? empty("No key matches.", "Clear the filter to see all of them.")
       : empty("Nothing is known of its configuration.", "A driver writes it down when an attempt begins.")),
     columns: [
-      { label: "Key", wide: true, depends: (row) => [row.key, row.doc], cell: (row) => [h("code", { class: "config-key" }, row.key), row.doc && h("p", { class: "why is-open" }, withCode(row.doc))] },
-      { label: "Value", depends: (row) => row.value, cell: (row) => (row.value === null || row.value === "" ? h("span", { class: "soft" }, NOTHING) : h("code", { class: "config-value" }, row.value)) },
-      { label: "Origin", depends: (row) => row.origin, cell: (row) => h("span", { class: row.origin === "default" ? "soft" : "chip" }, row.origin) },
+      { label: "Key", wide: true, sort: (row) => row.key, depends: (row) => [row.key, row.doc], cell: (row) => [h("code", { class: "config-key" }, row.key), row.doc && h("p", { class: "why is-open" }, withCode(row.doc))] },
+      { label: "Value", sort: (row) => row.value, depends: (row) => row.value, cell: (row) => (row.value === null || row.value === "" ? h("span", { class: "soft" }, NOTHING) : h("code", { class: "config-value" }, row.value)) },
+      { label: "Origin", sort: (row) => row.origin, depends: (row) => row.origin, cell: (row) => h("span", { class: row.origin === "default" ? "soft" : "chip" }, row.origin) },
     ],
   });
 
@@ -51,18 +52,35 @@ const FAILURES = {
   failed: ["bad", "cross", "Job failed"],
   "driver died": ["bad", "question", "Driver died"],
 };
+const ORDERS = {
+  "last time": [(row) => row.at_ms, true],
+  "first time": [(row) => row.first_ms ?? row.at_ms, false],
+  "how often": [(row) => row.count, true],
+  message: [(row) => row.cause, false],
+};
 const LONG = 6;
 
 /** The tab: what went wrong with a job, newest first. */
 export function exceptionsTab(name) {
+  let rows = [];
   const list = h("ol", { class: "failures" });
+  const order = h("select", { onchange: draw }, Object.keys(ORDERS).map((words) => h("option", { value: words }, words)));
   const content = contentOr(list, empty("Nothing has gone wrong.", "Failures of attempts and restarts are listed here, also those from before a restart of the driver."));
+  const choice = h("label", { class: "sort-by" }, "Sort by", order);
+
+  function draw() {
+    const [value, down] = ORDERS[order.value];
+    reconcile(list, sortBy(rows, value, down), (row) => `${row.attempt}/${row.at_ms}/${row.kind}/${row.count}`, failureItem, (node, row) => text(node.querySelector("time"), ago(row.at_ms)));
+  }
+
   return {
-    node: h("section", { class: "card" }, h("h2", null, "Exceptions and restarts"), content.node),
+    node: h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", null, "Exceptions and restarts"), choice), content.node),
     load: (signal) => get(["jobs", name, "exceptions"], {}, signal),
-    show: (rows) => {
+    show: (data) => {
+      rows = data;
+      choice.hidden = rows.length < 2;
       content.show(rows.length > 0);
-      reconcile(list, rows, (row) => `${row.attempt}/${row.at_ms}/${row.kind}/${row.count}`, failureItem, (node, row) => text(node.querySelector("time"), ago(row.at_ms)));
+      draw();
     },
   };
 }

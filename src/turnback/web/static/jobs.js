@@ -18,17 +18,17 @@ export function runningFor(summary) {
 
 const trends = new Map();
 const COLUMNS = [
-  { label: "Job", wide: true, depends: (job) => [job.name, job.cause, job.problem, job.state], cell: nameCell },
-  { label: "State", depends: (job) => job.state, cell: (job) => badge(job.state) },
-  { label: "Records/s", numeric: true, cell: (job) => compact(job.records_per_s), title: (job) => `${number(job.records_in)} since the attempt began` },
+  { label: "Job", wide: true, sort: (job) => job.name, depends: (job) => [job.name, job.cause, job.problem, job.state], cell: nameCell },
+  { label: "State", sort: (job) => job.state, depends: (job) => job.state, cell: (job) => badge(job.state) },
+  { label: "Records/s", numeric: true, sort: (job) => job.records_per_s, cell: (job) => compact(job.records_per_s), title: (job) => `${number(job.records_in)} since the attempt began` },
   { label: "Trend", minor: true, depends: () => "", cell: trendCell },
-  { label: "Lag", numeric: true, cell: (job) => lagValue(job.lag), title: (job) => [lagTitle(job.lag), lagText(job.lag)].filter(Boolean).join("; ") || null, help: "Records that its sources have not processed yet" },
-  { label: "Running for", numeric: true, cell: (job) => duration(runningFor(job)), title: (job) => exactDuration(runningFor(job)) },
-  { label: "Checkpoint", numeric: true, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
-  { label: "Epoch", minor: true, numeric: true, cell: (job) => number(job.epoch) },
-  { label: "Attempt", minor: true, numeric: true, cell: (job) => number(job.attempt) },
-  { label: "Restarts", numeric: true, cell: (job) => number(job.restarts), help: "Since it was started" },
-  { label: "Last sign", tight: true, numeric: true, cell: (job) => ago(job.updated_ms), title: (job) => exactTime(job.updated_ms), help: "When its driver last wrote its status" },
+  { label: "Lag", numeric: true, sort: (job) => job.lag?.records ?? job.lag?.seconds, cell: (job) => lagValue(job.lag), title: (job) => [lagTitle(job.lag), lagText(job.lag)].filter(Boolean).join("; ") || null, help: "Records that its sources have not processed yet" },
+  { label: "Running for", numeric: true, sort: runningFor, cell: (job) => duration(runningFor(job)), title: (job) => exactDuration(runningFor(job)) },
+  { label: "Checkpoint", numeric: true, sort: (job) => job.checkpoint, cell: (job) => (job.checkpoint === null ? NOTHING : `chk-${job.checkpoint}`) },
+  { label: "Epoch", minor: true, numeric: true, sort: (job) => job.epoch, cell: (job) => number(job.epoch) },
+  { label: "Attempt", minor: true, numeric: true, sort: (job) => job.attempt, cell: (job) => number(job.attempt) },
+  { label: "Restarts", numeric: true, sort: (job) => job.restarts, cell: (job) => number(job.restarts), help: "Since it was started" },
+  { label: "Last sign", tight: true, numeric: true, sort: (job) => job.updated_ms, cell: (job) => ago(job.updated_ms), title: (job) => exactTime(job.updated_ms), help: "When its driver last wrote its status" },
 ];
 
 function nameCell(job) {

@@ -12,17 +12,18 @@ let nextTry = 0;
 
 /** The line that says that the server is away. */
 export const awayNotice = h("div", { class: "away", hidden: true }, h("span", { class: "dot" }), h("p", null, alert, countdown),
-  h("button", { class: "link", type: "button", onclick: loadAll }, "Retry now"));
+  h("button", { class: "link", type: "button", onclick: refresh }, "Retry now"));
 
 /** The sign in the header. */
 export const liveSign = h("span", { class: "live", title: "The page is up to date" }, h("span", { class: "dot" }), h("span", { class: "live-word" }, "Live"));
 
 setInterval(countDown, 500);
 document.addEventListener("visibilitychange", () => {
-  if (!document.hidden) loadAll();
+  if (!document.hidden) refresh();
 });
 
-function loadAll() {
+/** Loads at once what is shown. */
+export function refresh() {
   for (const load of [...loaders]) load();
 }
 

@@ -1,22 +1,25 @@
 // Savepoints, of one job or of all.
 
 import { get } from "./api.js";
+import { deleteColumn } from "./deletion.js";
 import { h, text } from "./dom.js";
 import { ago, bytes, exactBytes, exactTime, now, plural, quote, tail, time } from "./format.js";
+import { refresh } from "./live.js";
 import { copyable, empty, filterField } from "./parts.js";
 import { to } from "./router.js";
 import { table } from "./table.js";
 
 const SLOWLY_MS = 4000;
 
-const SAVEPOINT = { label: "Savepoint", wide: true, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled, row.script_changed, row.replay, replayState(row)], cell: nameCell };
-const JOB = { label: "Job", wide: true, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
+const SAVEPOINT = { label: "Savepoint", wide: true, sort: (row) => row.label ?? row.id, depends: (row) => [row.label, row.note, row.id, row.exists, row.scheduled, row.script_changed, row.replay, replayState(row)], cell: nameCell };
+const JOB = { label: "Job", wide: true, sort: (row) => row.job, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job) }, row.job) };
 const REST = [
-  { label: "Taken", tight: true, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
-  { label: "From", tight: true, cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
-  { label: "Size", numeric: true, cell: (row) => bytes(row.bytes), title: (row) => exactBytes(row.bytes) },
-  { label: "Path", depends: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit", tail(row.path, 34)) },
+  { label: "Taken", tight: true, newest: true, sort: (row) => row.created_ms, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
+  { label: "From", tight: true, newest: true, sort: (row) => row.checkpoint, cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
+  { label: "Size", numeric: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes), title: (row) => exactBytes(row.bytes) },
+  { label: "Path", sort: (row) => row.path, depends: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit", tail(row.path, 34)) },
   { label: "Restore with", depends: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
+  deleteColumn(refresh),
 ];
 
 const SOON_MS = 7 * 86_400_000;

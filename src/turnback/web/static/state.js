@@ -9,6 +9,7 @@ import { table } from "./table.js";
 
 const PAGE = 50;
 const SLOWLY_MS = 5000;
+const LOADED = "Sorts what is loaded";
 const PRESENCE = { both: "", before: " (only in the earlier)", after: " (only in the later)" };
 
 /** The tab of the state in one snapshot. */
@@ -42,7 +43,7 @@ export function stateTab(name, query) {
       empty: () => (key.value
         ? empty("No row has this key.", "Keys are matched as they are written in the table, quotes left out.")
         : empty("This state is empty in this snapshot.")),
-      columns: columns.map((label, at) => ({ label, wide: at === columns.length - 1, depends: (row) => row.at, cell: (row) => valueNode(row[at]) })),
+      columns: columns.map((label, at) => ({ label, wide: at === columns.length - 1, sort: (row) => row[at], help: LOADED, depends: (row) => row.at, cell: (row) => valueNode(row[at]) })),
     }),
     noun: "row",
   });
@@ -104,10 +105,10 @@ function diffTable(first, current) {
       ? empty("No difference.", "Every row of this state is the same in both snapshots.")
       : empty("No difference so far.", "There is more to compare.")),
     columns: [
-      { label: "Change", depends: (row) => row.change, cell: (row) => badge(row.change) },
-      { label: "Key", depends, cell: (row) => [valueNode(row.key), row.sub !== null && h("span", { class: "sub" }, " › ", valueNode(row.sub))] },
-      { label: "Earlier", wide: true, depends, cell: side("before", "added") },
-      { label: "Later", wide: true, depends, cell: side("after", "removed") },
+      { label: "Change", sort: (row) => row.change, help: LOADED, depends: (row) => row.change, cell: (row) => badge(row.change) },
+      { label: "Key", sort: (row) => row.key, help: LOADED, depends, cell: (row) => [valueNode(row.key), row.sub !== null && h("span", { class: "sub" }, " › ", valueNode(row.sub))] },
+      { label: "Earlier", wide: true, sort: (row) => row.before, help: LOADED, depends, cell: side("before", "added") },
+      { label: "Later", wide: true, sort: (row) => row.after, help: LOADED, depends, cell: side("after", "removed") },
     ],
   });
 }

@@ -2,6 +2,7 @@
 
 import { attribute, h, reconcile, replace, replaceIfChanged, text } from "./dom.js";
 import { number } from "./format.js";
+import { sorting } from "./sorting.js";
 
 // Cards on a phone take more room than rows.
 const AT_FIRST = matchMedia("(max-width: 700px)").matches ? 20 : 100;
@@ -9,17 +10,20 @@ const AT_FIRST = matchMedia("(max-width: 700px)").matches ? 20 : 100;
 /**
  * A table.
  *
- * Columns are `{label, cell(row), title?(row), depends?(row), numeric?, wide?, tight?, minor?, help?}`: `cell` returns a
- * text or a node; `minor` ones are left out on a phone. A node is built anew when what `depends` returns changes.
+ * Columns are `{label, cell(row), sort?(row), title?(row), depends?(row), numeric?, wide?, tight?, minor?, help?, spoken?}`:
+ * `cell` returns a text or a node, `sort` a number or text to sort by; `minor` ones are left out on a phone. A node is built
+ * anew when what `depends` returns changes. `spoken` names a column without a label.
  */
 export function table({ label, columns, key, rowClass, empty }) {
   const body = h("tbody");
-  const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: classOf(column), title: column.help }, column.label))));
+  const order = sorting(label, columns, () => show(rows));
+  const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: classOf(column), title: column.help },
+    order.button(column) ?? (column.label || h("span", { class: "offscreen" }, column.spoken))))));
   const box = h("div", { class: "table-box", tabindex: "0", role: "region", "aria-label": label },
     h("table", { class: "table" }, h("caption", { class: "offscreen" }, label), head, body));
   const more = h("button", { class: "button", type: "button", hidden: true, onclick: () => show(rows, 5 * AT_FIRST) });
   const nothing = h("div", { hidden: true });
-  const node = h("div", { class: "table-whole" }, box, more, nothing);
+  const node = h("div", { class: "table-whole" }, order.choice, box, more, nothing);
   let rows = [];
   let most = AT_FIRST;
 
@@ -29,8 +33,9 @@ export function table({ label, columns, key, rowClass, empty }) {
     const none = rows.length === 0;
     box.hidden = none;
     nothing.hidden = !none;
+    if (order.choice !== null) order.choice.hidden = none;
     if (none && empty) replace(nothing, empty());
-    reconcile(body, rows.slice(0, most), key, createRow, (tr, row) => {
+    reconcile(body, order.sorted(rows).slice(0, most), key, createRow, (tr, row) => {
       attribute(tr, "class", rowClass?.(row) || null);
       columns.forEach((column, at) => updateCell(tr.children[at], column, row));
     });

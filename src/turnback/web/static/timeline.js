@@ -23,12 +23,12 @@ export function timelineTab(name) {
   const rows = table({
     label: "Attempts", key: (row) => `${row.job}/${row.attempt}`,
     columns: [
-      { label: "Job", wide: true, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job, "timeline") }, row.job) },
-      { label: "Attempt", numeric: true, cell: (row) => `${row.attempt}` },
-      { label: "State", depends: (row) => row.state, cell: (row) => badge(row.state) },
-      { label: "Began", tight: true, cell: (row) => time(row.started_ms), title: (row) => exactTime(row.started_ms) },
-      { label: "Lasted", numeric: true, cell: (row) => duration(row.lasted), title: (row) => exactDuration(row.lasted) },
-      { label: "Started from", wide: true, cell: (row) => row.origin, title: (row) => row.started_from?.path ?? null },
+      { label: "Job", wide: true, sort: (row) => row.job, depends: (row) => row.job, cell: (row) => h("a", { href: to("jobs", row.job, "timeline") }, row.job) },
+      { label: "Attempt", numeric: true, sort: (row) => row.attempt, cell: (row) => `${row.attempt}` },
+      { label: "State", sort: (row) => row.state, depends: (row) => row.state, cell: (row) => badge(row.state) },
+      { label: "Began", tight: true, newest: true, sort: (row) => row.started_ms, cell: (row) => time(row.started_ms), title: (row) => exactTime(row.started_ms) },
+      { label: "Lasted", numeric: true, sort: (row) => row.lasted, cell: (row) => duration(row.lasted), title: (row) => exactDuration(row.lasted) },
+      { label: "Started from", wide: true, sort: (row) => row.origin, cell: (row) => row.origin, title: (row) => row.started_from?.path ?? null },
       { label: "Why it ended", wide: true, depends: (row) => row.why, cell: (row) => h("p", { class: "why is-open", title: row.cause }, row.why) },
     ],
   });
