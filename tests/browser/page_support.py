@@ -32,6 +32,7 @@ from turnback.job.status import (
     ProgramSetting,
     StatusUpdate,
 )
+from turnback.job.throughput import ThroughputLog
 from turnback.types.typeinfo import Types
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -92,10 +93,24 @@ class World:
         second = job.attempt(checkpoint=newest)
         History(job.storage, second, job.clock).record(AttemptStarted(f"chk-{newest}"))
         job.directory.record_program(_program())
+        self._counted(job)
         log = self.runs / "likes.log"
         log.write_text(f"a line\n{EVIL}\n")
         self.say(job, second, log=str(log))
         return job
+
+    def _counted(self, job: FakeJob) -> None:
+        """What drivers have processed in the last hours, with ten minutes without one."""
+        now = _clock(minutes=0).now_ms()
+        clock = ManualClock(now - 300 * 60_000)
+        counted = ThroughputLog(job.storage, clock)
+        counted.begin(job.info.job_id)
+        for tenth in range(1, 1_800):
+            clock.set_now_ms(now - (1_800 - tenth) * 10_000)
+            if not 1_680 < tenth < 1_740:
+                counted.count(10 * (1_000 + tenth % 90 * 10), 10 * (1_800 - tenth), 10)
+                counted.tick(10_000 + 50 * (tenth % 130))
+        counted.write()
 
     def say(
         self, job: FakeJob, attempt: int, read: int = 1_000, lag: Lag = LAG, **fields: Any

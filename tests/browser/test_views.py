@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
 from itertools import combinations
 
 import pytest
-from page_support import BIG, EVIL, LONG, TABS
+from page_support import BIG, EVIL, LONG, TABS, World
 from playwright.sync_api import expect
 
 from fake_job import FakeJob, done, schema
@@ -190,6 +191,44 @@ def test_charts_are_drawn_in_the_colours_of_their_legends(look):
         for legend in page.locator(".legend").all():
             assert legend.evaluate(DRAWN)
         page.get_by_role("button", name="Colours").click()
+
+
+def test_throughput_from_before_the_page_was_opened(look, world):
+    page = look().job("likes")
+    card = page.locator(".throughput")
+    expect(card.locator("canvas")).to_have_count(2)  # the second is the lag
+    assert card.locator(".legend").evaluate(DRAWN)
+    chart, tip = card.locator(".chart"), card.locator(".tip")
+    for words, minutes in [("30 min", 29), ("6 h", 299), ("7 d", 299)]:
+        button = card.get_by_role("button", name=words)
+        with page.expect_response(re.compile(r"throughput\?minutes")):
+            button.click()
+        expect(button).to_have_attribute("aria-pressed", "true")
+        chart.focus()
+        page.keyboard.press("Home")
+        expect(tip).to_contain_text(re.compile(r"in1[,.]\d+"))
+        age = page.evaluate(
+            "(now) => now - new Date(document.querySelector('.tip-title').textContent)",
+            time.time() * 1000,
+        )
+        assert age >= minutes * 60_000
+    page.keyboard.press("Escape")
+    expect(tip).to_be_hidden()
+    spark = page.locator(".tile .spark-line").get_attribute("d")
+    assert spark.count("L") > 20  # the tile's line begins before the page, too
+    expect(look().job("empty").locator(".throughput")).to_contain_text("Nothing has been counted")
+
+
+def test_throughput_that_cannot_be_read_hides_nothing_else(look, tmp_path):
+    world = World(tmp_path)
+    (world.root / "likes" / "throughput.json").write_bytes(b"{")
+    with served(world.jobs, runs_dir=world.runs) as port:
+        looker = look(f"http://127.0.0.1:{port}")
+        page = looker.job("likes")
+        expect(page.locator(".throughput")).to_contain_text("throughput.json is damaged")
+        expect(page.get_by_role("button", name="count")).to_be_visible()
+        assert all("500" in complaint for complaint in looker.complaints), looker.complaints
+        looker.complaints.clear()
 
 
 # Draws a graph with edges past several operators, an unknown input and an odd uid.

@@ -41,6 +41,9 @@ def test_united_sources_are_counted_each(tmp_path: Path, mapped: bool) -> None:
         assert metrics.records["out"] == (3, 3)
         assert metrics.records["third-out"] == (1, 1)
         assert metrics.read == 6
+    points = Jobs(str(tmp_path / "jobs")).get("job").throughput(30).points
+    assert round(sum(point.in_per_s for point in points) * 10) == 6
+    assert round(sum(point.out_per_s for point in points) * 10) == 4
 
 
 def test_the_newest_checkpoint_has_its_numbers_while_nothing_happens(tmp_path: Path) -> None:

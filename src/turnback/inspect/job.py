@@ -40,6 +40,7 @@ from turnback.inspect.summary import (
     state_names,
     summarise,
 )
+from turnback.inspect.throughput import ThroughputHistory, throughput_history
 from turnback.job.catalog import SavepointCatalog
 from turnback.job.directory import JOB, JobDirectory, JobInfo
 from turnback.job.replay import SavepointReplay
@@ -154,6 +155,11 @@ class Job:
         status = self.directory.status()
         alive = liveness_of(status, self._clock.now_ms())
         return checkpoint_history(self.directory.storage, status if alive.has_live_driver else None)
+
+    def throughput(self, minutes: int) -> ThroughputHistory:
+        """Return how fast it was in the last minutes, as far as its drivers have counted."""
+        job_id, storage = self.info().job_id, self.directory.storage
+        return throughput_history(storage, job_id, minutes, self._clock.now_ms())
 
     def retained(self) -> tuple[Manifest, ...]:
         """Return the checkpoints it can be started from, oldest first."""

@@ -5,6 +5,7 @@ attempts/    one record per attempt: what it started from, and how
 programs/    the scripts of attempts, by digest
 program.json what its newest attempt runs
 status.json  how it is doing; rewritten by the driver, with a heartbeat
+throughput.json  how many records it has processed lately and long ago
 checkpoints/ the checkpoint log
 state/, offsets/  files that checkpoints reference, below the attempt that wrote them
 history/     events

@@ -113,6 +113,10 @@ class Attempt:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
         return self._epochs.meter.metrics(self.coordinator, completed, failed)
 
+    def epoch_s(self) -> float:
+        """For how long an epoch has been running; 0 between two of them."""
+        return self._epochs.running_s()
+
     def _drive(self) -> None:
         """Run epochs until the end of the input; whatever failed first is what is raised."""
         try:

@@ -15,6 +15,7 @@ from turnback.checkpoint.manifest import EpochCut, OperatorInfo
 from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
 from turnback.job.status import Metrics
+from turnback.program.graph import NodeKind
 from turnback.program.plan import Level, Plan
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput, Query
@@ -157,6 +158,9 @@ class Epochs:
         self._programs = level_programs(plan)
         self._chains = Chains(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
+        self._sinks = [op.uid for op in plan.operators() if op.kind is NodeKind.SINK]
+        self._started: float | None = None
+        """When the epoch began that is running."""
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
         self.prepared: dict[str, tuple[bytes, ...]] = {}
@@ -192,7 +196,7 @@ class Epochs:
 
         Event time may end with it, and dead letters be fed back in it.
         """
-        started = time.perf_counter()
+        started = self._started = time.perf_counter()
         epoch = self._epoch + 1
         timed = bool(self._plan.strategies)
         files = input.file_order() if timed else {}
@@ -229,7 +233,14 @@ class Epochs:
             self._has_leftovers = not self._coordinator.discard_others()
         read = self.meter.count(acks.records(), cut.state, acks.left_out(), acks.fed())
         took = time.perf_counter() - started
-        self._on_epoch(EpochStats(epoch, read, took, acks.opened()))
+        written = sum(acks.records().get(uid, (0, 0))[0] for uid in self._sinks)
+        self._on_epoch(EpochStats(epoch, read, written, took, acks.opened()))
+        self._started = None
+
+    def running_s(self) -> float:
+        """For how long an epoch has been running; 0 between two of them."""
+        started = self._started
+        return 0.0 if started is None else time.perf_counter() - started
 
     def close(self) -> None:
         self._merger.close()

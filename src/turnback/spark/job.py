@@ -86,12 +86,14 @@ class EpochStats:
     Attributes:
         number: The epoch.
         records: Elements the sources gave.
+        written: Elements the sinks were given.
         seconds: How long it took, without waiting for the next input.
         openings: How many tasks found their local store at home, caught up, or rebuilt it.
     """
 
     number: int
     records: int
+    written: int
     seconds: float
     openings: dict[str, int]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from statistics import linear_regression
+
+from turnback.job.status import Lag
 
 _TREND_S = 60.0
 _SHORTEST_TREND_S = 10.0
@@ -37,3 +40,10 @@ def catch_up_s(records: int | None, change_per_s: float | None) -> float | None:
         return None
     seconds = records / -change_per_s
     return seconds if seconds < _ENDLESS_S else None
+
+
+def total_lag(lags: Mapping[str, Lag]) -> int | None:
+    """Records that all sources together have not processed; None if one of them cannot tell."""
+    records = [lag.records for lag in lags.values()]
+    known = [number for number in records if number is not None]
+    return sum(known) if known and len(known) == len(records) else None

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from dataclasses import dataclass
 
+from turnback.checkpoint.manifest import Fence
 from turnback.checkpoint.redriven import Redriven
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
@@ -13,6 +14,7 @@ from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.program.dead_letters import LetterId, decode_letter
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.plan import Plan
+from turnback.spark.starter import Matched
 from turnback.worker.redriving import check_letter
 
 _LOG = logging.getLogger(__name__)
@@ -82,3 +84,15 @@ class Redriver:
             )  # fmt: skip
         _LOG.info("%d dead letters are fed back", fed)
         return Feed(number, dict(letters))
+
+
+def redriven_at_start(matched: Matched | None, fence: Fence) -> Redriven:
+    """How far an attempt is with dead letters when it starts."""
+    if matched is None:
+        return Redriven().begin(fence.attempt, 0)
+    snapshot = matched.snapshot
+    if snapshot.job_id != fence.job_id:  # a fork, which has letters of its own
+        return Redriven().begin(fence.attempt, snapshot.epoch)
+    is_newest = matched.own is not None and (matched.own.number,) == fence.manifests[-1:]
+    before = snapshot.document.redriven
+    return before.begin(fence.attempt, snapshot.epoch, continues=is_newest)

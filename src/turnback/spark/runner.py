@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.checkpoint.redriven import Redriven
 from turnback.core.errors import FINAL, REPLACED, StorageError, TableChangedError, TurnbackError
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
+from turnback.job.throughput import ThroughputLog
 from turnback.program.plan import Plan
 from turnback.sinks.base import target_version
 from turnback.snapshot.directory import SavepointDirectory
@@ -40,6 +40,8 @@ from turnback.spark.job import (
     final_error,
     lost_error,
 )
+from turnback.spark.lag import total_lag
+from turnback.spark.redrive import redriven_at_start
 from turnback.spark.replay import ReplayLimits
 from turnback.spark.restarts import Restarts
 from turnback.spark.service import RequestService
@@ -77,6 +79,7 @@ class JobRunner:
         replays = ReplayLimits(self._directory, spec.storage_options, self._clock)
         identities = self._context.identities
         self._monitor = SourceMonitor(plan, self, identities, replays, self._clock)
+        self._throughput = ThroughputLog(self._directory.storage, self._clock)
         self._info: JobInfo
         self._history: History | None = None
         self._attempts: set[int] = set()
@@ -111,6 +114,7 @@ class JobRunner:
             storage.leftovers(remove=True)
         self._info = self._directory.renew() if self.spec.fresh else self._directory.open()
         self.report.job_id = self._info.job_id
+        self._throughput.begin(self._info.job_id)
         if self.spec.resumed:
             self._restarts.take_over(self._directory.status(), self._info.job_id)
         self._tell_supervisor()
@@ -174,7 +178,7 @@ class JobRunner:
                 self.requests.save_before_upgrade(matched.own)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
-            redriven = _redriven(matched, fence)
+            redriven = redriven_at_start(matched, fence)
             context = AttemptContext(fence, log, manifest, sinks, history, redriven)
             self.attempt = Attempt(
                 self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
@@ -244,6 +248,7 @@ class JobRunner:
             self.spec.run.set_epoch(stats.number)
         self.report.epochs.append(stats)
         self.report.openings.update(stats.openings)
+        self._throughput.count(stats.records, stats.written, stats.seconds)
         self._prove(has_epoch=True)
         if self.attempt is not None and self.attempt.coordinator.completed:
             self._drop_claimed()
@@ -268,6 +273,7 @@ class JobRunner:
             self._restarts.end()
         if self.attempt is not None:
             self._last_update = self._status_update()
+            self._throughput.write()
             coordinator = self.attempt.coordinator
             self.report.checkpoints += coordinator.completed
             self._failed_checkpoints += coordinator.failed
@@ -356,11 +362,9 @@ class JobRunner:
             return StatusUpdate(epoch=epoch)
         last = attempt.coordinator.last
         metrics = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
-        return StatusUpdate(
-            epoch=epoch,
-            checkpoint=last.number if last else UNSET,
-            metrics=replace(metrics, lag=self._monitor.lags()),
-        )
+        metrics = replace(metrics, lag=self._monitor.lags())
+        self._throughput.tick(total_lag(metrics.lag), attempt.epoch_s())
+        return StatusUpdate(epoch=epoch, checkpoint=last.number if last else UNSET, metrics=metrics)
 
     # -- for the monitor of sources
 
@@ -372,18 +376,6 @@ class JobRunner:
         attempt = self.attempt
         newest = attempt.coordinator.last if attempt is not None else None
         return newest.sources if newest is not None else self._checkpointed
-
-
-def _redriven(matched: Matched | None, fence: Fence) -> Redriven:
-    """How far an attempt is with dead letters when it starts."""
-    if matched is None:
-        return Redriven().begin(fence.attempt, 0)
-    snapshot = matched.snapshot
-    if snapshot.job_id != fence.job_id:  # a fork, which has letters of its own
-        return Redriven().begin(fence.attempt, snapshot.epoch)
-    is_newest = matched.own is not None and (matched.own.number,) == fence.manifests[-1:]
-    before = snapshot.document.redriven
-    return before.begin(fence.attempt, snapshot.epoch, continues=is_newest)
 
 
 def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:

@@ -26,6 +26,7 @@ _ONE_KEY = Parameter("key", "the key, written in its type", required=True)
 _AFTER = Parameter("after", "`next` of the page before")
 _LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50)
 _NEWEST = Parameter("limit", "newest at most; else all", int, least=1, most=1_000_000)
+_MINUTES = Parameter("minutes", "of the last so many minutes", int, most=10_080, default=30)
 _LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -115,6 +116,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/jobs", "All jobs.", list[JobSummary], lambda call: call.site.jobs.list()),
     _job("", "A job and its graph.", Job.detail),
     _get("/checkpoints", "The checkpoints of a job, with a summary.", views.checkpoints, _NEWEST),
+    _get(
+        "/throughput",
+        "How many records a second a job has processed, also before this attempt.",
+        views.throughput,
+        _MINUTES,
+    ),
     _job("/savepoints", "The savepoints of a job, newest first.", Job.savepoints),
     _get(
         "/configuration",

@@ -14,6 +14,7 @@ from turnback.config.options import OPTIONS
 from turnback.core.ids import is_id
 from turnback.inspect import model
 from turnback.inspect.jobs import Deleted, dispose
+from turnback.inspect.throughput import ThroughputHistory
 from turnback.inspect.timeline import Timeline
 from turnback.launch.runs import last_lines
 from turnback.web.api import Call, RequestError
@@ -192,6 +193,11 @@ def checkpoints(call: Call) -> model.CheckpointHistory:
     """Return the checkpoints of a job, the newest of them if so many are not wanted."""
     history = call.job.checkpoints()
     return msgspec.structs.replace(history, rows=history.rows[: call.query["limit"]])
+
+
+def throughput(call: Call) -> ThroughputHistory:
+    """Return how fast a job was in the last minutes."""
+    return call.job.throughput(call.query["minutes"])
 
 
 def log(call: Call) -> LogTail:

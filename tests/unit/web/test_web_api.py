@@ -9,6 +9,7 @@ from web_support import BEARER, TOKEN, Browser
 from turnback.inspect.model import JobDetail, RequestRow
 from turnback.job.request import Progress, RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.requests import Requests
+from turnback.job.throughput import ThroughputLog
 from turnback.web import api
 from turnback.web.api import ErrorAnswer
 from turnback.web.endpoints import ENDPOINTS
@@ -183,6 +184,8 @@ def test_an_empty_body_is_as_good_as_none(world, browser):
         ("/jobs/likes/state?snapshot=latest&uid=a&state=b&limit=0", (400, "BadRequest")),
         ("/jobs/likes/state?snapshot=latest&uid=a&state=b&limit=1e3", (400, "BadRequest")),
         ("/jobs/likes/state?snapshot=latest&uid=a&state=b&limit=99999", (400, "BadRequest")),
+        ("/jobs/likes/throughput?minutes=0", (400, "BadRequest")),
+        ("/jobs/likes/throughput?minutes=10081", (400, "BadRequest")),
         ("/jobs/likes/log?lines=-1", (400, "BadRequest")),
         ("/jobs/likes/log?lines=1&lines=2", (400, "BadRequest")),
         ("/jobs?colour=red", (400, "BadRequest")),
@@ -284,6 +287,24 @@ def test_a_damaged_file_is_named_and_logged(world, browser, caplog):
     assert error(response) == (500, "CorruptFileError")
     assert "status.json" in response.json()["error"]["message"]
     assert "status.json" in caplog.text
+
+
+def test_what_was_counted_is_told_by_the_second(world, browser):
+    job = world.likes
+    counted = ThroughputLog(job.storage, world.clock)
+    counted.begin(job.info.job_id)
+    counted.count(600, 60, 20)
+    counted.write()
+    answer = browser.api("/jobs/likes/throughput").json()
+    assert answer["step_ms"] == 10_000
+    assert [point["in_per_s"] for point in answer["points"]] == [30, 30]
+    assert [point["out_per_s"] for point in answer["points"]] == [3, 3]
+    hours = browser.api("/jobs/likes/throughput?minutes=360").json()
+    assert [(p["start_ms"] % 60_000, p["in_per_s"]) for p in hours["points"]] == [(0, 30)]
+    (world.root / "likes" / "throughput.json").write_bytes(b"{")
+    response = browser.api("/jobs/likes/throughput")
+    assert error(response) == (500, "CorruptFileError")
+    assert "throughput.json" in response.json()["error"]["message"]
 
 
 def test_what_nobody_expected_is_logged_and_not_shown(world, browser, caplog, monkeypatch):

@@ -7,7 +7,8 @@ import { graph } from "./graph.js";
 import { runningFor } from "./jobs.js";
 import { fallsBehind, lagText, lagTitle, lagValue } from "./lag.js";
 import { contentOr, copyable, empty, icon, showTiles } from "./parts.js";
-import { sparkline } from "./sparkline.js";
+import { recallRates, sparkline } from "./sparkline.js";
+import { throughputCard } from "./throughput.js";
 
 const RECENT = 50;
 const ENDED = new Set(["FINISHED", "FAILED", "CANCELED", "LOST"]);
@@ -17,6 +18,10 @@ export function overviewTab(name) {
   const line = sparkline(name);
   const tiles = h("div", { class: "tiles" });
   const picture = graph();
+  const throughput = throughputCard(name, (points) => {
+    recallRates(name, points);
+    line.draw();
+  });
   const drawing = contentOr(picture.node, empty("No graph yet.", "The job has not got as far as planning its program."));
   const warnings = h("div", { class: "warnings" });
   const again = h("div", { class: "card", hidden: true });
@@ -37,6 +42,7 @@ export function overviewTab(name) {
   return {
     node: h("div", { class: "stack" }, tiles, warnings, again,
       h("section", { class: "card" }, h("h2", null, "Graph"), drawing.node),
+      throughput.node,
       h("section", { class: "card" }, h("h2", null, "Program"), program)),
     load: (signal) => get(["jobs", name, "checkpoints"], { limit: RECENT }, signal),
     show: (data) => {
@@ -47,7 +53,10 @@ export function overviewTab(name) {
       detail = data;
       draw();
     },
-    stop: () => picture.stop(),
+    stop: () => {
+      picture.stop();
+      throughput.stop();
+    },
   };
 }
 

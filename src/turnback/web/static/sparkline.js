@@ -1,4 +1,4 @@
-// Records per second of each job, as this page has seen them, and a small line that shows them.
+// Records per second of each job, lately, and a small line that shows them.
 
 import { attribute, svg } from "./dom.js";
 import { now } from "./format.js";
@@ -20,13 +20,21 @@ export function recordRate({ name, records_per_s: value }) {
   if (samples.length > MOST) samples.shift();
 }
 
+/** Puts what a job did before the page was opened in front of what was seen. */
+export function recallRates(name, points) {
+  const samples = rates.get(name) ?? [];
+  const first = samples[0]?.at ?? Infinity;
+  const earlier = points.filter((point) => point.start_ms < first).map((point) => ({ at: point.start_ms, value: point.in_per_s }));
+  rates.set(name, [...earlier, ...samples].slice(-MOST));
+}
+
 /** A line without axes; `draw()` brings it up to date. */
 export function sparkline(name) {
   const area = svg("path", { class: "spark-area" });
   const line = svg("path", { class: "spark-line" });
   const node = svg("svg", {
     class: "spark", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
-    "aria-label": `Records per second of ${name}, since this page was opened`,
+    "aria-label": `Records per second of ${name}, lately`,
   }, area, line);
 
   function draw() {
