@@ -95,7 +95,7 @@ class World:
         job.directory.record_program(_program())
         self._counted(job)
         log = self.runs / "likes.log"
-        log.write_text(f"a line\n{EVIL}\n")
+        log.write_text(f"a line\n{EVIL}\n2026-11-17 16:38:25,518 ERROR turnback: no disk\n")
         self.say(job, second, log=str(log))
         return job
 

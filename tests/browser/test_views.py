@@ -338,6 +338,31 @@ def test_a_failed_job_says_why_and_how_to_go_on(look):
     expect(page.locator(".cause-text")).to_contain_text("at frame 8")
 
 
+def test_the_log_is_searched_and_downloaded(look, world):
+    page = look().job("likes", "log")
+    body, count = page.locator(".log"), page.get_by_role("status").filter(has_text="line")
+    expect(count).to_contain_text("The last 3 lines")
+    page.get_by_label("Find in the log").fill("LINE")
+    expect(count).to_have_text("1 line matches")
+    expect(body).to_have_text("a line")
+    expect(body.locator("mark")).to_have_text("line")
+    page.get_by_label("Level").select_option("ERROR")
+    expect(count).to_have_text("No line matches")
+    page.get_by_label("Find in the log").fill("")
+    expect(body).to_have_text(re.compile(r"^2026.*no disk\s*$"))
+    expect(body.locator(".log-line.is-bad")).to_have_count(1)
+    log = world.runs / "likes.log"
+    before = log.read_text()
+    log.write_text(f"{before}ERROR: one more\n")  # found without asking again
+    expect(count).to_have_text("2 lines match")
+    log.write_text(before)  # begun anew
+    expect(count).to_have_text("1 line matches")
+    with page.expect_download() as loading:
+        page.get_by_role("link", name="Download").click()
+    assert loading.value.suggested_filename == "likes.log"
+    assert loading.value.path().read_text() == before
+
+
 def test_an_unknown_job_and_an_unknown_page_are_answered(look):
     looker = look()
     page = looker.open("jobs", "lykes")

@@ -249,14 +249,13 @@ class LogFollower:
         self._out.flush()
 
 
-def last_lines(path: Path, most: int, most_bytes: int = sys.maxsize) -> tuple[str, int]:
+def last_lines(path: Path, most: int) -> tuple[str, int]:
     """Return the last lines of a file, and where it ended when they were read."""
     data = b""
     with path.open("rb") as file:
         end = at = file.seek(0, os.SEEK_END)
-        first = max(0, end - most_bytes)
-        while at > first and data.count(b"\n") <= most:
-            at = max(first, at - _BLOCK)
+        while at > 0 and data.count(b"\n") <= most:
+            at = max(0, at - _BLOCK)
             file.seek(at)
             data = file.read(end - at)
     lines = data.decode(errors="replace").splitlines(keepends=True)

@@ -26,6 +26,7 @@ from turnback.inspect.model import View
 from turnback.web.site import Site
 
 PREFIX = "/api/v1"
+JSON = "application/json"
 MAX_BODY = 64 * 1024
 _MAX_TEXT = 4_000
 _THREADS = 8
@@ -89,7 +90,7 @@ class RequestError(HTTPException):
 
 @dataclass(frozen=True)
 class Parameter:
-    """A query parameter; `least`, `most` and `default` apply to numbers."""
+    """A query parameter; `least`, `most` and `default` apply to numbers, `choices` to texts."""
 
     name: str
     doc: str
@@ -98,6 +99,7 @@ class Parameter:
     least: int = 1
     most: int = 1_000
     default: int | None = None
+    choices: tuple[str, ...] = ()
 
     def parse(self, text: str | None) -> str | int | None:
         """Return the value in a request; `RequestError` if it is missing or invalid."""
@@ -105,11 +107,13 @@ class Parameter:
             problem = f"is missing: {self.doc}"
         elif text is None:
             return self.default
+        elif self.choices and text not in self.choices:
+            problem = f"is one of {', '.join(self.choices)}, not {text[:40]!r}"
         elif self.type is str:
             if len(text) <= _MAX_TEXT and "\0" not in text:
                 return text
             problem = "is too long or holds a NUL"
-        elif not text.isascii() or not text.isdigit() or len(text) > 9:
+        elif not text.isascii() or not text.isdigit() or len(text) > len(str(self.most)):
             problem = f"is a whole number, not {text[:40]!r}"
         elif not self.least <= int(text) <= self.most:
             problem = f"is from {self.least} to {self.most}, not {text}"
@@ -145,7 +149,8 @@ class Call:
 class Endpoint:
     """An entry of the API: `handle` runs in a thread and returns what `answer` is the type of.
 
-    Its path is below the API's prefix, with names in braces; `status` is that of a success.
+    Its path is below the API's prefix, with names in braces; `status` is that of a success. One
+    whose `media` is not JSON returns a response.
     """
 
     method: str
@@ -156,6 +161,7 @@ class Endpoint:
     query: tuple[Parameter, ...] = ()
     body: type[Body] | None = None
     status: int = 200
+    media: str = JSON
 
     @property
     def names(self) -> list[str]:
@@ -191,7 +197,7 @@ def json_response(
     value: object, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return an answer in JSON."""
-    return Response(msgspec.json.encode(value), status, headers, "application/json")
+    return Response(msgspec.json.encode(value), status, headers, JSON)
 
 
 def error_response(error: Exception, method: str, path: str) -> Response:
@@ -237,6 +243,8 @@ def api_route(site: Site, endpoint: Endpoint) -> Route:
                 bool(request.scope.get("turnback.authorized")),
             )
             answer = await in_thread(lambda: endpoint.handle(call))
+            if isinstance(answer, Response):
+                return answer
             return json_response(answer, endpoint.status)
         except Exception as error:  # noqa: BLE001 - becomes an answer, and is logged there
             return error_response(error, request.method, request.scope["path"])

@@ -12,8 +12,8 @@ from turnback.inspect.job import Job
 from turnback.inspect.jobs import Deleted
 from turnback.inspect.model import JobSummary, RequestRow, SavepointRow
 from turnback.job.request import RequestKind
-from turnback.web import views
-from turnback.web.api import PREFIX, Body, Call, Endpoint, ErrorAnswer, Parameter
+from turnback.web import logs, views
+from turnback.web.api import JSON, PREFIX, Body, Call, Endpoint, ErrorAnswer, Parameter
 
 _JOB = "/jobs/{job}"
 _FROM = Parameter("from", "the earlier snapshot: chk-N, latest or a savepoint's id", required=True)
@@ -28,8 +28,12 @@ _LIMIT = Parameter("limit", "rows at most", int, least=1, most=1_000, default=50
 _NEWEST = Parameter("limit", "newest at most; else all", int, least=1, most=1_000_000)
 _MINUTES = Parameter("minutes", "of the last so many minutes", int, most=10_080, default=30)
 _LINES = Parameter("lines", "lines at most", int, least=1, most=5_000, default=200)
+_TEXT = Parameter("text", "only lines that contain it, in upper or lower case")
+_LEVEL = Parameter("level", "only lines of this level or a higher one", choices=logs.LEVELS)
+_LOG_AFTER = Parameter(
+    "after", "only what came after it: `end` of the answer before", int, least=0, most=1 << 53
+)
 _REF = "#/components/schemas/{name}"
-_JSON = "application/json"
 
 
 class SavepointBody(Body, frozen=True):
@@ -197,7 +201,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         views.diff_state,
         *(_FROM, _TO, _UID, _STATE, _AFTER, _LIMIT),
     ),
-    _get("/log", "The end of the driver's log, if that is on this machine.", views.log, _LINES),
+    _get(
+        "/log",
+        "The last lines of the driver's log, or those that match, if that is on this machine.",
+        logs.log,
+        *(_LINES, _TEXT, _LEVEL, _LOG_AFTER),
+    ),
+    Endpoint(
+        "GET",
+        f"{_JOB}/log/download",
+        "The whole log of the driver, if that is on this machine.",
+        str,
+        logs.download,
+        media=logs.TEXT,
+    ),
 )
 
 
@@ -240,17 +257,20 @@ def _operation(
         "parameters": [_in_path(name) for name in endpoint.names]
         + [_in_query(parameter) for parameter in endpoint.query],
         "responses": {
-            str(endpoint.status): {"description": "Done.", "content": {_JSON: {"schema": answer}}},
+            str(endpoint.status): {
+                "description": "Done.",
+                "content": {endpoint.media: {"schema": answer}},
+            },
             "default": {
                 "description": "What went wrong.",
-                "content": {_JSON: {"schema": {"$ref": _REF.format(name="ErrorAnswer")}}},
+                "content": {JSON: {"schema": {"$ref": _REF.format(name="ErrorAnswer")}}},
             },
         },
         # Reads need it only where other machines get in.
         "security": [{"token": []}] if endpoint.method == "POST" else [{}, {"token": []}],
     }
     if body is not None:
-        operation["requestBody"] = {"required": False, "content": {_JSON: {"schema": body}}}
+        operation["requestBody"] = {"required": False, "content": {JSON: {"schema": body}}}
     return operation
 
 
@@ -266,6 +286,8 @@ def _in_path(name: str) -> dict[str, Any]:
 
 def _in_query(parameter: Parameter) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "string"}
+    if parameter.choices:
+        schema["enum"] = list(parameter.choices)
     if parameter.type is int:
         schema = {"type": "integer", "minimum": parameter.least, "maximum": parameter.most}
         if parameter.default is not None:

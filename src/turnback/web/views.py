@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from functools import cache
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,14 +15,12 @@ from turnback.inspect import model
 from turnback.inspect.jobs import Deleted, dispose
 from turnback.inspect.throughput import ThroughputHistory
 from turnback.inspect.timeline import Timeline
-from turnback.launch.runs import last_lines
 from turnback.web.api import Call, RequestError
 
 if TYPE_CHECKING:  # needs Arrow, which is loaded when the first state is read
     from turnback.snapshot.snapshot import Snapshot
 
 _CHECKPOINT = re.compile(r"chk-[0-9]{1,18}")
-_MAX_LOG_BYTES = 1024 * 1024
 
 
 class About(model.View, frozen=True):
@@ -69,13 +66,6 @@ class DeletedSavepoint(model.View, frozen=True, kw_only=True):
     job: str
     id: str
     path: str
-
-
-class LogTail(model.View, frozen=True):
-    """The end of a driver's log."""
-
-    path: str
-    lines: tuple[str, ...]
 
 
 @cache
@@ -200,23 +190,6 @@ def throughput(call: Call) -> ThroughputHistory:
     return call.job.throughput(call.query["minutes"])
 
 
-def log(call: Call) -> LogTail:
-    """Return the last lines of the driver's log, if that is on this machine."""
-    summary = call.job.summary()
-    if summary.log is None:
-        raise RequestError(
-            404, f"job {call.job.name!r} writes no log file: it was not started by `turnback run`"
-        )
-    path = _file_below(Path(summary.log), call.site.runs_dir)
-    if path is None:
-        host = summary.driver.host if summary.driver else "another machine"
-        raise RequestError(
-            404, f"the log {summary.log} is not among this machine's runs; see {host}"
-        )
-    text, _ = last_lines(path, call.query["lines"], _MAX_LOG_BYTES)
-    return LogTail(path=str(path), lines=tuple(text.splitlines()))
-
-
 def delete_job(call: Call, *, savepoints: bool, job_id: str | None) -> Deleted:
     """Delete a job that does not run; one with another id than that is left alone."""
     from turnback.inspect import deletion
@@ -252,16 +225,3 @@ def _snapshot(call: Call, text: str) -> Snapshot:
             "a savepoint",
         )
     return call.job.snapshot(text)
-
-
-def _file_below(path: Path, directory: Path | None) -> Path | None:
-    """Return the file if it is really below the directory, whatever links say."""
-    if directory is None or not path.is_absolute():
-        return None
-    try:
-        real = path.resolve(strict=True)
-        root = directory.resolve(strict=True)
-        # Anything but a plain file could block, or never end.
-        return real if real.is_relative_to(root) and real.is_file() else None
-    except (OSError, RuntimeError, ValueError):
-        return None

@@ -111,9 +111,12 @@ class World:
         directory.write_status(JobState.FAILED, info.job_id, StatusUpdate(attempt=1, cause="boom"))
         return directory
 
-    def app(self, **more: Any) -> Any:
+    def site(self, **more: Any) -> Site:
         settings = {"token": TOKEN, "runs_dir": self.runs, "clock": self.clock}
-        return create_app(Site(jobs=self.jobs, **{**settings, **more}))
+        return Site(jobs=self.jobs, **{**settings, **more})
+
+    def app(self, **more: Any) -> Any:
+        return create_app(self.site(**more))
 
     def browser(self, **more: Any) -> Browser:
         return Browser(self.app(**more))

@@ -49,8 +49,13 @@ export function post(segments, body, limit = TIMEOUT_MS) {
   });
 }
 
+/** The address of something in the API. */
+export function address(segments, parameters = {}) {
+  return `${root}api/v1/${segments.map(encodeURIComponent).join("/")}${query(parameters)}`;
+}
+
 async function send(segments, parameters, { limit = TIMEOUT_MS, ...options }) {
-  const url = `${root}api/v1/${segments.map(encodeURIComponent).join("/")}${query(parameters)}`;
+  const url = address(segments, parameters);
   const headers = { Accept: "application/json", ...options.headers };
   if (token !== null) headers.Authorization = `Bearer ${token}`;
   const timeout = AbortSignal.timeout(limit);

@@ -1,4 +1,4 @@
-// What is known of a job beside its state: configuration, exceptions, log.
+// What is known of a job beside its state: configuration and exceptions.
 
 import { get } from "./api.js";
 import { h, reconcile, replace, text } from "./dom.js";
@@ -106,36 +106,4 @@ function followed(row) {
   if (row.kind === "failed") return "not started again";
   if (row.kind === "driver died") return "another process took over";
   return row.delay_ms === null ? "started again" : `started again after ${duration(row.delay_ms)}`;
-}
-
-const LINES = 400;
-
-/** The tab: the end of the driver's log. */
-export function logTab(name) {
-  const path = h("div");
-  const body = h("pre", { class: "log", tabindex: "0", "aria-label": "End of the driver's log" });
-  const none = h("div");
-  const content = contentOr(h("div", null, path, body), none);
-  return {
-    node: h("section", { class: "card" }, h("h2", null, "Log of the driver"), content.node),
-    load: async (signal) => {
-      try {
-        return await get(["jobs", name, "log"], { lines: LINES }, signal);
-      } catch (error) {
-        // That there is none to be had here is an answer, not a failure.
-        if (error.status === 404) return { path: null, why: error.message };
-        throw error;
-      }
-    },
-    show: (data) => {
-      if (!content.show(data.path !== null)) {
-        if (none.textContent === "") replace(none, empty("No log to show here.", data.why, `turnback logs ${quote(name)}`));
-        return;
-      }
-      if (path.textContent !== data.path) replace(path, copyable(data.path, "the path of the log"));
-      const atEnd = body.scrollHeight - body.scrollTop - body.clientHeight < 24;
-      text(body, data.lines.join("\n"));
-      if (atEnd) body.scrollTop = body.scrollHeight;
-    },
-  };
 }

@@ -3,9 +3,10 @@
 import { actionBar, requestList } from "./actions.js";
 import { get } from "./api.js";
 import { checkpointsTab } from "./checkpoints.js";
-import { configurationTab, exceptionsTab, logTab } from "./details.js";
+import { configurationTab, exceptionsTab } from "./details.js";
 import { attributes, h, replace, replaceIfChanged } from "./dom.js";
 import { frame } from "./live.js";
+import { logTab } from "./log.js";
 import { overviewTab } from "./overview.js";
 import { badge, copyable, icon, needsAttention, tone } from "./parts.js";
 import { go, to } from "./router.js";

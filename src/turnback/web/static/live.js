@@ -85,8 +85,8 @@ export function poll({ load, show, fail = () => {}, interval = 2000 }) {
 }
 
 /**
- * Shows a view `{node, load, show, interval?, stop?}` and keeps it up to date: grey bars before the first data, errors above
- * the last.
+ * Shows a view `{node, load, show, interval?, onStart?, stop?}` and keeps it up to date: grey bars before the first data, errors
+ * above the last. `onStart` is given what loads it at once.
  */
 export function frame(view) {
   const waiting = skeleton();
@@ -109,6 +109,7 @@ export function frame(view) {
     },
     interval: view.interval,
   });
+  view.onStart?.(polling.now);
   return {
     node: h("div", { class: "frame" }, trouble, waiting, view.node),
     stop: () => {

@@ -193,6 +193,9 @@ export function filterField(placeholder, label, onFilter, ...extra) {
   return {
     node: h("label", { class: "field-search" }, icon("search"), input, extra),
     focus: () => input.focus(),
+    get value() {
+      return input.value;
+    },
     /** Whether one of the texts contains what was typed. */
     matches: (...texts) => texts.some((part) => part?.toLowerCase().includes(input.value.trim().toLowerCase())),
   };
