@@ -80,6 +80,7 @@ bench: env
 	$(BIN)/python -m benchmarks.savepoints
 	$(BIN)/python -m benchmarks.recovery
 	$(BIN)/python -m benchmarks.idle
+	$(BIN)/python -m benchmarks.dashboard
 	$(BIN)/python -m benchmarks.tables
 	$(BIN)/python -m benchmarks.databases
 	$(BIN)/python -m benchmarks.kafka

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -116,6 +117,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((i for i, start in enumerate(_LONG) if name.startswith(start)), len(_LONG))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and their modules live to the end: nobody need look for garbage there."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

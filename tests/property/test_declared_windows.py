@@ -79,7 +79,7 @@ def program(
     return sinks
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     kind=st.sampled_from(sorted(WINDOWS)),
     events=events_,

@@ -65,7 +65,7 @@ def expected_pairs(streams: Any, bounds: Any, lower: int, upper: int) -> list[An
     return [pairs, *late]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     streams=streams_,
     bounds=bounds_,
@@ -144,7 +144,7 @@ def expected_groups(streams: Any, bounds: Any, is_session: bool, lateness: int) 
     return fired
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     streams=streams_,
     bounds=bounds_,

@@ -268,7 +268,7 @@ EVENTS = st.lists(
 
 @pytest.mark.parametrize("partitions", [0, 3])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data(), events=EVENTS)
 def test_order(
     program: Callable[[DataStream], list[CollectSink]],
@@ -286,7 +286,7 @@ def test_order(
 
 
 @pytest.mark.parametrize("behind", [False, True], ids=["read", "behind-state"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(data=st.data(), one=EVENTS, two=EVENTS)
 def test_several_sources_of_one_strategy(
     behind: bool, data: st.DataObject, one: list[Any], two: list[Any]

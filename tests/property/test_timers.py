@@ -110,7 +110,7 @@ events_ = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(events=events_, bound=st.integers(0, 12), by_column=st.booleans(), data=st.data())
 def test_however_the_input_is_cut(
     events: list[Event], bound: int, by_column: bool, data: st.DataObject

@@ -49,7 +49,7 @@ class Labelled(ProcessWindowFunction):
         yield key, window.start, window.end, total
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     kind=st.sampled_from(sorted(WINDOWS)),
     events=events_,

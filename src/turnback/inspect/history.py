@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ from turnback.storage.base import Storage
 
 RESTARTED = "RESTARTED"
 _NUMBER = re.compile(r"\d+")
+_OWN = re.compile(r"chk-([0-9]+)")
 _MEASURED = ("duration_ms", "sync_ms", "async_ms", "delta_bytes", "full_bytes")
 
 # -- checkpoints
@@ -148,6 +149,13 @@ def distribution(values: Iterable[float | None]) -> model.Distribution | None:
 # -- attempts
 
 
+class AttemptOrigin(NamedTuple):
+    """What an attempt started from: the job's own checkpoint of this number, or a snapshot."""
+
+    checkpoint: int | None
+    snapshot: str | None
+
+
 @dataclass(frozen=True)
 class AttemptLife:
     """An attempt of a job, from its start to its end.
@@ -163,10 +171,13 @@ class AttemptLife:
     in_history: bool
 
     @property
-    def snapshot(self) -> str | None:
-        """What it started from, as the history tells it."""
+    def origin(self) -> AttemptOrigin:
+        if self.info is not None:
+            return AttemptOrigin(self.info.checkpoint, self.info.snapshot)
         starts = (r.event for r in self.records if isinstance(r.event, AttemptStarted))
-        return next((event.snapshot for event in starts), None)
+        named = next((event.snapshot for event in starts), None)
+        own = _OWN.fullmatch(named or "")
+        return AttemptOrigin(int(own[1]), None) if own else AttemptOrigin(None, named)
 
     @property
     def started_ms(self) -> int | None:
@@ -247,6 +258,16 @@ def grouped_failures(rows: Iterable[model.FailureRow]) -> list[model.FailureRow]
                 newest, count=newest.count + 1, first_ms=row.at_ms
             )
     return list(groups.values())
+
+
+def read_origins(directory: JobDirectory) -> list[AttemptOrigin]:
+    """Return what attempts have started from, without their history if that is known without it."""
+    numbers = directory.attempts()
+    infos = [_info(directory, number) for number in numbers]
+    known = [AttemptOrigin(info.checkpoint, info.snapshot) for info in infos if info is not None]
+    if known and len(known) == numbers[-1]:
+        return known
+    return [attempt.origin for attempt in read_attempts(directory, None)]
 
 
 def read_attempts(directory: JobDirectory, status: Status | None) -> list[AttemptLife]:

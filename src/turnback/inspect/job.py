@@ -41,7 +41,7 @@ from turnback.inspect.summary import (
     summarise,
 )
 from turnback.inspect.throughput import ThroughputHistory, throughput_history
-from turnback.job.catalog import SavepointCatalog
+from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JOB, JobDirectory, JobInfo
 from turnback.job.replay import SavepointReplay
 from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
@@ -167,10 +167,14 @@ class Job:
 
     def savepoints(self) -> list[model.SavepointRow]:
         """Return the savepoints it has taken, newest first."""
-        entries, program = SavepointCatalog(self.directory.storage).list(), self._program()
+        entries, program = self.savepoint_entries(), self._program()
         script = program.script if program is not None else ()
         replays = self._replays()
         return savepoint_rows(entries, self.name, script, self.options, replays)
+
+    def savepoint_entries(self) -> list[SavepointEntry]:
+        """Return what is recorded of them, oldest first, without looking whether they are there."""
+        return SavepointCatalog(self.directory.storage).list()
 
     def attempts(self) -> list[AttemptLife]:
         return read_attempts(self.directory, self.directory.status())

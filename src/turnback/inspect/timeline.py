@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
 from turnback.core.errors import StorageError
-from turnback.inspect.history import AttemptLife
+from turnback.inspect.history import AttemptLife, AttemptOrigin, read_origins
 from turnback.inspect.job import Job
 from turnback.inspect.locations import display_path, normalized
 from turnback.inspect.model import SavepointRow, View
 from turnback.inspect.summary import Liveness
+from turnback.job.catalog import SavepointEntry
 from turnback.snapshot.find import split_slot_path
 
 
@@ -67,112 +67,124 @@ class Timeline(View, frozen=True, kw_only=True):
 
 
 _LOG = logging.getLogger(__name__)
-_OWN = re.compile(r"chk-([0-9]+)")
 
 
 def timeline(job: Job, jobs: Iterable[Job], now_ms: int) -> Timeline:
-    """Return the timeline around a job; others that cannot be read are left out."""
-    lives = {normalized(job.directory.storage.uri): _read(job)}
+    """Return the timeline around a job; others that cannot be read are left out.
+
+    Of all jobs only what they started from is looked at, and the lives of those that are related.
+    """
+    family = {normalized(job.directory.storage.uri): _member(job)}
     for other in jobs:
         location = normalized(other.directory.storage.uri)
-        if location in lives:
+        if location in family:
             continue
         try:
-            lives[location] = _read(other)
+            family[location] = _member(other)
         except StorageError as error:
-            _LOG.warning("job %r is left out of the timeline: %s", other.name, error)
-    lineage = _Lineage(lives)
-    related = lineage.of(next(iter(lives.values())))
-    return Timeline(
-        job=job.name, now_ms=now_ms, jobs=tuple(lineage.timeline_job(life) for life in related)
-    )
+            _left_out(other, error)
+    lineage = _Lineage(family)
+    lives = []
+    for member in lineage.of(next(iter(family.values()))):
+        try:
+            lives.append(lineage.timeline_job(member))
+        except StorageError as error:
+            if member.job is job:
+                raise
+            _left_out(member.job, error)
+    return Timeline(job=job.name, now_ms=now_ms, jobs=tuple(lives))
+
+
+def _left_out(job: Job, error: StorageError) -> None:
+    _LOG.warning("job %r is left out of the timeline: %s", job.name, error)
 
 
 @dataclass(frozen=True, eq=False)
-class _Life:
+class _Member:
+    """A job with what its attempts started from, and what others may have started from."""
+
     job: Job
-    alive: Liveness
-    attempts: list[AttemptLife]
-    savepoints: list[SavepointRow]
+    origins: list[AttemptOrigin]
+    savepoints: list[SavepointEntry]
 
 
 class _Lineage:
     """Which job started from whose snapshots; jobs are by their location."""
 
-    def __init__(self, lives: Mapping[str, _Life]) -> None:
-        self._lives = lives
+    def __init__(self, family: Mapping[str, _Member]) -> None:
+        self._family = family
         self._savepoints = {
-            normalized(row.path): (life, row)
-            for life in lives.values()
-            for row in reversed(life.savepoints)
+            normalized(entry.path): (member, entry)
+            for member in family.values()
+            for entry in member.savepoints
         }
-        self._parents = {life: self._parents_of(life) for life in lives.values()}
+        self._parents = {member: self._parents_of(member) for member in family.values()}
 
-    def of(self, life: _Life) -> list[_Life]:
+    def of(self, member: _Member) -> list[_Member]:
         """Return the ancestors of a job, the job, and its descendants, in this order."""
-        everyone = self._lives.values()
-        ancestors = _reachable(life, lambda one: self._parents[one])
-        children = _reachable(life, lambda one: [x for x in everyone if one in self._parents[x]])
+        everyone = self._family.values()
+        ancestors = _reachable(member, lambda one: self._parents[one])
+        children = _reachable(member, lambda one: [x for x in everyone if one in self._parents[x]])
         descendants = reversed(children)
-        return [*ancestors, life, *(one for one in descendants if one not in ancestors)]
+        return [*ancestors, member, *(one for one in descendants if one not in ancestors)]
 
-    def timeline_job(self, life: _Life) -> TimelineJob:
-        attempts = zip_longest(life.attempts, life.attempts[1:])
+    def timeline_job(self, member: _Member) -> TimelineJob:
+        """Return the life of a job; `StorageError` if it cannot be read."""
+        job, alive, lives = member.job, member.job.liveness(), member.job.attempts()
+        attempts = zip_longest(lives, lives[1:])
         return TimelineJob(
-            name=life.job.name,
-            state=life.alive.state,
-            attempts=tuple(self._timeline_attempt(life, *pair) for pair in attempts),
-            savepoints=tuple(reversed(life.savepoints)),
+            name=job.name,
+            state=alive.state,
+            attempts=tuple(self._timeline_attempt(member, alive, *pair) for pair in attempts),
+            savepoints=tuple(reversed(job.savepoints())),
         )
 
     def _timeline_attempt(
-        self, life: _Life, attempt: AttemptLife, following: AttemptLife | None
+        self, member: _Member, alive: Liveness, attempt: AttemptLife, following: AttemptLife | None
     ) -> TimelineAttempt:
         started = attempt.started_ms if attempt.started_ms is not None else attempt.last_ms
-        ended = _ended_ms(attempt, following, life.alive)
+        ended = _ended_ms(attempt, following, alive)
         return TimelineAttempt(
             attempt=attempt.number,
             started_ms=started,
             ended_ms=max(started, ended) if ended is not None else None,  # clocks jump
-            state=attempt.state(life.alive),
-            started_from=self._started_from(life, attempt)[1],
-            cause=attempt.cause or ("its driver died" if attempt.died(life.alive) else None),
+            state=attempt.state(alive),
+            started_from=self._started_from(member, attempt.origin)[1],
+            cause=attempt.cause or ("its driver died" if attempt.died(alive) else None),
         )
 
-    def _parents_of(self, life: _Life) -> list[_Life]:
-        parents = (self._started_from(life, attempt)[0] for attempt in life.attempts)
-        return list(dict.fromkeys(p for p in parents if p is not None and p is not life))
+    def _parents_of(self, member: _Member) -> list[_Member]:
+        parents = (self._started_from(member, origin)[0] for origin in member.origins)
+        return list(dict.fromkeys(p for p in parents if p is not None and p is not member))
 
     def _started_from(
-        self, life: _Life, attempt: AttemptLife
-    ) -> tuple[_Life | None, StartedFrom | None]:
-        number, given = _origin(attempt)
-        if number is not None:
-            return life, _checkpoint(
-                normalized(life.job.directory.storage.uri), life.job.name, number
-            )
-        if given is None:
+        self, member: _Member, origin: AttemptOrigin
+    ) -> tuple[_Member | None, StartedFrom | None]:
+        if origin.checkpoint is not None:
+            here = normalized(member.job.directory.storage.uri)
+            return member, _checkpoint(here, member.job.name, origin.checkpoint)
+        if origin.snapshot is None:
             return None, None
-        slot = split_slot_path(display_path(given))
+        slot = split_slot_path(display_path(origin.snapshot))
         if slot is not None:
-            owner = self._lives.get(normalized(slot[0]))
+            owner = self._family.get(normalized(slot[0]))
             return owner, _checkpoint(
                 normalized(slot[0]), owner.job.name if owner else None, slot[1]
             )
-        owner, row = self._savepoints.get(normalized(given), (None, None))
+        owner, entry = self._savepoints.get(normalized(origin.snapshot), (None, None))
         return owner, StartedFrom(
             kind="savepoint",
             job=owner.job.name if owner is not None else None,
-            checkpoint=row.checkpoint if row is not None else None,
-            savepoint=row.id if row is not None else None,
-            path=normalized(given),
+            checkpoint=entry.checkpoint if entry is not None else None,
+            savepoint=entry.id if entry is not None else None,
+            path=normalized(origin.snapshot),
         )
 
 
-def _reachable(life: _Life, towards: Callable[[_Life], list[_Life]]) -> list[_Life]:
+def _reachable(member: _Member, towards: Callable[[_Member], list[_Member]]) -> list[_Member]:
     """Return all that can be reached from a job, each after all that it leads to itself."""
-    order, seen = [], {life}
-    stack = [(life, iter(towards(life)))]
+    order, seen = [], {member}
+    stack = [(member, iter(towards(member)))]
     while stack:
         one, rest = stack[-1]
         unseen = next((other for other in rest if other not in seen), None)
@@ -185,16 +197,8 @@ def _reachable(life: _Life, towards: Callable[[_Life], list[_Life]]) -> list[_Li
     return order[:-1]
 
 
-def _read(job: Job) -> _Life:
-    return _Life(job, job.liveness(), job.attempts(), job.savepoints())
-
-
-def _origin(attempt: AttemptLife) -> tuple[int | None, str | None]:
-    """Return the job's own checkpoint an attempt started from, or where its snapshot is."""
-    if attempt.info is not None:
-        return attempt.info.checkpoint, attempt.info.snapshot
-    named = _OWN.fullmatch(attempt.snapshot or "")
-    return (int(named[1]), None) if named else (None, attempt.snapshot)
+def _member(job: Job) -> _Member:
+    return _Member(job, read_origins(job.directory), job.savepoint_entries())
 
 
 def _checkpoint(directory: str, job: str | None, number: int) -> StartedFrom:

@@ -95,6 +95,7 @@ def test_a_snapshot_that_is_not_there_is_refused_before_anything_starts(shell, t
 # -- what is written where it does not belong
 
 
+@pytest.mark.slow
 def test_options_behind_the_script_are_named(shell, tmp_path):
     script = tmp_path / "job.py"
     script.write_text("raise SystemExit(0)")
@@ -104,6 +105,7 @@ def test_options_behind_the_script_are_named(shell, tmp_path):
     assert "goes to the script" not in shell.program("run", str(script), "--own").err
 
 
+@pytest.mark.slow
 def test_an_error_is_printed_once_and_without_frames_of_ours(shell, tmp_path):
     script = tmp_path / "job.py"
     script.write_text(

@@ -222,6 +222,7 @@ def test_a_port_is_a_number(shell, port):
     assert f"'--port': {port!r} is not a whole number from 0 to 65535" in done.err
 
 
+@pytest.mark.slow
 def test_ui_serves_until_it_is_interrupted(shell):
     make_job(shell.root, "orders")
     path = shell.home / "token"
@@ -241,6 +242,7 @@ def test_ui_serves_until_it_is_interrupted(shell):
     assert server.returncode in (0, ExitCode.INTERRUPTED)
 
 
+@pytest.mark.slow
 def test_ui_opens_a_browser_without_the_token_on_its_command_line(shell):
     browser, opened = shell.home / "browser", shell.home / "opened"
     browser.write_text(

@@ -169,6 +169,14 @@ def test_without_records_of_attempts_the_history_tells(tmp_path: Path) -> None:
     assert first.started_ms == START + 1_000
 
 
+def test_a_fork_whose_first_record_is_long_gone_is_still_one(tmp_path: Path) -> None:
+    origin = Driver(tmp_path, "origin").attempt()
+    fork = Driver(tmp_path, "fork").attempt(snapshot=f"{origin.path}/checkpoints/chk-3.json")
+    fork.attempt(checkpoint=4)
+    (fork.path / "attempts" / "1.json").unlink()
+    assert [job.name for job in drawn(tmp_path, "origin").jobs] == ["origin", "fork"]
+
+
 def test_a_damaged_relative_is_left_out(tmp_path: Path) -> None:
     root = tmp_path / "jobs"
     saved = Driver(root, "old").attempt().savepoint(tmp_path / "sp", "sp")

@@ -237,6 +237,7 @@ def test_what_cannot_be_used_is_refused(job, wrong, message):
         look_up(**(arguments | wrong))
 
 
+@pytest.mark.slow
 def test_of_many_rows_only_those_of_the_key_are_decoded(job):
     """A state of 200,000 keys in several batches: the rows of others never leave the file."""
     job.checkpoint((TOTAL, {f"user {i}": i for i in range(200_000)}))

@@ -21,6 +21,8 @@ from turnback.spark.lag import LagTrend, catch_up_s
 from turnback.spark.source_monitor import SourceIdentities, SourceMonitor
 from turnback.testing import JobHarness, source
 
+pytestmark = pytest.mark.slow
+
 
 class Broker:
     """A system that tells how many pushes a source has not processed yet."""

@@ -147,6 +147,7 @@ def test_while_a_failure_cannot_be_answered_the_job_does_not_go_on(
     running(world, len(world.committed) + 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "step", "savepoint"),
     [
@@ -179,6 +180,7 @@ def test_killed_at_every_step(world: World, kind: RequestKind, step: str, savepo
         assert len(world.committed) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ENDING)
 def test_paused_at_every_step_and_replaced(world: World, kind: RequestKind, step: str) -> None:

@@ -11,6 +11,8 @@ from turnback.program.descriptors import ValueStateDescriptor
 from turnback.state.expiry import TIME_BYTES, update_time
 from turnback.types.typeinfo import Types
 
+pytestmark = pytest.mark.slow
+
 # -- merging
 
 

@@ -23,6 +23,8 @@ from turnback.state.delta import (
 from turnback.state.merging import live_rows, merge
 from turnback.state.schema import KeySchema, StateSchema
 
+pytestmark = pytest.mark.slow
+
 KEY = KeySchema((), True)
 VALUE = StateSchema(uid="b", name="v", kind="value", key=KEY, value="long")
 MAP = StateSchema(uid="a", name="m", kind="map", key=KEY, value="long", sub="string")

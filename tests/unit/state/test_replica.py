@@ -257,6 +257,7 @@ def test_a_locked_store_is_left_alone_and_a_private_one_removed(job):
     assert sorted(p.name for p in j.root.iterdir()) == ["0-of-1", "0-of-1.lock"]
 
 
+@pytest.mark.slow
 def test_a_private_store_whose_owner_died_is_swept(job):
     j = job(COUNT)
     bump_all(j)

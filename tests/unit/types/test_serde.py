@@ -84,6 +84,7 @@ def test_extremes(spec: Any, value: Any) -> None:
     assert repr(back)[:100] == repr(value)[:100]
 
 
+@pytest.mark.slow
 def test_large_values() -> None:
     text = "x" * (64 << 20)
     assert round_trip("string", text) == text

@@ -15,6 +15,8 @@ from local_engine import LocalEngine, collected, environment, source
 from turnback import KeyedBatchFunction, KeyedProcessFunction, Types, ValueStateDescriptor
 from turnback.core.errors import ElementTypeError, NullKeyError
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = "k string, n bigint"
 
 

@@ -257,6 +257,7 @@ def everything(env: StreamExecutionEnvironment, policy: str) -> CollectSink:
     return collected(stream, "out")
 
 
+@pytest.mark.slow
 @given(
     events=st.lists(st.tuples(st.sampled_from("ab"), st.integers(-9, 9)), max_size=12),
     cut=st.integers(0, 12),
