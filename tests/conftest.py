@@ -56,6 +56,8 @@ _LONG = (
     "soak/",
     "systems/test_three_targets.py",
     "systems/test_streams_killed.py",
+    "systems/test_kafka_",
+    "systems/test_postgres",
     "stories/test_lost_jvm.py",
     "stories/test_killed.py",
     "integration/test_savepoint_tables.py",
@@ -78,18 +80,18 @@ What is not named here are many small files, which keep all processes busy to th
 
 
 _SHARED = {
-    "crash/test_executor_killed.py": "servers",
-    "systems/test_databases_page.py": "servers",
-    "systems/test_kafka_": "servers",
-    "systems/test_mariadb": "servers",
-    "systems/test_postgres": "servers",
-    "systems/test_redis": "servers",
-    "systems/test_three_targets.py": "servers",
+    "crash/test_executor_killed.py": "targets",
+    "systems/test_three_targets.py": "targets",
+    "systems/test_kafka_": "kafka",
+    "systems/test_databases_page.py": "databases",
+    "systems/test_mariadb": "databases",
+    "systems/test_postgres": "databases",
+    "systems/test_redis": "databases",
     "systems/test_kinesis_": "streams",
     "systems/test_rabbitmq": "streams",
     "systems/test_streams_killed.py": "streams",
 }
-"""Files whose tests share servers: one process runs them all, so that each server starts once."""
+"""Files whose tests share servers: one process runs all of a group, so that each starts once."""
 
 
 def _sharing(nodeid: str) -> str | None:

@@ -117,8 +117,8 @@ class RetypedInOpen(KeyedProcessFunction):
 
 
 CHANGES: dict[str, tuple[Any, str, str, str]] = {
-    "type": (Retyped, "k", "count", r"'count' of operator 'count'.*long cannot become string"),
-    "type in open": (RetypedInOpen, "k", "count", r"state 'count' of operator 'count'.*long"),
+    "type": (Retyped, "k", "count", r"'count' of operator 'count'.*bigint cannot become string"),
+    "type in open": (RetypedInOpen, "k", "count", r"state 'count' of operator 'count'.*bigint"),
     "kind": (
         Rekinded,
         "k",

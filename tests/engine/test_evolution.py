@@ -126,7 +126,7 @@ def test_state_evolves(jobs: Jobs, before: Path, after: Any, how: str) -> None:
 @pytest.mark.parametrize(
     ("after", "message"),
     [
-        (Narrowed, r"'seen' of operator 'stats'.*int cannot become short"),
+        (Narrowed, r"'seen' of operator 'stats'.*int cannot become smallint"),
         (Retyped, r"'stats' of operator 'stats'.*cannot become string"),
     ],
 )

@@ -16,7 +16,7 @@ from turnback import (
 )
 from turnback.testing import JobHarness, source
 
-EPOCHS, KEYS = 2_000, 50
+EPOCHS, KEYS = 1_000, 50
 
 
 class Busy(KeyedProcessFunction):
@@ -31,7 +31,7 @@ class Busy(KeyedProcessFunction):
 
 
 def files_and_bytes(directory: Path) -> tuple[int, int]:
-    """Of a job directory; its history has a bound of its own, which 2000 epochs do not reach."""
+    """Of a job directory; its history has a bound of its own, which so many epochs do not reach."""
     files = [p for p in directory.rglob("*") if p.is_file() and p.parent.name != "history"]
     return len(files), sum(p.stat().st_size for p in files)
 
@@ -54,7 +54,7 @@ SETTINGS = {
 
 
 @pytest.mark.timeout(900)
-def test_2000_epochs(tmp_path):
+def test_1000_epochs(tmp_path):
     sizes, memory = {}, {}
     with JobHarness(
         program,

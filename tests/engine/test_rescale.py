@@ -36,16 +36,13 @@ def test_the_way_has_every_change() -> None:
     assert set(pairwise(EVERY_CHANGE)) == {(a, b) for a in sizes for b in sizes if a != b}
 
 
-@pytest.mark.parametrize("by_savepoint", [False, True])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_output_is_that_of_a_run_that_never_changed(
-    tmp_path: Path, name: str, by_savepoint: bool
-) -> None:
+def test_the_output_is_that_of_a_run_that_never_changed(tmp_path: Path, name: str) -> None:
     job = JobHarness(PROGRAMS[name][0], tmp_path / "job", parallelism=EVERY_CHANGE[0])
     with job:
         for number, parallelism in enumerate(EVERY_CHANGE):
             if number:
-                savepoint = job.savepoint() if by_savepoint else None
+                savepoint = job.savepoint() if number // 2 % 2 else None
                 job.stop()
                 backend = "rocksdb" if number % 2 else "hashmap"
                 job.start(parallelism=parallelism, state_backend=backend, start_from=savepoint)

@@ -74,11 +74,13 @@ class Servers:
                 self._servers[name] = self._threads.submit(self._running.enter_context, server)
 
     def get(self, name: str) -> Any:
-        """The server, once it runs.
+        """The server, once it runs; one that nobody has started yet is started.
 
         Raises:
             Exception: What kept it from starting; that it is not on this machine skips the test.
         """
+        if name not in self._servers:
+            self.start([name])
         return self._servers[name].result()
 
     def close(self) -> None:

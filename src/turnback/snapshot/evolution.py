@@ -363,7 +363,9 @@ def _with_class(old: TypeInfo, migrate: Convert) -> Convert:
 
 
 def _short(type_: TypeInfo) -> str:
-    text = type_.name if isinstance(type_, BasicTypeInfo) else str(type_)
+    # Spark has no types for these: as DDL they look like others.
+    ours = isinstance(type_, BasicTypeInfo) and type_.name in ("big_int", "pickled")
+    text = str(type_.describe()) if ours else str(type_)
     return text if len(text) <= 80 else text[:77] + "..."
 
 

@@ -131,9 +131,9 @@ def test_evolved_states(plan):
     }
     assert not report.ok
     migrated = row(report, "declared", "stats")
-    assert migrated.reason == "'n' widened from int to long; field 'paid' added with default 0"
+    assert migrated.reason == "'n' widened from int to bigint; field 'paid' added with default 0"
     assert not migrated.blocking
-    assert "long cannot become string" in row(report, "declared", "seen").reason
+    assert "bigint cannot become string" in row(report, "declared", "seen").reason
     assert "keyed by" in row(report, "opened", "kept").reason
 
 
