@@ -121,6 +121,7 @@ class World:
             per_s=12.5,
             records={"events": (0, read), "count": (read, 7), "out": (7, 0)},
             left_out={"count": 3},
+            malformed={"events": 5},
             state_bytes={"count": 2_048},
             watermarks={"count": job.clock.now_ms()},
             lag={"events": lag},

@@ -78,6 +78,10 @@ def test_elements_that_were_left_out_are_counted_where_the_function_failed(look)
     expect(others).to_be_hidden()
     node.click()
     expect(page.locator(".graph-detail")).to_contain_text("Left out, as the function failed3")
+    source = page.get_by_role("button", name="events")
+    expect(source).to_contain_text("malformed5")
+    source.click()
+    expect(page.locator(".graph-detail")).to_contain_text("as they did not fit the schema5")
 
 
 def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):

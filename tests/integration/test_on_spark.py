@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from engine import test_levels as levels
+from engine import test_malformed as malformed
 from engine.test_restarts import ALL, FIXED, count, fed
 from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from locking_sink import LockingSink
@@ -48,7 +49,25 @@ def test_any_streaming_dataframe(jobs: Jobs) -> None:
     assert jobs.out("tens") == [10, 20, 30]
 
 
-def test_malformed_lines_are_dropped_whatever_is_read(jobs: Jobs) -> None:
+@pytest.mark.parametrize(
+    "story",
+    [
+        malformed.test_what_is_malformed,
+        malformed.test_a_job_that_is_to_have_none_ends_and_goes_on_when_that_is_mended,
+        malformed.test_the_policy_may_change_and_the_count_goes_on,
+        malformed.test_with_event_time,
+    ],
+)
+def test_malformed_records_as_without_spark(jobs: Jobs, story: Any) -> None:
+    story(jobs)
+
+
+@pytest.mark.parametrize("policy", ["drop", "side"])
+def test_malformed_records_are_counted_once(jobs: Jobs, policy: str) -> None:
+    malformed.test_each_is_counted_once_whatever_fails(jobs, policy)
+
+
+def test_malformed_lines_are_left_to_spark_if_its_options_say_so(jobs: Jobs) -> None:
     """What is malformed is nothing that a function would read, and yet Spark must look at it."""
     lines = jobs.input("lines")
     (lines / "1.csv").write_text("x,1\ny,many\nz,3\n")
@@ -58,11 +77,11 @@ def test_malformed_lines_are_dropped_whatever_is_read(jobs: Jobs) -> None:
         read = env.from_files(lines, "csv", "name string, n bigint", "lines", **options)
         read.map(lambda row: row.name, "string").uid("names").sink_to(sink).uid("out")
         width = len(env.plan().sources[0].read.names)  # type: ignore[attr-defined]
-        assert width == (2 if options else 1)
-        env.execute("-".join(["job", *options]), bounded=True)
+        assert width == (2 if "drop" in options["MODE"] else 1)
+        env.execute("-".join(["job", *options.values()]), bounded=True)
         return sorted(sink.results)
 
-    assert names() == ["x", "y", "z"]
+    assert names(MODE="permissive") == ["x", "y", "z"]
     assert names(MODE="dropMalformed") == ["x", "z"]
     frame = jobs.spark.readStream.schema("name string, _corrupt_record string").json(str(lines))
     stream = jobs.env().from_dataframe(frame, "lines")

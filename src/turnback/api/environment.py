@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from turnback.api.arguments import epoch_limit, key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.job_spec import check_guarantees, job_spec, warn
+from turnback.api.job_spec import ExecuteOptions, check_guarantees, job_spec, warn
 from turnback.api.launched import (
     ProgramPlanned,
     collecting_name,
@@ -35,6 +35,7 @@ from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
 from turnback.job.run import LaunchMode
 from turnback.program.graph import NodeKind, StreamGraph
+from turnback.program.malformed import MalformedPolicy, files_policy
 from turnback.program.plan import Plan
 from turnback.program.planner import plan
 from turnback.program.time import WatermarkStrategy
@@ -50,21 +51,6 @@ if TYPE_CHECKING:
 
 
 # Spark is imported where it is first used: commands that only look at files start in a blink.
-
-
-class ExecuteOptions(TypedDict, total=False):
-    """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
-
-    bounded: bool | None
-    start_from: str | int | PathLike[str] | datetime | None
-    fresh: bool
-    allow_non_restored_state: Allowed
-    renames: Renames | None
-    fork: bool
-    allow_pickled_state: bool
-    take_over_sinks: bool
-    claim_mode: ClaimMode
-    epoch_interval: Duration
 
 
 class StreamExecutionEnvironment:
@@ -205,16 +191,9 @@ class StreamExecutionEnvironment:
             df: Made with `spark.readStream`; may hold any stateless transformations.
             uid: Identity of the source, by which its position is found again.
         """
-        from turnback.spark.session import refuse_connect
+        from turnback.spark.sources import check_streaming
 
-        refuse_connect(df)
-        if not hasattr(df, "isStreaming"):
-            raise PlanError(f"from_dataframe takes a DataFrame, got {type(df).__name__}")
-        if not df.isStreaming:
-            raise PlanError(
-                "from_dataframe takes a streaming DataFrame, and this one is static; "
-                "use spark.readStream instead of spark.read, or from_collection for small data"
-            )
+        check_streaming(df)
         return self._source(df, uid)
 
     def from_files(
@@ -226,6 +205,7 @@ class StreamExecutionEnvironment:
         *,
         max_files_per_epoch: int | None = None,
         max_bytes_per_epoch: int | str | None = None,
+        on_malformed: str | None = None,
         **options: Any,
     ) -> DataStream:
         """A stream of the records of all files in a directory, and of those yet to come.
@@ -238,15 +218,20 @@ class StreamExecutionEnvironment:
             uid: Identity of the source.
             max_files_per_epoch: How many new files one epoch takes at most.
             max_bytes_per_epoch: How many bytes of new files, such as "64 mb", but always a file.
-            **options: Further options of Spark's reader.
+            on_malformed: What becomes of a record of JSON or CSV that does not fit the schema:
+                "fail", the default: the job ends, and says which one it is; "drop": it is left
+                out, and counted; "side": it goes to `malformed_records`, and is counted.
+            **options: Further options of Spark's reader; with one that says what becomes of
+                malformed records, such as `mode`, Spark alone decides, and nobody counts.
         """
         from turnback.spark.sources import check_files, single_file
 
         limit = epoch_limit(max_files_per_epoch, max_bytes_per_epoch)
         directory = path_text("from_files: path", path)
         row = check_files(directory, format, as_type(schema))
-        frame = self.engine.file_source(directory, format, row, limit, options)
-        return self._source(frame, uid, row, bounded=single_file(directory))
+        policy = files_policy(format, row.names, options, on_malformed)
+        frame = self.engine.file_source(directory, format, row, limit, options, policy)
+        return self._source(frame, uid, row, policy, bounded=single_file(directory))
 
     def from_source(
         self,
@@ -255,14 +240,24 @@ class StreamExecutionEnvironment:
         source_name: str,
         type_info: Any = None,
         uid: str | None = None,
+        *,
+        on_malformed: str | None = None,
     ) -> DataStream:
         """A stream of records of a `KafkaSource`, `RabbitMQSource` or `KinesisSource`.
 
-        `WatermarkStrategy.no_watermarks()` for no event time.
+        Args:
+            source: What to read.
+            watermark_strategy: `WatermarkStrategy.no_watermarks()` for no event time.
+            source_name: What people call it.
+            type_info: The type of the elements, to make sure of it.
+            uid: Identity of the source.
+            on_malformed: What becomes of values that do not fit a `JsonRowDeserializationSchema`:
+                as in `from_files`; "drop" is what `ignore_parse_errors` of the schema says.
         """
         type = check_source(source, watermark_strategy, source_name, type_info)
+        policy = source.malformed_policy(on_malformed)
         frame = source.frame(self.spark)
-        stream = self._source(frame, uid, type, bounded=source.bounded).name(source_name)
+        stream = self._source(frame, uid, type, policy, bounded=source.bounded).name(source_name)
         stream._node.check, stream._node.lag = source.source_check(), source.lag_reader()
         timeless = watermark_strategy == WatermarkStrategy.no_watermarks()
         return stream if timeless else stream.assign_timestamps_and_watermarks(watermark_strategy)
@@ -280,18 +275,21 @@ class StreamExecutionEnvironment:
         return self._source(frame, uid, type, bounded=True)
 
     def _source(
-        self, frame: Any, uid: str | None, type: TypeInfo | None = None, *, bounded: bool = False
+        self,
+        frame: Any,
+        uid: str | None,
+        type: TypeInfo | None = None,
+        on_malformed: MalformedPolicy | None = None,
+        *,
+        bounded: bool = False,
     ) -> DataStream:
         from turnback.spark.sources import source_frame
 
-        names = [name.lower() for name in frame.columns]
-        twice = sorted({n for n in names if names.count(n) > 1})
-        if twice:
-            raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
-        type = type or as_type(frame.schema)
-        uid, read = None if uid is None else check_uid(uid), source_frame(frame)
+        read = source_frame(frame)
+        type, uid = type or as_type(frame.schema), None if uid is None else check_uid(uid)
         node = self._graph.add(NodeKind.SOURCE, uid or "source", type, function=read.frame, uid=uid)
-        node.bounded, node.whole = bounded, read.whole
+        node.bounded, node.on_malformed = bounded, on_malformed
+        node.whole = read.whole and on_malformed is None  # else all columns are parsed anyway
         node.partitioned, node.ordered = read.partitioned, bounded or read.ordered
         return DataStream(self._graph, node)
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import logging
+from datetime import datetime
+from os import PathLike
+from typing import TypedDict
 
+from turnback.api.checkpoint_config import Duration
 from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import Configuration, job_root, state_backend, storage_options
 from turnback.config.restart import choose_restart
@@ -13,13 +17,29 @@ from turnback.job.started import StartedProgram
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Plan
-from turnback.spark.job import JobSpec
+from turnback.snapshot.matching import Allowed, Renames
+from turnback.spark.job import ClaimMode, JobSpec
 
 _LOG = logging.getLogger(__name__)
 _AT_MOST_ONCE = (
     "no checkpoints are taken, so it is at-most-once: what is in flight when the job dies is gone. "
     "Call enable_checkpointing(...) for more"
 )
+
+
+class ExecuteOptions(TypedDict, total=False):
+    """The options of `StreamExecutionEnvironment.execute`, which are those of `execute_async`."""
+
+    bounded: bool | None
+    start_from: str | int | PathLike[str] | datetime | None
+    fresh: bool
+    allow_non_restored_state: Allowed
+    renames: Renames | None
+    fork: bool
+    allow_pickled_state: bool
+    take_over_sinks: bool
+    claim_mode: ClaimMode
+    epoch_interval: Duration
 
 
 def job_spec(name: str, configuration: Configuration) -> JobSpec:

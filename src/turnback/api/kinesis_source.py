@@ -86,7 +86,8 @@ class KinesisSource(RecordSource):
         from turnback.spark.records import python_frame, python_source
 
         source = python_source("turnback.spark.kinesis", "KinesisRecords", spark.version)
-        return python_frame(spark, source, self.options, self.schema, self.metadata)
+        place = {"shard": "shard", "sequence_number": "sequence number"}
+        return python_frame(spark, source, self.options, self.schema, self.metadata, place)
 
     def source_check(self) -> SourceCheck:
         from turnback.spark.kinesis_check import KinesisSourceCheck

@@ -87,7 +87,8 @@ class RabbitMQSource(RecordSource):
         from turnback.spark.records import python_frame, python_source
 
         source = python_source("turnback.spark.rabbitmq", "RabbitMQRecords", spark.version)
-        return python_frame(spark, source, self.options, self.schema, self.metadata)
+        place = {"stream": "stream", "offset": "offset"}
+        return python_frame(spark, source, self.options, self.schema, self.metadata, place)
 
     def source_check(self) -> SourceCheck:
         from turnback.spark.rabbitmq import RabbitMQSourceCheck

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from turnback.api.arguments import positive
 from turnback.core.errors import ConfigurationError, PlanError
 from turnback.program.graph import SourceCheck
+from turnback.program.malformed import MalformedPolicy, malformed_policy
 from turnback.program.source_lag import OpenLagReader
 from turnback.program.time import WatermarkStrategy
 from turnback.sinks.kafka import nonempty_text
@@ -56,6 +57,30 @@ class RecordSource(ABC):
         more = ((name, self.METADATA[what]) for what, name in self.metadata.items())
         names, types = zip(*[*stream_columns(value), *more], strict=True)
         return RowTypeInfo(names, types)
+
+    def malformed_policy(self, given: str | None) -> MalformedPolicy | None:
+        """What becomes of values that do not fit the schema; None if they are not parsed.
+
+        Args:
+            given: What the user asks for; None for nothing in particular.
+        """
+        policy = malformed_policy("from_source", "fail" if given is None else given)
+        if not isinstance(self.schema, JsonRowDeserializationSchema):
+            if policy is not MalformedPolicy.FAIL:
+                raise PlanError(
+                    f"from_source: values are given as they are, so none is malformed; "
+                    f"on_malformed={policy.value!r} is for a JsonRowDeserializationSchema. What "
+                    "your own functions parse is a matter of on_error"
+                )
+            return None
+        if not self.schema.ignore_parse_errors:
+            return policy
+        if given not in (None, MalformedPolicy.DROP.value):
+            raise PlanError(
+                f"from_source: on_malformed={policy.value!r}, but the schema leaves malformed "
+                "values out; build it without ignore_parse_errors()"
+            )
+        return MalformedPolicy.DROP
 
     @abstractmethod
     def frame(self, spark: SparkSession) -> DataFrame:

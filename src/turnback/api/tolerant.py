@@ -10,6 +10,7 @@ from turnback.program.dead_letters import DEAD_LETTER, DEAD_LETTERS
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.functions import KeyedBatchFunction, user_function
 from turnback.program.graph import SIDE_OUTPUT_KINDS, TOLERANT_KINDS, NodeKind, OutputTag
+from turnback.program.malformed import MALFORMED, MALFORMED_RECORD
 from turnback.program.operator_state import has_operator_state
 
 if TYPE_CHECKING:
@@ -64,3 +65,23 @@ class Tolerant(Named):
         following: Any = self
         stream: DataStream = following._add(NodeKind.SIDE_OUTPUT, tag, tag, DEAD_LETTER)
         return stream.name("dead letters")
+
+    def malformed_records(self) -> DataStream:
+        """Records of this source that do not fit its schema, with `on_malformed="side"`.
+
+        They are rows, to be written somewhere: the uid of the `source`, the `place` it was read
+        from (the file, or partition and offset), and the `text` of the record.
+        """
+        node = self._node
+        if node.kind is NodeKind.TIMESTAMPS:
+            node = node.inputs[0]
+        if node.kind is not NodeKind.SOURCE:
+            raise PlanError(
+                f"{node.kind.value} {node.name!r} has no malformed records: only what from_files "
+                "and from_source give has; call malformed_records() there"
+            )
+        tag = OutputTag(MALFORMED, MALFORMED_RECORD)
+        following: Any = self
+        stream: DataStream = following._add(NodeKind.SIDE_OUTPUT, tag, tag, MALFORMED_RECORD)
+        stream._node.inputs = (node,)
+        return stream.name("malformed records")

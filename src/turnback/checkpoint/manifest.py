@@ -37,11 +37,31 @@ class SourcePosition(msgspec.Struct, frozen=True):
     """Where a source goes on: Spark's offset as JSON, `None` for the very beginning.
 
     `identity` tells its streams from others that get the same names later, if that is known.
+    `malformed` is how many records up to here did not fit the schema, and were left out.
     """
 
     offset: str | None
     log: tuple[LogFile, ...] = ()
     identity: str | None = None
+    malformed: int = 0
+
+
+def add_malformed(
+    after: Mapping[str, SourcePosition],
+    before: Mapping[str, SourcePosition],
+    malformed: Mapping[str, int],
+) -> dict[str, SourcePosition]:
+    """The positions after an epoch, with how many records were malformed up to there."""
+    known = malformed_counts(before)
+    return {
+        uid: msgspec.structs.replace(position, malformed=known.get(uid, 0) + malformed.get(uid, 0))
+        for uid, position in after.items()
+    }
+
+
+def malformed_counts(positions: Mapping[str, SourcePosition]) -> dict[str, int]:
+    """How many records were malformed up to these positions, of sources that had any."""
+    return {uid: position.malformed for uid, position in positions.items() if position.malformed}
 
 
 def kafka_positions(offset: str | None) -> list[tuple[str, int, int]]:

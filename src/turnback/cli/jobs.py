@@ -116,6 +116,7 @@ _OPERATORS: tuple[Column[model.OperatorNode], ...] = (
     Column("in", lambda node, out: out.number(node.records_in), right=True),
     Column("out", lambda node, out: out.number(node.records_out), right=True),
     Column("left out", lambda node, out: out.number(node.left_out or None), right=True, extra=True),
+    Column("malformed", lambda node, out: out.number(node.malformed or None), right=True),
     Column("state", lambda node, out: out.size(node.state_bytes), right=True),
     Column("watermark", lambda node, out: out.time(node.watermark_ms)),
     Column("lag", lambda node, out: _short_lag(node.lag, out), right=True),

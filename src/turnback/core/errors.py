@@ -23,6 +23,7 @@ TurnbackError
 ├── EpochConflictError          two attempts of one task were read; the epoch is replayed
 ├── SinkError
 ├── SourceError                 a source cannot be reached or read
+│   └── MalformedRecordError    a record of a source does not fit its schema
 ├── UserFunctionError           the user's code raised
 ├── SparkUnavailableError       Spark's JVM has ended or does not start; a new driver may go on
 ├── JobNotFoundError            no job of this name, id or directory
@@ -131,6 +132,10 @@ class SourceError(TurnbackError):
     """A source could not be reached or read."""
 
 
+class MalformedRecordError(SourceError):
+    """A record of a source does not fit the schema that it is parsed against."""
+
+
 class UserFunctionError(TurnbackError):
     """The user's code raised."""
 
@@ -175,6 +180,7 @@ FINAL = (
     CorruptFileError,
     FormatVersionError,
     IncompatibleStateError,
+    MalformedRecordError,
     PlanError,
     *REPLACED,
 )

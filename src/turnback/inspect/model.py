@@ -170,13 +170,14 @@ class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
 
     Elements are counted since the attempt began, those that were `left_out` because the function
     failed as well; `state_bytes` is about what its files take up, `lag` how far a source is behind
-    while the job runs.
+    while the job runs. Records that were `malformed` are those of all attempts that count.
     """
 
     states: tuple[str, ...] = ()
     records_in: int = 0
     records_out: int = 0
     left_out: int = 0
+    malformed: int = 0
     state_bytes: int | None = None
     watermark_ms: int | None = None
     lag: Lag | None = None

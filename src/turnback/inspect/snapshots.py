@@ -93,7 +93,7 @@ def _targets(snapshot: Snapshot) -> dict[str, str]:
 
 
 def _operators(snapshot: Snapshot) -> tuple[OperatorNode, ...]:
-    nodes = []
+    nodes, sources = [], snapshot.document.sources
     for op in snapshot.operators:
         states = [state for state in snapshot.states if state.schema.uid == op.uid]
         node = OperatorNode(
@@ -102,6 +102,7 @@ def _operators(snapshot: Snapshot) -> tuple[OperatorNode, ...]:
             states=tuple(state.schema.name for state in states),
             state_bytes=sum(state.size for state in states) or None,
             watermark_ms=snapshot.document.watermarks.get(op.uid),
+            malformed=sources[op.uid].malformed if op.uid in sources else 0,
         )
         nodes.append(node)
     return tuple(nodes)

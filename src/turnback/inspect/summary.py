@@ -203,6 +203,7 @@ def operators(
             records_in=records_in,
             records_out=records_out,
             left_out=metrics.left_out.get(op.uid, 0),
+            malformed=metrics.malformed.get(op.uid, 0),
             state_bytes=metrics.state_bytes.get(op.uid),
             watermark_ms=metrics.watermarks.get(op.uid),
             lag=metrics.lag.get(op.uid),

@@ -62,6 +62,8 @@ class Metrics(msgspec.Struct, frozen=True):
         per_s: The same for each second of the last few.
         records: Elements read and written, by operator uid.
         left_out: Elements at which functions failed, and which were left out, by operator uid.
+        malformed: Records that did not fit the schema of their source and were left out, by its
+            uid; since the job began, whatever attempt left them out.
         state_bytes: About how much the state of an operator takes up in files, by uid.
         lag: How far sources are behind that can tell, by uid.
         completed: Checkpoints that this driver has completed.
@@ -73,6 +75,7 @@ class Metrics(msgspec.Struct, frozen=True):
     per_s: float | None = None
     records: dict[str, tuple[int, int]] = {}
     left_out: dict[str, int] = {}
+    malformed: dict[str, int] = {}
     state_bytes: dict[str, int] = {}
     watermarks: dict[str, int] = {}
     lag: dict[str, Lag] = {}

@@ -106,17 +106,23 @@ class Cut:
         channels = self._channels()
         native = self._native(channels)
         levels = self._levels(channels)
-        if native:
-            levels = [replace(level, index=level.index - 1) for level in levels[1:]]
-            channels = [
-                replace(c, first_level=c.first_level - 1, last_level=c.last_level - 1)
-                for c in channels
-            ]
         sources = tuple(
             SourcePlan.of(n, self.uids[n.id], self.read[n.id])
             for n in self.nodes
             if n.kind is NodeKind.SOURCE
         )
+        if native:
+            levels = [replace(level, index=level.index - 1) for level in levels[1:]]
+            sorted_out = {source.id: source.sorted_out for source in sources}
+            channels = [
+                replace(
+                    c,
+                    first_level=c.first_level - 1,
+                    last_level=c.last_level - 1,
+                    sorted_out=sorted_out.get(c.producer, ""),
+                )
+                for c in channels
+            ]
         by_id = {n.id: n for n in self.nodes}
         of_strategies = {
             self.uids[id]: tuple(self.uids[source.id] for source in sources_before(by_id[id]))

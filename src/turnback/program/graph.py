@@ -9,6 +9,7 @@ from typing import Any
 
 from turnback.core.errors import PlanError
 from turnback.program.error_policy import ErrorPolicy
+from turnback.program.malformed import MalformedPolicy
 from turnback.program.source_lag import OpenLagReader
 from turnback.types.hints import as_type
 from turnback.types.keys import KeyCodec
@@ -149,6 +150,8 @@ class Node:
         check: Of a source: what tells before the job starts whether it can be read.
         lag: Of a source: what tells while the job runs how far it is behind.
         on_error: What becomes of elements at which the function fails.
+        on_malformed: Of a source that parses text: what becomes of records that do not fit its
+            schema; None if it parses none.
     """
 
     id: int
@@ -167,6 +170,7 @@ class Node:
     check: SourceCheck | None = None
     lag: OpenLagReader | None = None
     on_error: ErrorPolicy = ErrorPolicy.FAIL
+    on_malformed: MalformedPolicy | None = None
 
     @property
     def key(self) -> KeySpec | None:

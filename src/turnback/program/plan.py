@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.graph import KeySpec, Node, NodeKind, SourceCheck
+from turnback.program.malformed import MalformedPolicy, with_malformed
 from turnback.program.operator_state import has_operator_state
 from turnback.program.partitioning import Partitioning, Spread
 from turnback.program.source_lag import OpenLagReader
@@ -70,6 +71,8 @@ class Channel:
         first_level: Level whose output it is part of; -1 when Spark itself feeds it from a source.
         last_level: Level that consumes it.
         reader: Uid of the operator that reads it, the first of them if there are several.
+        sorted_out: Uid of the source whose malformed records come with it, to be sorted out by who
+            reads it; empty text if none do.
     """
 
     id: int
@@ -82,6 +85,12 @@ class Channel:
     last_level: int
     reader: str = ""
     partitioning: Partitioning | None = None
+    sorted_out: str = ""
+
+    @property
+    def row_type(self) -> TypeInfo:
+        """The type of its rows: that of its elements, and where a malformed one comes from."""
+        return with_malformed(self.type) if self.sorted_out else self.type
 
     def routing(self, into_level: int) -> Routing:
         if into_level < self.last_level:
@@ -193,6 +202,7 @@ class SourcePlan:
         partitioned: Whether its partitions have watermarks of their own.
         check: Asked before the job starts, on the driver; see `Node`.
         lag: Asked while the job runs, on the driver; None if it cannot be told.
+        on_malformed: What becomes of records that do not fit its schema; None if it parses none.
     """
 
     id: int
@@ -204,6 +214,12 @@ class SourcePlan:
     partitioned: bool = False
     check: SourceCheck | None = None
     lag: OpenLagReader | None = None
+    on_malformed: MalformedPolicy | None = None
+
+    @property
+    def sorted_out(self) -> str:
+        """Its uid, if its malformed records are sorted out."""
+        return "" if self.on_malformed in (None, MalformedPolicy.FAIL) else self.uid
 
     @classmethod
     def of(cls, node: Node, uid: str, read: TypeInfo) -> SourcePlan:
@@ -219,6 +235,7 @@ class SourcePlan:
             partitioned=node.partitioned,
             check=node.check,
             lag=node.lag,
+            on_malformed=node.on_malformed,
         )
 
 

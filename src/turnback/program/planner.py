@@ -13,6 +13,7 @@ from turnback.program.dead_letters import DEAD_LETTERS
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.functions import Function, KeyedBatchFunction, declared_states
 from turnback.program.graph import REDUCED, Node, NodeKind, StreamGraph
+from turnback.program.malformed import MALFORMED, MalformedPolicy
 from turnback.program.operator_state import has_operator_state
 from turnback.program.plan import Plan
 from turnback.types.typeinfo import RowTypeInfo
@@ -123,7 +124,7 @@ def _check_operator_state(node: Node, who: str) -> None:
 
 
 def _check_error_policy(node: Node, nodes: Sequence[Node], who: str) -> None:
-    """Refuse dead letters that nobody reads, and those of an operator that has none."""
+    """Refuse dead letters and malformed records that nobody reads, and those of who has none."""
     tags = [n.function.tag_id for n in nodes if n.kind is NodeKind.SIDE_OUTPUT and node in n.inputs]
     if node.on_error is ErrorPolicy.DEAD_LETTER and DEAD_LETTERS not in tags:
         raise PlanError(
@@ -133,6 +134,16 @@ def _check_error_policy(node: Node, nodes: Sequence[Node], who: str) -> None:
     if DEAD_LETTERS in tags and node.on_error is not ErrorPolicy.DEAD_LETTER:
         raise PlanError(
             f'the dead letters of {who} are read, but it has none; call on_error("dead_letter")'
+        )
+    if node.on_malformed is MalformedPolicy.SIDE and MALFORMED not in tags:
+        raise PlanError(
+            f'{who} has on_malformed="side", and nobody reads its malformed records; write them '
+            'somewhere: malformed_records().sink_to(...), or choose on_malformed="drop"'
+        )
+    if MALFORMED in tags and node.on_malformed is not MalformedPolicy.SIDE:
+        raise PlanError(
+            f"the malformed records of {who} are read, but it gives none; make the source with "
+            'on_malformed="side"'
         )
 
 

@@ -82,6 +82,8 @@ def _columns_read(node: Node, names: Collection[str]) -> set[str] | None:
     """The columns of its input that an operator reads; None for all of them."""
     if any(each.kind in PASSED_THROUGH for each in node.inputs):
         return None
+    if node.kind is NodeKind.SIDE_OUTPUT and node.inputs[0].kind is NodeKind.SOURCE:
+        return set()  # malformed records have no columns
     if node.on_error is ErrorPolicy.DEAD_LETTER:
         return None  # dead letters are whole
     if node.kind is NodeKind.COMBINE:

@@ -180,7 +180,7 @@ def copy_source_log(
     log = tuple(msgspec.structs.replace(file, path=path_of(file)) for file in position.log)
     for file, copy in zip(position.log, log, strict=True):
         _copy(file, source, target, copy.path)
-    return SourcePosition(position.offset, log, position.identity)
+    return msgspec.structs.replace(position, log=log)
 
 
 def _copy(

@@ -23,6 +23,7 @@ from turnback.core.errors import EpochConflictError
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.functions import needs_closing
 from turnback.program.graph import NodeKind
+from turnback.program.malformed import MalformedPolicy
 from turnback.program.plan import Plan
 from turnback.program.source_partitions import spark_hash
 from turnback.spark.frames import BatchLimit, collect_controls, epoch_frame
@@ -36,6 +37,7 @@ from turnback.spark.internals import (
     streaming_query,
 )
 from turnback.spark.job import JobSpec
+from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
 from turnback.spark.orders import send_orders
 from turnback.spark.partitions import partition_names
 from turnback.spark.scratch import Positions, Scratch
@@ -135,6 +137,7 @@ class Engine(Protocol):
         type: RowTypeInfo,
         limit: EpochLimit,
         options: Mapping[str, Any],
+        on_malformed: MalformedPolicy | None,
     ) -> Any:
         """A stream of the records of files; see `StreamExecutionEnvironment.from_files`."""
 
@@ -177,8 +180,12 @@ class SparkEngine:
         type: RowTypeInfo,
         limit: EpochLimit,
         options: Mapping[str, Any],
+        on_malformed: MalformedPolicy | None,
     ) -> DataFrame:
-        reader = self._spark.readStream.format(format).schema(stream_ddl(type)).options(**options)
+        ddl = stream_ddl(type)
+        if on_malformed is not None:
+            ddl, options = f"{ddl}, {CORRUPT_COLUMN} string", {**options, **PERMISSIVE}
+        reader = self._spark.readStream.format(format).schema(ddl).options(**options)
         if limit.files is not None:
             reader = reader.option("maxFilesPerTrigger", limit.files)
         if limit.bytes is not None:
@@ -288,7 +295,7 @@ class SparkEpochInput:
         try:
             barriers = _collect(frame, description, orders, collect_controls)
         except Exception as error:
-            told = unreadable_file(error, self._new_files)
+            told = malformed_record(error) or unreadable_file(error, self._new_files)
             if told is None:
                 raise
             raise told from None

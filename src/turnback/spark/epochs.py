@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from itertools import chain
 
 from turnback.checkpoint.coordinator import CheckpointCoordinator
-from turnback.checkpoint.manifest import EpochCut, OperatorInfo
+from turnback.checkpoint.manifest import (
+    EpochCut,
+    OperatorInfo,
+    add_malformed,
+    malformed_counts,
+)
 from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
 from turnback.job.status import Metrics
@@ -63,6 +68,10 @@ class EpochAcks:
     def left_out(self) -> Counter[str]:
         """Elements at which functions failed, by operator uid."""
         return sum((Counter(ack.left_out) for ack in self.acks), Counter())
+
+    def malformed(self) -> Counter[str]:
+        """Records that did not fit the schema of their source, by its uid."""
+        return sum((Counter(ack.malformed) for ack in self.acks), Counter())
 
     def fed(self) -> Counter[int]:
         """Elements that Spark itself gave from sources, by channel."""
@@ -175,7 +184,7 @@ class Epochs:
         """What the attempt starts from, as if it were an epoch of its own."""
         if snapshot is not None:
             self._chains.restore(snapshot.state)
-            self.meter.count({}, snapshot.state)
+            self.meter.count({}, snapshot.state, malformed=malformed_counts(snapshot.sources))
             self._identities.restore(snapshot.sources)
             self.initial = EpochCut(
                 snapshot.epoch,
@@ -208,6 +217,7 @@ class Epochs:
             if ack.state is not None:
                 self._chains.confirm(ack.level, ack.name.partition, ack.state)
         sources = self._identities.stamp(input.positions() or self.sources)
+        sources = add_malformed(sources, self.sources, acks.malformed())
         self.time.advance(acks.segments, acks.next_timer_ms())
         limits = merge_limits(schemas.values(), now.now_ms)
         merged_away = self._merger.advance(self._chains, limits)
@@ -231,7 +241,9 @@ class Epochs:
         self._epoch, self.sources = epoch, sources
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
-        read = self.meter.count(acks.records(), cut.state, acks.left_out(), acks.fed())
+        read = self.meter.count(
+            acks.records(), cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
+        )
         took = time.perf_counter() - started
         written = sum(acks.records().get(uid, (0, 0))[0] for uid in self._sinks)
         self._on_epoch(EpochStats(epoch, read, written, took, acks.opened()))
@@ -295,6 +307,7 @@ class Meter:
         self._read = 0
         self._records: Records = {}
         self._left_out: Counter[str] = Counter()
+        self._malformed: Mapping[str, int] = {}
         self._state_bytes: dict[str, int] = {}
         self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
         self._sources = _sources(plan)
@@ -305,8 +318,12 @@ class Meter:
         state: Iterable[StateFile],
         left_out: Mapping[str, int] | None = None,
         fed: Mapping[int, int] | None = None,
+        malformed: Mapping[str, int] | None = None,
     ) -> int:
-        """Take an epoch into account; return how many elements the sources gave in it."""
+        """Take an epoch into account; return how many elements the sources gave in it.
+
+        Malformed records are those up to the end of it, not only its own.
+        """
         given = fed or {}
         from_sources = {
             uid: records.get(uid, (0, 0))[0] if channel is None else given.get(channel, 0)
@@ -319,6 +336,7 @@ class Meter:
             self._read += read
             self._records = _total([self._records, counted])
             self._left_out.update(left_out or {})
+            self._malformed = malformed or {}
             self._state_bytes = sizes
             self._recent.append((self._clock.monotonic(), self._read))
         return read
@@ -333,6 +351,7 @@ class Meter:
                 per_s=self._per_s(),
                 records=dict(self._records),
                 left_out=dict(self._left_out),
+                malformed=dict(self._malformed),
                 state_bytes=self._state_bytes,
                 completed=completed + coordinator.completed,
                 failed=failed + coordinator.failed,

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from turnback.core.errors import ConfigurationError
 from turnback.sinks.schemas import DeserializationSchema
 from turnback.spark.partitions import partition_columns
-from turnback.spark.records import with_values
+from turnback.spark.records import place_of, with_values
 
 _JAR = "spark-sql-kafka-0-10"
 
@@ -44,7 +44,8 @@ def kafka_frame(
     records = records.where("value IS NOT NULL")
     wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
     wanted += partition_columns("topic", "partition", "offset")
-    return with_values(records, schema, wanted)
+    place = {name: name for name in ("topic", "partition", "offset")}
+    return with_values(records, schema, wanted, place_of(place))
 
 
 def how_to_get(version: str) -> str:

@@ -16,11 +16,13 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from turnback.core.errors import ConfigurationError, TurnbackError
 from turnback.program.source_partitions import partition_number
 from turnback.sinks.schemas import DeserializationSchema, JsonRowDeserializationSchema
+from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, placed_text
 from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN
 from turnback.types.columns import stream_ddl
+from turnback.types.typeinfo import quote_name
 from turnback.worker.message import encode_error
 
-_CORRUPT = "_turnback_corrupt"
+_PARSED = "_turnback_row"
 _PLACE = {PARTITION_COLUMN: "bigint", OFFSET_COLUMN: "bigint"}
 _ARROW = {
     "binary": pa.binary(),
@@ -35,29 +37,38 @@ F_ = TypeVar("F_", bound=Callable[..., Any])
 
 
 def with_values(
-    records: DataFrame, schema: DeserializationSchema, wanted: Sequence[Column]
+    records: DataFrame, schema: DeserializationSchema, wanted: Sequence[Column], place: Column
 ) -> DataFrame:
-    """The column `value` of records as a schema says, followed by other columns."""
+    """The column `value` of records as a schema says, followed by other columns.
+
+    If it is parsed, a last column tells what is malformed; `place` is where a record is.
+    """
     if isinstance(schema, JsonRowDeserializationSchema):
-        return _parsed(records, schema, wanted)
+        return _parsed(records, schema, wanted, place)
     return records.select(F.col("value").cast("string").alias("value"), *wanted)
 
 
 def _parsed(
-    records: DataFrame, schema: JsonRowDeserializationSchema, wanted: Sequence[Column]
+    records: DataFrame,
+    schema: JsonRowDeserializationSchema,
+    wanted: Sequence[Column],
+    place: Column,
 ) -> DataFrame:
-    """Values as JSON. Options are set in any case: without, Spark would parse only what is read."""
-    ddl, options = stream_ddl(schema.type_info), {"mode": "FAILFAST"}
-    if schema.ignore_parse_errors:
-        ddl += f", `{_CORRUPT}` string"
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    row = F.from_json(F.col("value").cast("string"), ddl, options)
-    parsed = records.select(row.alias("_turnback_row"), *wanted)
-    if schema.ignore_parse_errors:
-        parsed = parsed.where(f"_turnback_row.{_CORRUPT} IS NULL AND _turnback_row IS NOT NULL")
-    kept = [name for name in parsed.columns if name != "_turnback_row"]
-    fields = [F.col("_turnback_row").getField(name).alias(name) for name in schema.type_info.names]
-    return parsed.select(*fields, *(F.col(f"`{name}`") for name in kept))
+    """Values as JSON. With options, Spark parses all of it, whatever is read."""
+    ddl = f"{stream_ddl(schema.type_info)}, {CORRUPT_COLUMN} string"
+    text = F.col("value").cast("string")
+    parsed = records.select("*", F.from_json(text, ddl, PERMISSIVE).alias(_PARSED))
+    row = F.col(_PARSED)
+    # An empty text becomes no row at all.
+    is_malformed = row.isNull() | row[CORRUPT_COLUMN].isNotNull()
+    fields = [row.getField(name).alias(name) for name in schema.type_info.names]
+    return parsed.select(*fields, *wanted, placed_text(is_malformed, place, text))
+
+
+def place_of(columns: Mapping[str, str]) -> Column:
+    """Where a record is, for people: its columns, and what they are called."""
+    pattern = ", ".join(f"{called} %s" for called in columns.values())
+    return F.format_string(pattern, *(F.col(quote_name(name)) for name in columns))
 
 
 # -- sources that are written in Python
@@ -85,13 +96,25 @@ def python_frame(
     options: Mapping[str, str],
     schema: DeserializationSchema,
     metadata: Mapping[str, str],
+    place: Mapping[str, str],
 ) -> DataFrame:
-    """The records of a source that gives `value`, metadata, and the place of each record."""
+    """The records of a source that gives `value`, metadata, and the place of each record.
+
+    Args:
+        spark: The session.
+        source: What reads them.
+        options: Its options.
+        schema: What becomes of values.
+        metadata: What else is wanted, and the names of its columns.
+        place: The metadata that tell where a malformed record is, and what people call them.
+    """
     spark.dataSource.register(source)
-    given = {**options, "columns": json.dumps(list(metadata))}
+    is_parsed = isinstance(schema, JsonRowDeserializationSchema)
+    columns = dict.fromkeys([*metadata, *(place if is_parsed else ())])
+    given = {**options, "columns": json.dumps(list(columns))}
     records = spark.readStream.format(source.name()).options(**given).load()
     wanted = [F.col(f"`{what}`").alias(name) for what, name in metadata.items()]
-    return with_values(records, schema, [*wanted, *map(F.col, _PLACE)])
+    return with_values(records, schema, [*wanted, *map(F.col, _PLACE)], place_of(place))
 
 
 def ddl_of(columns: Iterable[str], types: Mapping[str, str]) -> str:

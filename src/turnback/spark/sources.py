@@ -20,8 +20,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 
 from turnback.core.errors import ElementTypeError, PlanError
 from turnback.program.plan import Plan, SourcePlan
+from turnback.spark.malformed import malformed_column, refusing_malformed
 from turnback.spark.partitions import OFFSET_COLUMN, PARTITION_COLUMN, partition_columns
 from turnback.spark.plans import keeps_order, kept_columns, source_directories, streaming_nodes
+from turnback.spark.session import refuse_connect
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.hints import as_type
 from turnback.types.row import Row
@@ -78,8 +80,24 @@ class SourceFrame(NamedTuple):
     ordered: bool
 
 
+def check_streaming(frame: Any) -> None:
+    """Refuse what is no streaming DataFrame."""
+    refuse_connect(frame)
+    if not hasattr(frame, "isStreaming"):
+        raise PlanError(f"from_dataframe takes a DataFrame, got {type(frame).__name__}")
+    if not frame.isStreaming:
+        raise PlanError(
+            "from_dataframe takes a streaming DataFrame, and this one is static; "
+            "use spark.readStream instead of spark.read, or from_collection for small data"
+        )
+
+
 def source_frame(frame: Any) -> SourceFrame:
     """Take a DataFrame, or what another engine has in its place, as a source."""
+    names = [name.lower() for name in frame.columns]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise PlanError(f"the DataFrame has more than one column named {', '.join(twice)}")
     if not isinstance(frame, DataFrame):
         return SourceFrame(frame, False, _has_partitions(frame), True)
     frame = _with_partitions(frame)
@@ -285,9 +303,13 @@ def leaf_directories(plan: Plan) -> dict[str, str]:
 
 def _tagged(source: SourcePlan, channel: int, layout: RowLayout) -> DataFrame:
     columns, span = nulls(layout), layout.spans[channel]
-    for i, (name, _) in enumerate(stream_columns(source.read)):
+    for i, (name, type) in enumerate(stream_columns(source.read)):
         column = F.col(quote_name(name))
+        if i == 0:
+            column = refusing_malformed(source, column, type)
         columns[span.start + i] = column.alias(layout.fields[span.start + i][0])
+    if source.sorted_out:
+        columns[span.stop - 1] = malformed_column(source).alias(layout.fields[span.stop - 1][0])
     frame: DataFrame = source.dataframe
     file = _file_columns(frame) if layout.timed else ()
     tags = [] if layout.bare else control(None, channel, None, layout, file)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from urllib.parse import unquote
 
 from turnback.core.errors import SourceError
+from turnback.program.malformed import plain_path
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^\]]*\].*? file (?P<path>\S+?)\.?(?:\s|$)")
 _CAUSE = re.compile(r"^Caused by: (?:[\w.$]+: )?(?P<why>.+)$", re.MULTILINE)
@@ -25,21 +25,15 @@ def unreadable_file(
     match = _FILE.search(str(error))
     if match is None:
         return None
-    path = _plain(match["path"])
+    path = plain_path(match["path"])
     names = (name for name, entries in new_files().items() if path in map(_path, entries))
     uid = next(names, "?").partition("#")[0]
     causes = _CAUSE.findall(str(error))
     why = causes[-1].strip() if causes else "Spark does not say why"
     return SourceError(
-        f"source {uid!r}: its file {path} cannot be read: {why}. Mend or remove the file; a text "
-        'format goes on without what it cannot parse: from_files(..., mode="DROPMALFORMED")'
+        f"source {uid!r}: its file {path} cannot be read: {why}. Mend or remove the file"
     )
 
 
 def _path(entry: str) -> str:
-    return _plain(json.loads(entry)["path"])
-
-
-def _plain(path: str) -> str:
-    """A path without what Spark writes in several ways: file:/x, file:///x."""
-    return unquote(re.sub(r"^file:/+", "/", path))
+    return plain_path(json.loads(entry)["path"])

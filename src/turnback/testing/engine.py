@@ -21,6 +21,7 @@ from turnback.api.client import JobClient
 from turnback.checkpoint.retention import PinnedCheckpoint
 from turnback.core.errors import ConfigurationError, PlanError, StorageError, TurnbackError
 from turnback.program.epoch_limit import EpochLimit
+from turnback.program.malformed import MALFORMED_COLUMN, MalformedPolicy, malformed_error
 from turnback.program.plan import Plan
 from turnback.spark.engine import EpochInput, Sources
 from turnback.spark.internals import pickle_by_value
@@ -77,6 +78,7 @@ class LocalEngine:
         type: RowTypeInfo,
         limit: EpochLimit,
         options: Mapping[str, Any],
+        on_malformed: MalformedPolicy | None,
     ) -> FileSource:
         return FileSource(Path(path), format, type, limit, options)
 
@@ -126,6 +128,7 @@ class LocalQuery:
         self._spec = spec
         self.source_positions = positions
         self.levels = Levels(plan, self._before_task)
+        self.strict = [s.uid for s in plan.sources if s.on_malformed is MalformedPolicy.FAIL]
         self.readers = {s.uid: _reader(s.uid, s.dataframe) for s in plan.sources}
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -218,6 +221,10 @@ class LocalEpochInput:
     is_confirmed: bool = False
 
     def run(self, description: str, orders: Sequence[Order]) -> list[Barrier]:
+        for uid in self.query.strict:
+            for batch in self.batches.get(uid, ()):
+                for found in batch[MALFORMED_COLUMN].drop_null().slice(0, 1).to_pylist():
+                    raise malformed_error(uid, found["place"], found["text"])
         return self.query.levels.run(self.batches, orders)
 
     def source_tasks(self) -> int:

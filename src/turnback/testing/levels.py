@@ -64,19 +64,20 @@ class Levels:
     def _source_tasks(self, inputs: Mapping[str, Sequence[pa.RecordBatch]]) -> Partitions:
         """The input of the first level: a task per batch."""
         layout = source_layout(self._plan)
-        channels = {channel.producer: channel.id for channel in layout.channels}
+        channels = {channel.producer: channel for channel in layout.channels}
         tasks: Partitions = {}
         for source in self._plan.sources:
-            columns = [name for name, _ in stream_columns(source.read)]
+            channel = channels[source.id]
+            columns = [name for name, _ in stream_columns(channel.row_type)]
             for batch in inputs.get(source.uid, ()):
-                elements = Batch(source.read, batch.select(columns))
+                elements = Batch(channel.row_type, batch.select(columns))
                 # Batches are in the order of their source, or of their partition.
                 number = np.full(len(elements), len(tasks), np.int64)
                 part, block = number, 0 * number
                 if PARTITION_COLUMN in batch.schema.names:
                     part, block = batch[PARTITION_COLUMN].to_numpy(), PARTITION - number
                 elements.stamps = Stamps(number, block, part, 0 * number)
-                tasks[len(tasks)] = [layout.pack(channels[source.id], elements, None)]
+                tasks[len(tasks)] = [layout.pack(channel.id, elements, None)]
         return tasks
 
     def _run_level(self, program: LevelProgram, order: Order, parts: Partitions) -> Partitions:

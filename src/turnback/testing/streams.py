@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet
 
 from turnback.api.arguments import positive
@@ -24,6 +22,7 @@ from turnback.core.errors import ConfigurationError, PlanError, StateError
 from turnback.job.directory import JobDirectory
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.graph import StreamGraph
+from turnback.program.malformed import with_malformed
 from turnback.program.source_partitions import partition_number
 from turnback.sinks.memory import CollectSink
 from turnback.snapshot.snapshot import Snapshot
@@ -33,6 +32,7 @@ from turnback.state.backend import sub_codec
 from turnback.state.expiry import TIME_BYTES
 from turnback.state.files import StorageRef
 from turnback.state.schema import LIST_KINDS
+from turnback.testing.text_files import read_csv, read_json
 from turnback.types.columns import Batch, stream_columns, stream_schema
 from turnback.types.hints import as_type
 from turnback.types.serializer import Serializer
@@ -222,36 +222,22 @@ class FileSource(LocalSource):
         return sorted((p for p in visible if p.is_file()), key=lambda p: (_modified_ms(p), p.name))
 
     def _read_file(self, path: Path) -> pa.RecordBatch:
-        schema = stream_schema(self.schema)
-        if not path.stat().st_size:
-            return pa.RecordBatch.from_pylist([], schema)
-        table = self._parse(path, schema)
-        missing = [name for name in schema.names if name not in table.column_names]
+        schema, whole = stream_schema(self.schema), stream_schema(with_malformed(self.schema))
+        table = self._parse(path, schema) if path.stat().st_size else schema.empty_table()
+        missing = [name for name in whole.names if name not in table.column_names]
         for name in missing:
-            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
-        table = table.select(schema.names).cast(schema).combine_chunks()
-        return table.to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], schema)
+            table = table.append_column(name, pa.nulls(len(table), whole.field(name).type))
+        table = table.select(whole.names).cast(whole).combine_chunks()
+        return table.to_batches()[0] if len(table) else pa.RecordBatch.from_pylist([], whole)
 
 
 def _modified_ms(path: Path) -> int:
     return path.stat().st_mtime_ns // 1_000_000
 
 
-def _read_json(path: Path, schema: pa.Schema) -> pa.Table:
-    whole = pyarrow.json.ReadOptions(use_threads=False, block_size=path.stat().st_size + 1)
-    parse = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return pyarrow.json.read_json(path, whole, parse)
-
-
-def _read_csv(path: Path, schema: pa.Schema) -> pa.Table:
-    read = pyarrow.csv.ReadOptions(use_threads=False, column_names=schema.names)
-    convert = pyarrow.csv.ConvertOptions(column_types=schema)
-    return pyarrow.csv.read_csv(path, read, convert_options=convert)
-
-
 _READERS: dict[str, Callable[[Path, pa.Schema], pa.Table]] = {
-    "csv": _read_csv,
-    "json": _read_json,
+    "csv": read_csv,
+    "json": read_json,
     "parquet": lambda path, schema: pyarrow.parquet.ParquetFile(path).read(),
     "text": lambda path, schema: pa.table({schema.names[0]: path.read_text().splitlines()}),
 }

@@ -16,6 +16,7 @@ from turnback.inspect import model
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.summary import LOST, UNREADABLE
 from turnback.job.status import JobState, Metrics
+from turnback.program.graph import NodeKind
 
 _LOG = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -152,6 +153,10 @@ OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | No
     "turnback_operator_left_out": (
         "Elements at which the function failed, and which were left out.",
         lambda node: node.left_out,
+    ),
+    "turnback_source_malformed_records": (
+        "Records that did not fit the schema of the source and were left out, in all attempts.",
+        lambda node: node.malformed if node.kind == NodeKind.SOURCE.value else None,
     ),
     "turnback_operator_state_bytes": (
         "About how much the operator's state takes up in files.",

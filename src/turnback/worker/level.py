@@ -6,14 +6,15 @@ import contextlib
 import gc
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from turnback.program.graph import NodeKind
-from turnback.program.plan import InputId, SourceOrder
+from turnback.program.malformed import MALFORMED, MALFORMED_RECORD, plain_path
+from turnback.program.plan import Channel, InputId, SourceOrder
 from turnback.types.columns import Batch
 from turnback.types.frozen import is_mutable
 from turnback.types.typeinfo import TypeInfo
@@ -81,6 +82,14 @@ def _with_class(batch: Batch, wanted: TypeInfo) -> Batch:
     return batch if mine is theirs else batch.copy(wanted)
 
 
+def _malformed(uid: str, found: Sequence[Mapping[str, str]]) -> Batch:
+    """Malformed records of a source as users see them."""
+    places = [plain_path(each["place"]) for each in found]
+    columns = [uid] * len(found), places, [each["text"] for each in found]
+    arrays = [pa.array(column, pa.string()) for column in columns]
+    return Batch(MALFORMED_RECORD, pa.RecordBatch.from_arrays(arrays, MALFORMED_RECORD.names))
+
+
 class _Epoch:
     """One run of a level instance."""
 
@@ -93,6 +102,7 @@ class _Epoch:
         self.seconds: dict[str, float] = {}
         self.row_bytes = 0
         self.fed: Counter[int] = Counter()
+        self.malformed: Counter[str] = Counter()
         self.time = instance.time
         program, task = instance.program, name.partition
         ordered = program.reads_sources
@@ -145,16 +155,38 @@ class _Epoch:
         self.barriers += map(decode_barrier, controls)
         here = self.program.level.index
         for channel, elements in parts:
-            if channel.first_level < 0:
-                self.fed[channel.id] += len(elements)
             if channel.last_level > here:
                 self.emitted.append((channel.id, elements))
             elif self.program.reads_sources and self.program.strategies:
                 order = self.instance.operators[channel.producer].source_order
                 for segment in self._segments(elements, order):
-                    self._emit(segment, channel.consumers)
+                    self._receive(channel, segment)
             else:
-                self._emit(elements, channel.consumers)
+                self._receive(channel, elements)
+
+    def _receive(self, channel: Channel, elements: Batch) -> None:
+        if channel.sorted_out:
+            elements = self._sort_out(channel, elements)
+        if channel.first_level < 0:
+            self.fed[channel.id] += len(elements)
+        if len(elements):
+            self._emit(elements, channel.consumers)
+
+    def _sort_out(self, channel: Channel, elements: Batch) -> Batch:
+        """What of the records of a source is well-formed; who wants the others gets them."""
+        *columns, malformed = elements.arrow.columns
+        names = elements.arrow.schema.names[:-1]
+        records = pa.RecordBatch.from_arrays(columns, names=names)
+        if malformed.null_count < len(malformed):
+            records = records.filter(malformed.is_null())
+            found = malformed.drop_null().to_pylist()
+            self.malformed[channel.sorted_out] += len(found)
+            source = self.instance.operators.get(channel.producer)
+            sides = {tag: node for tag, node, _ in source.sides} if source is not None else {}
+            if MALFORMED in sides:
+                aside = _malformed(channel.sorted_out, found)
+                self._emit(aside, (InputId(sides[MALFORMED]),))
+        return Batch(channel.type, records)
 
     def _segments(self, elements: Batch, order: SourceOrder) -> Iterator[Batch]:
         """Cut what comes from a source where another part of the source begins."""
@@ -262,6 +294,7 @@ class _Epoch:
             self._next_timer(),
             self._left_out(),
             dict(self.fed),
+            dict(self.malformed),
         )
 
     def _next_timer(self) -> int | None:

@@ -45,6 +45,7 @@ class TaskAck(msgspec.Struct, frozen=True):
         records: Number of elements read and written, by operator uid.
         left_out: Number of elements at which functions failed, and which were left out, by uid.
         fed: Number of elements that Spark itself gave from sources, by channel.
+        malformed: Number of records that did not fit their schema, by uid of the source.
         opened: How its local store was opened, see `Replica.opening`; empty without state.
         seconds: Time spent by step.
         next_timer_ms: When the next timer by the clock is due; None without one.
@@ -65,6 +66,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     next_timer_ms: int | None = None
     left_out: dict[str, int] = {}
     fed: dict[int, int] = {}
+    malformed: dict[str, int] = {}
 
 
 class Barrier(msgspec.Struct, frozen=True):

@@ -51,7 +51,7 @@ class RowLayout:
             # Unique where Spark takes "n" and "N" for one, and without a need for quotes.
             (f"w{channel.id}_{i}_{re.sub('[^A-Za-z0-9_]', '_', name)}", type)
             for channel in self.channels
-            for i, (name, type) in enumerate(stream_columns(channel.type))
+            for i, (name, type) in enumerate(stream_columns(channel.row_type))
         ]
 
     @cached_property
@@ -59,7 +59,7 @@ class RowLayout:
         """Which of the data columns belong to each channel."""
         spans, at = {}, 0
         for channel in self.channels:
-            width = len(stream_columns(channel.type))
+            width = len(stream_columns(channel.row_type))
             spans[channel.id] = slice(at, at + width)
             at += width
         return spans
@@ -136,7 +136,7 @@ class RowLayout:
         return parts, barriers
 
     def _project(self, batch: pa.RecordBatch, channel: Channel) -> Batch:
-        columns = stream_columns(channel.type)
+        columns = stream_columns(channel.row_type)
         first = self.spans[channel.id].start + (0 if self.bare else 3 + len(self.stamps))
         arrays = []
         for i, (_, type) in enumerate(columns):
@@ -144,7 +144,7 @@ class RowLayout:
             # Spark labels timestamps with the session's zone and knows only nullable children.
             arrays.append(array if array.type == wanted else array.cast(wanted))
         names = [name for name, _ in columns]
-        elements = Batch(channel.type, pa.RecordBatch.from_arrays(arrays, names=names))
+        elements = Batch(channel.row_type, pa.RecordBatch.from_arrays(arrays, names=names))
         if self.timed and batch.column(3).null_count < batch.num_rows:
             elements.stamps = Stamps(*(batch.column(3 + i).to_numpy() for i in range(len(STAMPS))))
         return elements
@@ -255,7 +255,7 @@ def source_layout(plan: Plan) -> RowLayout:
         channels = tuple(w for w in plan.channels if w.first_level == -1)
     else:
         channels = tuple(
-            Channel(i, s.id, (InputId(s.id),), s.read, None, 1, -1, 0)
+            Channel(i, s.id, (InputId(s.id),), s.read, None, 1, -1, 0, sorted_out=s.sorted_out)
             for i, s in enumerate(plan.sources)
         )
     timed = bool(plan.strategies)

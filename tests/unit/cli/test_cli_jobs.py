@@ -69,6 +69,15 @@ def test_list_and_status_say_how_far_a_job_is_behind(shell):
     assert (summary["lag"]["records"], summary["lag"]["catch_up_s"]) == (1200, 120.0)
 
 
+def test_status_says_how_many_records_were_malformed(shell):
+    make_job(shell.root, "clicks", JobState.RUNNING, metrics=Metrics(malformed={"events": 1200}))
+    (head,) = (line.split() for line in shell("status", "clicks").lines if "MALFORMED" in line)
+    (row,) = (line.split() for line in shell("status", "clicks").lines if "source  " in line)
+    assert row[head.index("MALFORMED")] == "1200"
+    operators = shell("status", "clicks", "--json").json["operators"]
+    assert [op["malformed"] for op in operators if op["uid"] == "events"] == [1200]
+
+
 def test_savepoints_say_how_long_they_can_be_replayed(shell, tmp_path):
     job = make_job(shell.root, "clicks", JobState.RUNNING)
     for name in "abc":

@@ -142,6 +142,7 @@ def test_the_detail_is_the_graph_with_its_numbers(driver: Driver) -> None:
     metrics = Metrics(
         records={"count": (10, 3)},
         left_out={"count": 2},
+        malformed={"events": 4},
         state_bytes={"count": 55},
         watermarks={"count": 9},
     )
@@ -156,6 +157,7 @@ def test_the_detail_is_the_graph_with_its_numbers(driver: Driver) -> None:
     assert (count.records_in, count.records_out) == (10, 3)
     assert (count.state_bytes, count.watermark_ms, count.left_out) == (55, 9, 2)
     assert (source.records_in, source.state_bytes, source.watermark_ms) == (0, None, None)
+    assert (source.malformed, count.malformed) == (4, 0)
     assert (detail.script, detail.warnings) == (("wc.py", "--fast"), ("careful",))
     assert (detail.versions, detail.max_parallelism) == ({"turnback": "1"}, 128)
     assert [row.id for row in detail.requests] == [waiting.id]

@@ -48,6 +48,7 @@ def test_a_running_job(world, browser):
     operator = {"numRecordsIn": 10, "numRecordsOut": 7, "currentInputWatermark": 99}
     got = {name: v for name in operator for k, v in found[OPERATOR + name].items() if "count" in k}
     assert got == operator
+    assert found["turnback_source_malformed_records"] == {"likes/events": 6}
 
 
 def test_a_checkpoint_whose_numbers_are_not_recorded_yet(world, browser):

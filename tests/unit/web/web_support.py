@@ -92,6 +92,7 @@ class World:
                     read=10,
                     records={"count": (10, 7)},
                     watermarks={"count": 99},
+                    malformed={"events": 6},
                     state_bytes={"count": 55},
                     completed=41,
                     failed=1,

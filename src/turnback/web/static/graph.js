@@ -126,7 +126,7 @@ function card(onclick) {
     h("span", { class: "node-kind" }, h("span"), h("span", { class: "node-parallelism", title: "Parallelism" })),
     h("span", { class: "node-name" }),
     h("span", { class: "node-uid" }),
-    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state"), metric("left out", "is-alarm"), metric("watermark", "is-whole"), metric("lag", "is-whole")));
+    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state"), metric("left out", "is-alarm"), metric("malformed", "is-alarm"), metric("watermark", "is-whole"), metric("lag", "is-whole")));
 }
 
 function metric(label, look = "") {
@@ -140,8 +140,8 @@ function updateCard(node, operator) {
   text(name, operator.name);
   attribute(name, "title", operator.name);
   text(uid, operator.uid);
-  const values = [compact(operator.records_in), compact(operator.records_out), bytes(operator.state_bytes), compact(operator.left_out), watermark(operator), shortLag(operator)];
-  const hidden = [operator.level < 0 && operator.inputs.length === 0, false, operator.state_bytes === null && operator.states.length === 0, !operator.left_out, operator.watermark_ms === null, operator.lag === null];
+  const values = [compact(operator.records_in), compact(operator.records_out), bytes(operator.state_bytes), compact(operator.left_out), compact(operator.malformed), watermark(operator), shortLag(operator)];
+  const hidden = [operator.level < 0 && operator.inputs.length === 0, false, operator.state_bytes === null && operator.states.length === 0, !operator.left_out, !operator.malformed, operator.watermark_ms === null, operator.lag === null];
   values.forEach((value, at) => {
     text(numbers.children[at].lastChild, value);
     numbers.children[at].hidden = hidden[at];
@@ -176,6 +176,7 @@ function detailPairs(operator, operators) {
     ["Records in", number(operator.records_in)],
     ["Records out", number(operator.records_out)],
     ...(operator.left_out ? [["Left out, as the function failed", number(operator.left_out)]] : []),
+    ...(operator.malformed ? [["Left out, as they did not fit the schema", number(operator.malformed)]] : []),
     ["State size", operator.state_bytes === null ? NOTHING : `${bytes(operator.state_bytes)} (${exactBytes(operator.state_bytes)})`],
     ["Watermark", Math.abs(operator.watermark_ms ?? 0) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
     ...(operator.lag ? [["Lag", [lagTitle(operator.lag), lagText(operator.lag)].filter(Boolean).join("; ")]] : []),
