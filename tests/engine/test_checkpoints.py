@@ -12,6 +12,7 @@ import pytest
 
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import CheckpointingMode, ExternalizedCheckpointRetention, StreamExecutionEnvironment
+from turnback.api.launched import error_text
 from turnback.core.errors import CheckpointNotFoundError
 from turnback.job.history import AttemptStarted, CheckpointStats, JobEnded
 
@@ -121,8 +122,11 @@ def test_one_that_is_not_there(jobs: Jobs, which: Any) -> None:
     (only,) = jobs.checkpoints()
     before = jobs.out()
     jobs.feed("events", {"k": "a"})
-    with pytest.raises(CheckpointNotFoundError, match=f"{only.name}|elsewhere"):
+    with pytest.raises(CheckpointNotFoundError, match=f"{only.name}|elsewhere") as refused:
         run(jobs, start_from=which)
+    printed = error_text(refused.value)
+    assert __file__ in printed
+    assert "concurrent/futures" not in printed and "/turnback/snapshot/" not in printed
     assert jobs.out() == before
     assert [m.number for m in jobs.checkpoints()] == [only.number]
 

@@ -1,10 +1,14 @@
 """Jobs in an object store are seen like those in directories."""
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from services.process import free_port
 from services.s3 import S3Server, s3_server
 from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import JobNotFoundError, StorageError
@@ -64,6 +68,32 @@ def test_files_that_nothing_needs_are_removed(root: str, server: S3Server) -> No
     assert (garbage.path, garbage.bytes) == (f"{root}/wordcount/state/1", 5)
     remove(garbage, server.options)
     assert storage.list("state") == ["state/2/of the next attempt"]
+
+
+@pytest.mark.parametrize(("reached", "ran"), [(True, False), (False, True)])
+def test_a_start_from_nothing_is_refused_before_the_script_runs(
+    root: str, server: S3Server, tmp_path: Path, reached: bool, ran: bool
+) -> None:
+    """Only what is certain is refused: the program may reach another store of this name."""
+    script, done = tmp_path / "job.py", tmp_path / "done"
+    script.write_text(f"open({str(done)!r}, 'w').close()")
+    endpoint = server.options["endpoint"] if reached else f"http://127.0.0.1:{free_port()}"
+    settings = {
+        "s3.endpoint": endpoint,
+        "s3.access-key": server.options["access_key_id"],
+        "s3.secret-key": server.options["secret_access_key"],
+        "s3.allow-http": "true",
+    }
+    given = [word for pair in settings.items() for word in ("-D", "=".join(pair))]
+    command = [Path(sys.executable).with_name("turnback"), "--root", str(tmp_path / "jobs")]
+    run = subprocess.run(
+        [*command, "run", *given, "-s", f"{root}/no-savepoint", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.exists() is ran, run.stderr
+    assert ("no savepoint is at" in run.stderr) is reached
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_one(server: S3Server) -> None:

@@ -7,12 +7,14 @@ import json
 import logging
 import sys
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from itertools import count
 from pathlib import Path
-from traceback import StackSummary, TracebackException
+from sysconfig import get_path
+from traceback import FrameSummary, StackSummary, TracebackException
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -24,6 +26,7 @@ from turnback.program.plan import Plan
 from turnback.spark.job import ClaimMode, JobSpec
 
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
+_LIBRARY = get_path("stdlib") + "/"
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _COLLECTING: defaultdict[tuple[str, str], count[int]] = defaultdict(lambda: count(1))
 """Numbers for jobs that only hand out their elements, by root and name."""
@@ -196,14 +199,19 @@ def error_text(error: BaseException) -> str:
     while parts:
         part = parts.pop()
         if part is not None:
-            frames = [frame for frame in part.stack if not _is_own(frame.filename)]
-            part.stack = StackSummary.from_list(frames)
+            part.stack = StackSummary.from_list(_of_users(part.stack))
             parts += [part.__cause__, part.__context__]
     return "".join(summary.format())
 
 
-def _is_own(file: str) -> bool:
-    return file.startswith((_PACKAGE, "<frozen runpy>"))
+def _of_users(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
+    """Leave out Turnback's own frames, and those of Python's library that it has called."""
+    inside = False
+    for frame in stack:
+        if frame.filename.startswith((_PACKAGE, "<frozen runpy>")):
+            inside = True
+        elif not (inside and frame.filename.startswith(_LIBRARY)):
+            yield frame
 
 
 def _record_crash(run: RunDirectory) -> None:

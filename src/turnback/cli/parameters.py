@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,21 @@ import click
 
 from turnback.cli.command import argument, flag, make_cli
 from turnback.cli.context import Cli
-from turnback.core.errors import ConfigurationError, StateError, TurnbackError
+from turnback.core.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    ConfigurationError,
+    NotFoundError,
+    StateError,
+    StorageError,
+    TurnbackError,
+)
 
 if TYPE_CHECKING:
     from turnback.job.run import Launch
+
+_AT_ONCE = {"timeout": "2 s", "connect_timeout": "1 s", "max_retries": "0"}
+"""So long an object store may take where its answer can be done without."""
 
 # -- completion; a shell cannot report an error, so nothing is offered then
 
@@ -146,12 +157,28 @@ def snapshot_location(cli: Cli, text: str, *, whole: bool = False) -> str:
         raise ConfigurationError("-s names no snapshot: give a path, chk-7, latest or a time")
     if "/" in text or Path(text).is_dir():
         path = location(text)
-        if "://" not in path:  # the program may know how to read others
+        if "://" not in path:
             cli.snapshot(path, whole=whole)  # refused here, before Spark starts
+        elif cli.storage_options:
+            _refuse_if_missing(path, cli.storage_options)
         return path
     if "@" in text:
         return cli.snapshot(text, whole=whole).origin.uri
     return text
+
+
+def _refuse_if_missing(path: str, options: Mapping[str, str]) -> None:
+    """Refuse a snapshot in an object store that is certainly not there.
+
+    The program may have credentials of its own, so any other error is left to it.
+    """
+    from turnback.snapshot.find import load_snapshot
+
+    try:
+        load_snapshot(path, {**options, **_AT_ONCE})
+    except (StorageError, CheckpointError) as error:
+        if isinstance(error, CheckpointNotFoundError | NotFoundError):
+            raise
 
 
 def droppable(everything: bool, named: Sequence[str]) -> bool | tuple[str, ...]:
