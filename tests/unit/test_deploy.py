@@ -14,10 +14,12 @@ import yaml
 
 from turnback.cli.main import PROGRAM
 from turnback.config.layers import variable_layer
+from turnback.web.metrics import _STATES
 from unit.web.web_support import World
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNIT = DEPLOY / "systemd" / "turnback@.service"
+WATCH = DEPLOY / "systemd" / "turnback-watch.service"
 IMAGE = DEPLOY / "container" / "Dockerfile"
 _WORDS = {"by", "and", "or", "unless", "on", "ignoring", "without", "bool", "offset"}
 
@@ -53,6 +55,8 @@ def test_alerts_ask_for_metrics_that_there_are(served: set[str]) -> None:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
         assert rule["annotations"]["summary"]
         assert rule["expr"].count("(") == rule["expr"].count(")")
+        asked = re.findall(r'state=~?"([A-Z|]+)"', rule["expr"])
+        assert all(set(states.split("|")) <= set(_STATES) for states in asked), rule["alert"]
 
 
 def test_the_board_asks_for_metrics_that_there_are(served: set[str]) -> None:
@@ -69,17 +73,17 @@ def test_the_board_asks_for_metrics_that_there_are(served: set[str]) -> None:
 def commands() -> dict[str, list[str]]:
     """Every command of ours in the files, as words."""
     found = {}
-    for line in UNIT.read_text().splitlines():
+    for line in (UNIT.read_text() + WATCH.read_text()).splitlines():
         key, _, value = line.partition("=")
         if key in ("ExecStart", "ExecStop"):
-            found[key] = shlex.split(value.replace("%i", "orders"))[1:]
+            found[f"{key} {value}"] = shlex.split(value.replace("%i", "orders"))[1:]
     image = dict(re.findall(r"^(ENTRYPOINT|CMD) (\[.*\])$", IMAGE.read_text(), re.MULTILINE))
     found["image"] = [*json.loads(image["ENTRYPOINT"])[1:], *json.loads(image["CMD"])]
     return found
 
 
 def test_commands_are_as_the_program_takes_them() -> None:
-    assert {words[0] for words in commands().values()} == {"run", "stop"}
+    assert {words[0] for words in commands().values()} == {"run", "stop", "watch"}
     for words in commands().values():
         context = PROGRAM.make_context("turnback", [*words], resilient_parsing=True)
         name, command, rest = PROGRAM.resolve_command(context, words)
@@ -88,20 +92,21 @@ def test_commands_are_as_the_program_takes_them() -> None:
 
 
 def test_variables_are_settings_that_there_are() -> None:
-    text = UNIT.read_text() + IMAGE.read_text()
+    text = UNIT.read_text() + WATCH.read_text() + IMAGE.read_text()
     variables = set(re.findall(r"TURNBACK_CONF_\w+", text))
     assert variables
-    variable_layer(dict.fromkeys(variables, "x"))
+    variable_layer(dict.fromkeys(variables, "https://x"))
 
 
-def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", [UNIT, WATCH], ids=lambda file: file.name)
+def test_systemd_takes_the_unit(tmp_path: Path, file: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     program = tmp_path / "turnback"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / "turnback@orders.service"
-    text = UNIT.read_text().replace("/opt/turnback/bin/turnback", str(program))
+    unit = tmp_path / file.name.replace("@", "@orders")
+    text = file.read_text().replace("/opt/turnback/bin/turnback", str(program))
     unit.write_text(re.sub(r"^(User|Group)=.*\n", "", text, flags=re.MULTILINE))
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(unit)],

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from turnback.api.arguments import epoch_limit, key_groups, path_text, positive, snapshot_text
 from turnback.api.checkpoint_config import CheckpointConfig, Duration
 from turnback.api.client import JobClient
-from turnback.api.job_spec import ExecuteOptions, check_guarantees, job_spec, warn
+from turnback.api.job_spec import ExecuteOptions, check_job, job_spec, warn
 from turnback.api.launched import (
     ProgramPlanned,
     collecting_name,
@@ -390,7 +390,7 @@ class StreamExecutionEnvironment:
             spec = self._launched.override(spec)
             if self._launched.launch.mode is LaunchMode.PLAN:
                 raise ProgramPlanned(program, spec)
-        check_guarantees(program, spec)
+        check_job(program, spec)
         warn(program, spec)
         client = JobClient(JobRunner(self.engine, program, spec)).start()
         self._graph.clear()

@@ -12,7 +12,9 @@ from turnback.config.checkpointing import CheckpointSettings, CheckpointStorage
 from turnback.config.configuration import Configuration, job_root, state_backend, storage_options
 from turnback.config.restart import choose_restart
 from turnback.config.savepoints import SavepointSettings
+from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.core.errors import ConfigurationError
+from turnback.job.hooks import check_command
 from turnback.job.started import StartedProgram
 from turnback.job.status import ProgramSetting
 from turnback.program.graph import NodeKind
@@ -58,6 +60,8 @@ def job_spec(name: str, configuration: Configuration) -> JobSpec:
         backend=backend,
         inline=inline,
         savepoints=SavepointSettings.from_configuration(configuration.raw),
+        watchdog=WatchdogSettings.from_configuration(configuration.raw),
+        alerts=AlertSettings.from_configuration(configuration.raw),
         storage_options=storage_options(configuration),
         local_dir=configuration.value("state.backend.local-dir"),
         program_settings=tuple(
@@ -73,7 +77,18 @@ def _in_memory(root: str) -> str:
     return f"memory://jobs/{root.replace('://', '/').strip('/')}"
 
 
-def check_guarantees(program: Plan, spec: JobSpec) -> None:
+def check_job(program: Plan, spec: JobSpec) -> None:
+    """Refuse what can be seen not to work before anything runs."""
+    _check_guarantees(program, spec)
+    try:
+        check_command(spec.alerts)
+    except ConfigurationError as error:
+        if not spec.resumed:
+            raise
+        _LOG.warning("job %r: %s", spec.name, error)  # it ran before, and is to go on
+
+
+def _check_guarantees(program: Plan, spec: JobSpec) -> None:
     """Refuse a sink that promises what the job's checkpoints cannot give."""
     if not spec.settings.commits_every_epoch:
         return

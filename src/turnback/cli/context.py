@@ -130,7 +130,7 @@ class ExitCode(IntEnum):
     STORAGE = 7, "the storage refuses or does not answer"
     TIMED_OUT = 8, "it took longer than --timeout"
     DECLINED = 9, "not confirmed: the answer was no, or there was no terminal to ask on"
-    PROBLEM = 10, "doctor found a problem"
+    PROBLEM = 10, "doctor or watch --once found a problem"
     INTERRUPTED = 130, "interrupted with Ctrl-C"
 
 

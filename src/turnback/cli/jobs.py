@@ -18,12 +18,14 @@ from turnback.core.units import format_age
 
 if TYPE_CHECKING:
     from turnback.inspect import model
+    from turnback.job.liveness import Process
     from turnback.job.replay import SavepointReplay
     from turnback.job.status import Lag
 
 # -- list
 
 _ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_ACTIVE = frozenset({"RUNNING", "STALLED"})
 _JOBS: tuple[Column[model.JobSummary], ...] = (
     Column("name", lambda job, out: job.name),
     Column("state", lambda job, out: out.state(job.state)),
@@ -46,7 +48,7 @@ _JOBS: tuple[Column[model.JobSummary], ...] = (
 def list_jobs(cli: Cli, running: bool, every: bool) -> None:
     """List jobs.
 
-    Without options, those that are not over: running, restarting, lost or unreadable ones.
+    Without options, those that are not over: running, stalled, restarting, lost or unreadable ones.
     """
     if running and every:
         raise ConfigurationError("-r and -a contradict each other: give one of them")
@@ -73,11 +75,11 @@ def _missing_root(cli: Cli) -> str | None:
 
 
 def _is_listed(job: model.JobSummary, running: bool) -> bool:
-    return job.state == "RUNNING" if running else job.state not in _ENDED
+    return job.state in _ACTIVE if running else job.state not in _ENDED
 
 
 def _rate(job: model.JobSummary) -> float | None:
-    running = job.state == "RUNNING" and job.records_per_s is not None
+    running = job.state in _ACTIVE and job.records_per_s is not None
     return round(job.records_per_s or 0, 1) if running else None
 
 
@@ -181,7 +183,7 @@ def _job_facts(out: Output, detail: model.JobDetail) -> list[tuple[str, Value]]:
     ]
 
 
-def _process(process: model.Process | None) -> str | None:
+def _process(process: Process | None) -> str | None:
     if process is None:
         return None
     alive = {True: "alive", False: "gone", None: "elsewhere"}[process.alive]

@@ -49,6 +49,7 @@ COMMANDS = {
     },
     "Tools": {
         "ui": "tools:ui",
+        "watch": "watch:watch",
         "config": "tools:config",
         "doctor": "doctor:doctor",
         "gc": "tools:gc",

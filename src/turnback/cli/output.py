@@ -24,7 +24,7 @@ _COLORS = {
     "cyan": ("new",),
     "yellow": ("migrated", "unclaimed", "warn", "changed"),
     "red": ("removed",),
-    "bold red": ("FAILED", "LOST", "UNREADABLE", "incompatible", "fail"),
+    "bold red": ("FAILED", "LOST", "STALLED", "UNREADABLE", "incompatible", "fail"),
     "dim": ("CANCELED",),
 }
 _STYLES = {state: color for color, states in _COLORS.items() for state in states}

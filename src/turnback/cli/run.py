@@ -189,7 +189,7 @@ def _failed_at_once(directory: RunDirectory, job: RunningJob) -> JobSummary | No
     end = time.monotonic() + _FIRST_EPOCH_S
     while directory.epoch() is None and time.monotonic() < end:
         summary = _summary(job)
-        if summary.state not in ("CREATED", "RUNNING"):
+        if summary.state not in ("CREATED", "RUNNING", "STALLED"):
             return summary if summary.state in ("RESTARTING", "FAILED", "LOST") else None
         time.sleep(_POLL_S)
     return None

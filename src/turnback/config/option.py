@@ -116,9 +116,11 @@ def option_field(
     default: str | None = None,
     aliases: tuple[str, ...] = (),
     write: Callable[[Any], str] = written,
+    *,
+    secret: bool = False,
 ) -> Any:
     """Declare a field of `Settings` and the configuration key that sets it, see `Option`."""
-    option = Option(key, parse, doc, default, aliases=aliases, write=write)
+    option = Option(key, parse, doc, default, aliases=aliases, secret=secret, write=write)
     value = None if default is None else parse(key, default)
     return field(default=value, metadata={"option": option})
 

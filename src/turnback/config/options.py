@@ -22,6 +22,7 @@ from turnback.config.option import (
 )
 from turnback.config.restart import RESTART_OPTIONS, limit, written_limit
 from turnback.config.savepoints import SavepointSettings
+from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.core.errors import ConfigurationError
 from turnback.core.masking import is_secret_name
 from turnback.core.units import duration_setting, size_setting
@@ -259,6 +260,8 @@ OPTIONS: tuple[Option, ...] = tuple(
             *CheckpointSettings.options(),
             *RESTART_OPTIONS,
             *SavepointSettings.options(),
+            *WatchdogSettings.options(),
+            *AlertSettings.options(),
             *S3_OPTIONS,
             *_JOB_OPTIONS,
             *_SERVICE_OPTIONS,

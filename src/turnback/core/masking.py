@@ -12,7 +12,7 @@ from collections.abc import Sequence
 MASKED = "****"
 
 _WORDS = (
-    r"passw(?:or)?d|passphrase|secret|token|credential|signature"
+    r"passw(?:or)?d|passphrase|secret|token|credential|signature|webhook"
     r"|(?:access|account|api|private|shared|encryption|storage)[._-]?key"
     r"|(?<![a-z])(?:pass|pwd|sig|sas)(?![a-z])"
 )

@@ -14,7 +14,8 @@ from turnback.core.errors import CheckpointError, StillNeededError, StorageError
 from turnback.inspect.job import Job
 from turnback.inspect.locations import display_path, is_below, resolved
 from turnback.inspect.model import View
-from turnback.inspect.summary import LOST, UNREADABLE, is_terminal
+from turnback.inspect.summary import UNREADABLE
+from turnback.job.liveness import LOST, is_terminal
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import LocalStores, StoreOwner, all_stores
 

@@ -15,7 +15,6 @@ from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, Form
 from turnback.inspect import model
 from turnback.inspect.locations import display_path
 from turnback.inspect.model import CheckpointRow, CheckpointStatus
-from turnback.inspect.summary import LOST, Liveness, is_terminal
 from turnback.job.directory import AttemptInfo, JobDirectory
 from turnback.job.history import (
     AttemptStarted,
@@ -27,6 +26,7 @@ from turnback.job.history import (
     read_history,
     recorded_history,
 )
+from turnback.job.liveness import LOST, Liveness, is_terminal
 from turnback.job.status import JobState, Status, UnderWay
 from turnback.storage.base import Storage
 

@@ -32,10 +32,7 @@ from turnback.inspect.locations import display_path, is_directory_of, last_segme
 from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
     UNREADABLE,
-    Liveness,
     current_lag,
-    is_terminal,
-    liveness_of,
     operators,
     state_names,
     summarise,
@@ -43,6 +40,7 @@ from turnback.inspect.summary import (
 from turnback.inspect.throughput import ThroughputHistory, throughput_history
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
 from turnback.job.directory import JOB, JobDirectory, JobInfo
+from turnback.job.liveness import Liveness, is_terminal, liveness_of
 from turnback.job.replay import SavepointReplay
 from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
 from turnback.job.requests import Requests

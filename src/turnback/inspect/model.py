@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from turnback.job.catalog import SavepointEntry
+from turnback.job.liveness import Process
 from turnback.job.replay import SavepointReplay
 from turnback.job.started import StartedProgram
 from turnback.job.status import Lag, ProgramOperator
@@ -114,21 +115,14 @@ class FailureRow(View, frozen=True, kw_only=True):
     first_ms: int | None = None
 
 
-class Process(View, frozen=True, kw_only=True):
-    """A process of a job; `alive` is None if that cannot be told from this machine."""
-
-    host: str
-    pid: int
-    alive: bool | None
-
-
 class JobSummary(View, frozen=True, kw_only=True):
     """A job in a list of jobs.
 
     Attributes:
         job_id: Its identity; changes when it is started afresh.
         state: Flink's word for where it is in its life (RUNNING, RESTARTING, FAILED, ...); or LOST
-            if its driver died and nobody starts it again; or UNREADABLE.
+            if its driver died and nobody starts it again; STALLED if it should get on and does
+            not; or UNREADABLE.
         created_ms: When it was first started.
         updated_ms: When its driver last wrote its status.
         started_ms: When its newest attempt began.
@@ -140,7 +134,7 @@ class JobSummary(View, frozen=True, kw_only=True):
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
         lag: Of all its sources together, while it runs.
-        problem: Why it is UNREADABLE, or what else people should know.
+        problem: Why it is UNREADABLE or STALLED, or what else people should know.
     """
 
     name: str

@@ -12,8 +12,8 @@ from turnback.inspect.history import AttemptLife, AttemptOrigin, read_origins
 from turnback.inspect.job import Job
 from turnback.inspect.locations import display_path, normalized
 from turnback.inspect.model import SavepointRow, View
-from turnback.inspect.summary import Liveness
 from turnback.job.catalog import SavepointEntry
+from turnback.job.liveness import Liveness
 from turnback.snapshot.find import split_slot_path
 
 

@@ -24,8 +24,8 @@ from turnback.core.errors import (
 )
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
-from turnback.inspect.summary import liveness_of
 from turnback.job.directory import JobDirectory, JobInfo
+from turnback.job.liveness import liveness_of
 from turnback.sinks.base import (
     ClosingCommitter,
     Committer,

@@ -9,6 +9,7 @@ throughput.json  how many records it has processed lately and long ago
 checkpoints/ the checkpoint log
 state/, offsets/  files that checkpoints reference, below the attempt that wrote them
 history/     events
+alerts/      what somebody was told of, see `turnback.job.alerts`
 savepoints/  one record per savepoint the job took
 ops/, sinks/ requests to the driver; scratch space of sinks
 """

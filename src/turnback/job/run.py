@@ -138,6 +138,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         restart: Its restart strategy, as configuration.
         storage_options: What is needed to read its directory.
+        alerts: Who is told when something is wrong, as configuration.
     """
 
     name: str
@@ -146,6 +147,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     restart: dict[str, Any] = {}
     storage_options: dict[str, str] = {}
+    alerts: dict[str, str] = {}
 
 
 class RunError(msgspec.Struct, frozen=True):

@@ -44,6 +44,8 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
         seconds: Age of the oldest of them; 0 if there is none.
         change_per_s: By how many records it has grown in a second lately; negative if it shrinks.
         catch_up_s: After how long it would be gone if that went on; None if it does not shrink.
+        growing_ms: For how long it has grown steadily, once that is as long as the watchdog
+            allows.
         measured_ms: When, by the driver's clock.
     """
 
@@ -51,7 +53,33 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None
     change_per_s: float | None = None
     catch_up_s: float | None = None
+    growing_ms: int | None = None
     measured_ms: int
+
+
+class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How a running attempt gets on, by the driver's clock.
+
+    Attributes:
+        epoch: The epoch that is being run; None between two of them.
+        since_ms: Since when it is run; or else when the last one ended or the attempt began.
+        asked_ms: Since when the driver waits for an answer of Spark; None if it does not.
+        uncovered_ms: Since when there are epochs that no complete checkpoint covers; None if there
+            are none.
+    """
+
+    epoch: int | None
+    since_ms: int
+    asked_ms: int | None = None
+    uncovered_ms: int | None = None
+
+
+class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """After how many milliseconds without progress the job is STALLED; None for never."""
+
+    heartbeat_ms: int | None = None
+    epoch_ms: int | None = None
+    checkpoint_ms: int | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -68,6 +96,7 @@ class Metrics(msgspec.Struct, frozen=True):
         lag: How far sources are behind that can tell, by uid.
         completed: Checkpoints that this driver has completed.
         failed: Checkpoints that failed.
+        progress: How it gets on; None while it does not run yet.
     """
 
     started_ms: int | None = None
@@ -82,6 +111,7 @@ class Metrics(msgspec.Struct, frozen=True):
     completed: int = 0
     failed: int = 0
     under_way: tuple[UnderWay, ...] = ()
+    progress: AttemptProgress | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +130,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         cause: Why it failed or is restarting.
         supervisor: What starts the driver again when that dies.
         log: The driver's log file, on its machine.
+        limits: When it counts as stalled.
     """
 
     format: int = FORMAT
@@ -119,6 +150,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics = Metrics()
     supervisor: ProcessId | None = None
     log: str | None = None
+    limits: WatchLimits = WatchLimits()
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +165,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     metrics: Metrics | UnsetType = UNSET
     supervisor: ProcessId | UnsetType | None = UNSET
     log: str | UnsetType | None = UNSET
+    limits: WatchLimits | UnsetType = UNSET
 
     def apply(self, status: Status) -> Status:
         fields = msgspec.structs.asdict(self)

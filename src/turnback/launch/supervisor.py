@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from turnback.config.restart import RestartStrategy, restart_from_configuration
+from turnback.config.watchdog import AlertSettings
 from turnback.core.errors import (
     FINAL,
     REPLACED,
@@ -29,8 +30,10 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
-from turnback.core.units import format_duration
+from turnback.core.units import describe_exit, format_duration
+from turnback.job.alerts import JobWatch
 from turnback.job.catalog import SavepointCatalog
+from turnback.job.hooks import Hooks
 from turnback.job.request import RequestKind
 from turnback.job.requests import Requests
 from turnback.job.run import (
@@ -69,8 +72,16 @@ class Supervisor:
         self._deaths = 0
         self._warned = False
         self._archiver: subprocess.Popen[bytes] | None = None
+        self._is_watching = False
+        self._watching = ExitStack()
 
     def supervise(self) -> None:
+        with self._watching:  # somebody is told how the job has ended before the launch ends
+            end = self._supervise()
+        self._run.set_end(end)
+
+    def _supervise(self) -> RunEnd:
+        """Start drivers until there is no other start; returns why."""
         driver = self._run.driver()  # of another supervisor; it may have died since
         if driver is not None:
             _print(f"supervisor {os.getpid()} takes over, for driver {driver.pid}")
@@ -80,8 +91,7 @@ class Supervisor:
             code = None if driver is None else self._wait_for(driver)
             end = self._end_of_driver(driver, code) or self._wait_to_restart(code)
             if end is not None:
-                self._run.set_end(end)
-                return
+                return end
             self._prepare_restart()
             driver = self._start()
 
@@ -150,6 +160,19 @@ class Supervisor:
         job, attempt = _read_or_none(self._run.job), _read_or_none(self._run.running)
         self._job = self._job if job is None else job
         self._attempt = self._attempt if attempt is None else attempt
+        if self._job is not None and not self._is_watching:
+            self._is_watching = True
+            self._watch(self._job)
+
+    def _watch(self, job: RunningJob) -> None:
+        """Tell whoever is to be told when something is wrong with the job."""
+        try:
+            alerts = AlertSettings.from_configuration(job.alerts)
+            if alerts.enabled:
+                watch = JobWatch(job_directory(job), Hooks(alerts))
+                self._watching.enter_context(watch.watching())
+        except TurnbackError as error:
+            _print(f"job {job.name!r} is not watched: {error}")
 
     def _prepare_restart(self) -> None:
         """Write again what the next driver reads, whatever has become of the files."""
@@ -314,9 +337,7 @@ def _retrying(call: Callable[[], T]) -> T:
 
 
 def _exit_text(code: int | None) -> str:
-    if code is None:
-        return "died"
-    return f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
+    return "died" if code is None else describe_exit(code)
 
 
 def _print(message: str) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from turnback.checkpoint.coordinator import CheckpointCoordinator
 from turnback.checkpoint.manifest import SourcePosition
 from turnback.checkpoint.retention import PinnedCheckpoint
@@ -72,6 +74,7 @@ class Attempt:
             if self._snapshot is not None:
                 self._query.restore(self._snapshot.sources)
             self.coordinator.start()
+            self._epochs.progress.run()
             self.is_running = True
             self._on_running()
             self._drive()
@@ -111,7 +114,12 @@ class Attempt:
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
-        return self._epochs.meter.metrics(self.coordinator, completed, failed)
+        metrics = self._epochs.meter.metrics(self.coordinator, completed, failed)
+        if not self.is_running:
+            return metrics
+        last = self.coordinator.last
+        progress = self._epochs.progress.progress(last.epoch if last is not None else None)
+        return replace(metrics, progress=progress)
 
     def epoch_s(self) -> float:
         """For how long an epoch has been running; 0 between two of them."""
@@ -122,7 +130,7 @@ class Attempt:
         try:
             self._redrive()
             self._query.start(self._on_input)
-            while not self._wake.is_set() and not self._query.wait(self._patience()):
+            while not self._wake.is_set() and not self._wait():
                 self._run_if_due()
                 self._redrive()
             if not self._wake.is_set() and self._epochs.time.has_end:
@@ -140,6 +148,11 @@ class Attempt:
         if self._epochs.time.has_end:
             with self._failing():
                 self._epochs.run(self._query.empty_input(), ended=True)
+
+    def _wait(self) -> bool:
+        """Wait for the end of the input, for a moment; returns whether it has ended."""
+        with self._epochs.progress.asking():
+            return self._query.wait(self._patience())
 
     def _patience(self) -> float:
         """How long to wait before looking whether time alone gives a reason for an epoch."""

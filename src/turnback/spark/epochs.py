@@ -27,6 +27,7 @@ from turnback.spark.engine import EpochInput, Query
 from turnback.spark.event_time import EventTime
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
+from turnback.spark.progress import ProgressMeter
 from turnback.spark.redrive import Feed
 from turnback.state.expiry import merge_limits
 from turnback.state.files import StateFile
@@ -164,6 +165,7 @@ class Epochs:
         self._coordinator = coordinator
         self._on_epoch = on_epoch
         self.meter = Meter(plan, job.clock)
+        self.progress = ProgressMeter(job.clock)
         self._programs = level_programs(plan)
         self._chains = Chains(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
@@ -207,6 +209,7 @@ class Epochs:
         """
         started = self._started = time.perf_counter()
         epoch = self._epoch + 1
+        self.progress.begin(epoch)
         timed = bool(self._plan.strategies)
         files = input.file_order() if timed else {}
         now = self.time.begin(files, input.partitions() if timed else None, ended=ended)
@@ -245,6 +248,7 @@ class Epochs:
             acks.records(), cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
         )
         took = time.perf_counter() - started
+        self.progress.end(epoch)
         written = sum(acks.records().get(uid, (0, 0))[0] for uid in self._sinks)
         self._on_epoch(EpochStats(epoch, read, written, took, acks.opened()))
         self._started = None

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from turnback.config.checkpointing import CheckpointSettings
 from turnback.config.restart import RestartStrategyConfiguration
 from turnback.config.savepoints import SavepointSettings
+from turnback.config.watchdog import AlertSettings, WatchdogSettings
 from turnback.core.errors import (
     FINAL,
     JobFailedError,
@@ -62,6 +63,8 @@ class JobSpec:
     take_over_sinks: bool = False
     claim_mode: ClaimMode = ClaimMode.NO_CLAIM
     savepoints: SavepointSettings = field(default_factory=SavepointSettings)
+    watchdog: WatchdogSettings = field(default_factory=WatchdogSettings)
+    alerts: AlertSettings = field(default_factory=AlertSettings)
     storage_options: dict[str, str] = field(default_factory=dict)
     local_dir: str | None = None
     """Where local stores live; None for the machine's default."""

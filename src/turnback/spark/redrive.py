@@ -14,7 +14,7 @@ from turnback.job.redrive import RedriveInbox, RedriveOutcome
 from turnback.program.dead_letters import LetterId, decode_letter
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.plan import Plan
-from turnback.spark.starter import Matched
+from turnback.spark.matched import Matched
 from turnback.worker.redriving import check_letter
 
 _LOG = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from os import getpid
 
 from msgspec import UNSET
@@ -16,13 +16,14 @@ from msgspec.structs import replace
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.core.errors import FINAL, REPLACED, StorageError, TableChangedError, TurnbackError
+from turnback.job.alerts import JobWatch
 from turnback.job.directory import JobDirectory, JobInfo
 from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
+from turnback.job.hooks import Hooks
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
 from turnback.job.throughput import ThroughputLog
 from turnback.program.plan import Plan
-from turnback.sinks.base import target_version
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
@@ -41,13 +42,15 @@ from turnback.spark.job import (
     lost_error,
 )
 from turnback.spark.lag import total_lag
+from turnback.spark.matched import Matched, settle
+from turnback.spark.progress import watch_limits
 from turnback.spark.redrive import redriven_at_start
 from turnback.spark.replay import ReplayLimits
 from turnback.spark.restarts import Restarts
 from turnback.spark.service import RequestService
 from turnback.spark.sinks import JobSinks
 from turnback.spark.source_monitor import Positions, SourceMonitor
-from turnback.spark.starter import Matched, Starter
+from turnback.spark.starter import Starter
 from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
 from turnback.worker.local_state import LocalStores, StoreOwner, remove_others
@@ -78,7 +81,8 @@ class JobRunner:
         self._heartbeat = Heartbeat(self._directory, self._status_update, spec.run)
         replays = ReplayLimits(self._directory, spec.storage_options, self._clock)
         identities = self._context.identities
-        self._monitor = SourceMonitor(plan, self, identities, replays, self._clock)
+        growing_ms = spec.watchdog.growing_lag_ms
+        self._monitor = SourceMonitor(plan, self, identities, replays, self._clock, growing_ms)
         self._throughput = ThroughputLog(self._directory.storage, self._clock)
         self._info: JobInfo
         self._history: History | None = None
@@ -120,7 +124,8 @@ class JobRunner:
         self._tell_supervisor()
         remove_others(self._store_owner(), self.spec.backend, self.spec.local_dir)
         strategy, same = self.spec.restart.create(), SameErrors(self.spec.same_error_limit)
-        with self._heartbeat.beating(), self._monitor.watching(), self._serving_requests():
+        beating, watching = self._heartbeat.beating(), self._monitor.watching()
+        with beating, watching, self._alerting(), self._serving_requests():
             while True:
                 cause = self._run_attempt()
                 if cause is None:
@@ -153,6 +158,7 @@ class JobRunner:
                     directory=self._directory.storage.uri,
                     restart=self.spec.restart.to_configuration(),
                     storage_options=self.spec.storage_options,
+                    alerts=self.spec.alerts.to_configuration(),
                 )
             )
 
@@ -165,7 +171,8 @@ class JobRunner:
         try:
             log = CheckpointLog(self._directory.storage)
             supervisor = self.spec.run.supervisor() if self.spec.run else None
-            update = replace(self._restarts.update(), supervisor=supervisor)
+            limits = watch_limits(self.spec)
+            update = replace(self._restarts.update(), supervisor=supervisor, limits=limits)
             self._write_status(self._restarts.begin(), update)
             fence = self._fence(log)
             self.requests.took_over(fence.attempt)
@@ -173,7 +180,7 @@ class JobRunner:
             first = not self.report.attempts
             matched = self._starter.find(log, self._info.job_id, self._attempts, first=first)
             sinks = JobSinks(self._plan, fence, self._directory, self._context.storage)
-            _settle(log, sinks, matched)
+            settle(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
             self._begin(fence.attempt, matched)
@@ -347,6 +354,12 @@ class JobRunner:
         finally:
             self.requests.close(give_up=self._cancelled.is_set())
 
+    def _alerting(self) -> AbstractContextManager[None]:
+        """Watch the job, unless its supervisor does."""
+        if self.spec.run is not None or not self.spec.alerts.enabled:
+            return nullcontext()
+        return JobWatch(self._directory, Hooks(self.spec.alerts), self._clock).watching()
+
     def _status_update(self) -> StatusUpdate:
         """What has changed in the status since the last one.
 
@@ -376,17 +389,3 @@ class JobRunner:
         attempt = self.attempt
         newest = attempt.coordinator.last if attempt is not None else None
         return newest.sources if newest is not None else self._checkpointed
-
-
-def _settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
-    """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
-    manifest = matched.snapshot.manifest if matched is not None else None
-    for uid, committer in sinks.committers.items():
-        promised = matched.promised(uid) if matched is not None else ()
-        committer.recover(promised)
-        if promised and matched is not None and manifest is not None:
-            done = [was for was, now in matched.sinks.items() if now == uid]
-            version = target_version(committer)
-            targets = {} if version is None else dict.fromkeys(done, version)
-            log.record_commit(manifest.number, done, targets)
-    sinks.record()

@@ -22,7 +22,7 @@ from turnback.program.source_lag import (
     OpenLagReader,
     SourceLag,
 )
-from turnback.spark.lag import LagTrend, catch_up_s
+from turnback.spark.lag import LagTrend, SteadyGrowth, catch_up_s
 from turnback.spark.replay import ReplayLimits
 
 _LOG = logging.getLogger(__name__)
@@ -87,9 +87,13 @@ class SourceMonitor:
         identities: SourceIdentities,
         replays: ReplayLimits,
         clock: Clock,
+        growing_ms: int | None = None,
     ) -> None:
+        """`growing_ms`: for how long a lag has to grow to be worth telling; None for any time."""
         self._sources = {
-            source.uid: _Watch(source.uid, source.lag, positions, identities, replays, clock)
+            source.uid: _Watch(
+                source.uid, source.lag, positions, identities, replays, clock, growing_ms
+            )
             for source in plan.sources
             if source.lag is not None
         }
@@ -130,6 +134,7 @@ class _Watch:
         identities: SourceIdentities,
         replays: ReplayLimits,
         clock: Clock,
+        growing_ms: int | None,
     ) -> None:
         self._uid = uid
         self._open = open_reader
@@ -140,6 +145,8 @@ class _Watch:
         self._replays_due = 0.0
         self._reader: LagReader | None = None
         self._trend = LagTrend()
+        self._growing_ms = growing_ms
+        self._growth = self._new_growth()
         self._newest: tuple[float, Lag] | None = None
         self._committed: str | None = None
         self._failing: set[str] = set()
@@ -162,6 +169,7 @@ class _Watch:
             positions = self._positions.confirmed()
             if positions is None:
                 self._newest, self._trend = None, LagTrend()
+                self._growth = self._new_growth()
                 continue
             pause = _PAUSE_S
             position = positions.get(self._uid)
@@ -174,6 +182,9 @@ class _Watch:
             with suppress(Exception):
                 self._reader.close()
 
+    def _new_growth(self) -> SteadyGrowth | None:
+        return None if self._growing_ms is None else SteadyGrowth(self._growing_ms / 1000)
+
     def _measure(self, offset: str | None) -> None:
         at, now_ms = self._clock.monotonic(), self._clock.now_ms()
         read: SourceLag | None = SourceLag(None, None)
@@ -184,6 +195,8 @@ class _Watch:
             self._newest = None
             return
         change = self._trend.add(at, read.records)
+        behind = read.seconds if read.records is None else read.records
+        grows = self._growth is not None and self._growth.add(at, behind)
         self._newest = (
             at,
             Lag(
@@ -191,6 +204,7 @@ class _Watch:
                 seconds=read.seconds,
                 change_per_s=change,
                 catch_up_s=catch_up_s(read.records, change),
+                growing_ms=self._growing_ms if grows else None,
                 measured_ms=now_ms,
             ),
         )

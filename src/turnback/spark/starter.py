@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 
 import msgspec
@@ -34,6 +34,7 @@ from turnback.spark.driver import JobContext
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
 from turnback.spark.kafka_check import check_sources
+from turnback.spark.matched import Matched
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
 from turnback.state.operator import is_redistributed
@@ -48,26 +49,6 @@ from turnback.worker.intake import (
 from turnback.worker.program import level_programs
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Matched:
-    """A snapshot that fits the program."""
-
-    snapshot: Snapshot
-    own: Manifest | None
-    """It as a checkpoint of the job's own, if it is one."""
-    claims: Match | None = None
-    """Who gets what of it, if it has to be taken in."""
-    upgrade: bool = False
-    """Whether another program has taken it."""
-    sinks: Mapping[str, str] = field(default_factory=dict)
-    """By each sink of the snapshot with promised output, the sink of the program to commit it."""
-
-    def promised(self, uid: str) -> tuple[bytes, ...]:
-        """The promised output that a sink of the program has to commit."""
-        handles = (self.snapshot.promised[was] for was, now in self.sinks.items() if now == uid)
-        return tuple(chain.from_iterable(handles))
 
 
 class Starter:

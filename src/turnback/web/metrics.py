@@ -14,7 +14,8 @@ from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
 from turnback.inspect import model
 from turnback.inspect.jobs import Jobs
-from turnback.inspect.summary import LOST, UNREADABLE
+from turnback.inspect.summary import UNREADABLE
+from turnback.job.liveness import ACTIVE, LOST, STALLED
 from turnback.job.status import JobState, Metrics
 from turnback.program.graph import NodeKind
 
@@ -22,9 +23,8 @@ _LOG = logging.getLogger(__name__)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _JOB = "flink_jobmanager_job_"
 _OPERATOR = "flink_taskmanager_job_task_operator_"
-_RUNNING = JobState.RUNNING.value
 _ENDED = tuple(state.value for state in JobState if state.is_terminal)
-_STATES = (*(state.value for state in JobState), LOST, UNREADABLE)
+_STATES = (*(state.value for state in JobState), LOST, STALLED, UNREADABLE)
 _UNKNOWN = -1.0
 """What Flink reports where there is no value yet."""
 
@@ -60,14 +60,14 @@ def _uptime(sample: JobSample) -> float:
     state = sample.detail.summary.state
     if state in _ENDED:
         return _UNKNOWN
-    return sample.running_ms if state == _RUNNING else 0.0
+    return sample.running_ms if state in ACTIVE else 0.0
 
 
 def _downtime(sample: JobSample) -> float:
     state = sample.detail.summary.state
     if state in _ENDED:
         return _UNKNOWN
-    if state == _RUNNING or sample.failed_ms is None:
+    if state in ACTIVE or sample.failed_ms is None:
         return 0.0
     return float(max(0, sample.now_ms - sample.failed_ms))
 
@@ -121,8 +121,8 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}uptime": ("Milliseconds since it runs without interruption.", _uptime),
     f"{_JOB}downtime": ("Milliseconds since it does not run.", _downtime),
     f"{_JOB}runningTime": (
-        "Milliseconds since it is RUNNING.",
-        lambda s: s.running_ms if s.detail.summary.state == _RUNNING else 0.0,
+        "Milliseconds since it is RUNNING or STALLED.",
+        lambda s: s.running_ms if s.detail.summary.state in ACTIVE else 0.0,
     ),
     "turnback_savepoints": ("Savepoints the job has taken.", lambda s: s.savepoints),
     "turnback_job_records_in": (
@@ -182,8 +182,10 @@ class _Jobs(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         summaries = self._jobs.list()
-        running = GaugeMetricFamily("flink_jobmanager_numRunningJobs", "Jobs that are running.")
-        running.add_metric((), sum(s.state == _RUNNING for s in summaries))
+        running = GaugeMetricFamily(
+            "flink_jobmanager_numRunningJobs", "Jobs that are running, stalled ones among them."
+        )
+        running.add_metric((), sum(s.state in ACTIVE for s in summaries))
         yield running
         states = _gauge("turnback_job_state", "1 for the state the job is in.", "state")
         for summary in summaries:
@@ -215,7 +217,7 @@ class _Jobs(Collector):
             status = job.directory.status()
             info = job.directory.attempt(summary.attempt) if summary.attempt is not None else None
             restored = info and (info.checkpoint is not None or info.snapshot is not None)
-            failures = job.failures() if summary.state != _RUNNING else []
+            failures = job.failures() if summary.state not in ACTIVE else []
             return JobSample(
                 job.detail(),
                 job.checkpoints(),

@@ -11,7 +11,7 @@ from fake_job import schema
 from turnback.cli.context import ExitCode
 from turnback.cli.read_only import check_read_only
 from turnback.core.errors import ConfigurationError
-from turnback.inspect.summary import liveness_of
+from turnback.job.liveness import liveness_of
 from turnback.job.run import ProcessId
 from turnback.job.status import JobState, Status
 from unit.cli.cli_support import make_job

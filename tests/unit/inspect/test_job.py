@@ -8,7 +8,7 @@ import pytest
 
 from fake_job import START, Driver, dead, elsewhere, living, seen
 from turnback.core.errors import CorruptFileError
-from turnback.inspect.model import Process
+from turnback.job.liveness import Process
 from turnback.job.request import RequestKind, RequestOutcome, RequestSpec, RequestState
 from turnback.job.run import RunDirectory
 from turnback.job.status import JobState, Lag, Metrics

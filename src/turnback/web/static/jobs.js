@@ -12,7 +12,7 @@ import { table } from "./table.js";
 /** How long a job has been running, or ran. */
 export function runningFor(summary) {
   if (summary.started_ms === null) return null;
-  const end = summary.state === "RUNNING" || summary.state === "RESTARTING" ? now() : summary.updated_ms;
+  const end = ["RUNNING", "STALLED", "RESTARTING"].includes(summary.state) ? now() : summary.updated_ms;
   return end === null ? null : Math.max(end - summary.started_ms, 0);
 }
 

@@ -45,6 +45,7 @@ const STATES = {
   FAILED: ["bad", "cross", "It failed and is not started again."],
   CANCELED: ["quiet", "stop", "It was cancelled."],
   LOST: ["bad", "question", "Its driver died without a word, and nobody starts it again."],
+  STALLED: ["bad", "clock", "It should get on and does not; it is RUNNING again as soon as it does."],
   UNREADABLE: ["warn", "warning", "Its directory cannot be read."],
   RESTARTED: ["warn", "restart", "The attempt failed; the next one followed."],
   COMPLETED: ["good", "check", ""],
@@ -62,7 +63,7 @@ export function tone(state) {
 
 /** Whether somebody has to look at a job in this state. */
 export function needsAttention(state) {
-  return state === "FAILED" || state === "LOST" || state === "UNREADABLE";
+  return state === "FAILED" || state === "LOST" || state === "STALLED" || state === "UNREADABLE";
 }
 
 /** A state in colour, with an icon and in words; given a node, brings it up to date. */

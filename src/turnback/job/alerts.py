@@ -1,0 +1,301 @@
+"""Events of a job that somebody should know of, each told once.
+
+Whoever watches a job, its supervisor, its driver or `turnback watch`, claims an event in the job
+directory before it calls anybody: the next number in `alerts/`. So every event is told once,
+however many watch, and whichever of them die and are started again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+
+import msgspec
+
+from turnback.core.clock import Clock, SystemClock
+from turnback.core.errors import (
+    AlreadyExistsError,
+    CorruptFileError,
+    FormatVersionError,
+    TurnbackError,
+)
+from turnback.core.masking import mask_text
+from turnback.job.directory import JobDirectory
+from turnback.job.hooks import Hooks
+from turnback.job.liveness import (
+    LOST,
+    STALLED,
+    Liveness,
+    is_restart_loop,
+    liveness_of,
+    recent_restarts,
+)
+from turnback.job.status import JobState, Status
+from turnback.storage.base import Storage, claim
+from turnback.storage.envelope import encode_document, read_document
+
+_LOG = logging.getLogger(__name__)
+_FORMAT = 1
+_FILE = re.compile(r"alerts/([0-9]+)\.json")
+_KEPT = 50
+_OLD_MS = 86_400_000
+_POLL_S = 5.0
+_LAST_S = 30.0
+
+
+class AlertEvent(StrEnum):
+    """What has happened to a job."""
+
+    FAILED = "failed"
+    RESTART_LOOP = "restart-loop"
+    LOST = "lost"
+    STALLED = "stalled"
+    RECOVERED = "recovered"
+    TEST = "test"
+
+
+class Alert(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as it is told.
+
+    Attributes:
+        text: All of it in one sentence.
+        reason: Why, if that is known.
+        host: The machine of the driver.
+        log: The driver's log file, on that machine.
+        id: Of this event; the same whoever is told of it.
+    """
+
+    event: AlertEvent
+    text: str
+    job: str
+    job_id: str
+    state: str
+    reason: str | None = None
+    at_ms: int
+    directory: str
+    attempt: int | None = None
+    epoch: int | None = None
+    checkpoint: int | None = None
+    restarts: int = 0
+    host: str | None = None
+    log: str | None = None
+    id: str
+
+
+def event_of(status: Status, alive: Liveness) -> AlertEvent | None:
+    """What there is to tell of a job as it is; None while that is not clear yet.
+
+    A job that is well has RECOVERED, which is told only after one of the other events.
+    """
+    troubles = {
+        JobState.FAILED.value: AlertEvent.FAILED,
+        LOST: AlertEvent.LOST,
+        STALLED: AlertEvent.STALLED,
+    }
+    if alive.state in troubles:
+        return troubles[alive.state]
+    if alive.state in (JobState.FINISHED.value, JobState.CANCELED.value):
+        return AlertEvent.RECOVERED
+    if is_restart_loop(status):
+        return AlertEvent.RESTART_LOOP
+    return AlertEvent.RECOVERED if alive.state == JobState.RUNNING.value else None
+
+
+class AlertLog:
+    """The events of a job that were told, in its directory."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def last(self) -> tuple[int, Alert | None]:
+        """The number of the newest event, 0 if there is none, and the event."""
+        numbers = self._numbers()
+        if not numbers:
+            return 0, None
+        path = _path(numbers[-1])
+        try:
+            return numbers[-1], read_document(self._storage, "alert", _FORMAT, path, Alert)
+        except (CorruptFileError, FormatVersionError) as error:
+            _LOG.warning("what was told last is not known, so it may be told again: %s", error)
+            return numbers[-1], None
+
+    def claim(self, number: int, alert: Alert) -> bool:
+        """Make an event the one of this number; False if somebody else was quicker."""
+        try:
+            claim(self._storage, _path(number), encode_document("alert", _FORMAT, alert))
+        except AlreadyExistsError:
+            return False
+        for old in self._numbers()[:-_KEPT]:
+            self._storage.delete(_path(old))
+        return True
+
+    def _numbers(self) -> list[int]:
+        matches = map(_FILE.fullmatch, self._storage.list("alerts"))
+        return sorted(int(match[1]) for match in matches if match)
+
+
+class RememberedAlerts:
+    """The events that one watcher has seen, told to nobody else."""
+
+    def __init__(self) -> None:
+        self._alerts: list[Alert] = []
+
+    def last(self) -> tuple[int, Alert | None]:
+        return len(self._alerts), self._alerts[-1] if self._alerts else None
+
+    def claim(self, number: int, alert: Alert) -> bool:
+        self._alerts = [alert]
+        return True
+
+
+def _path(number: int) -> str:
+    return f"alerts/{number}.json"
+
+
+class JobWatch:
+    """Looks at a job again and again, and tells what happens to it.
+
+    Nothing here fails the job or its watcher: what cannot be read or called is logged once until
+    it works again.
+    """
+
+    def __init__(
+        self,
+        directory: JobDirectory,
+        hooks: Hooks,
+        clock: Clock | None = None,
+        alerts: AlertLog | RememberedAlerts | None = None,
+    ) -> None:
+        self._directory = directory
+        self._hooks = hooks
+        self._clock = clock or SystemClock()
+        self._alerts = alerts or AlertLog(directory.storage)
+        self._last: tuple[int, Alert | None] | None = None
+        self._is_failing = False
+        self._was_stalled = False
+
+    def look(self, *, once: bool = False) -> Alert | None:
+        """Tell what is new of the job; returns what was told, None if nothing was.
+
+        Unless it is to look `once` only, a job has to be STALLED twice in a row: a machine that
+        wakes up finds all its drivers silent for a moment.
+        """
+        try:
+            alert = self._new_alert(once)
+        except TurnbackError as error:
+            if not self._is_failing:
+                _LOG.warning("job %r cannot be watched: %s", self._directory.name, error)
+            self._is_failing = True
+            return None
+        self._is_failing = False
+        if alert is not None:
+            self._hooks.call(alert.event.value, alert.job, alert.text, msgspec.json.encode(alert))
+        return alert
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch in a thread of its own; at the end of the block for a last time."""
+        done = threading.Event()
+
+        def watch() -> None:
+            is_done = False
+            while not is_done:
+                is_done = done.wait(_POLL_S)
+                alert = self.look()
+                if alert is not None:
+                    _LOG.warning("%s: %s", alert.event.value, alert.text)
+
+        thread = threading.Thread(target=watch, name="turnback-watch", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(_LAST_S)
+
+    def _new_alert(self, once: bool) -> Alert | None:
+        """Claim what has happened since the last event, if anything has."""
+        status = self._directory.status()
+        if status is None:
+            return None
+        alive = liveness_of(status, self._clock.now_ms())
+        event = event_of(status, alive)
+        was_stalled, self._was_stalled = self._was_stalled, event is AlertEvent.STALLED
+        if event is None or (event is AlertEvent.STALLED and not was_stalled and not once):
+            return None
+        self._last = self._last or self._alerts.last()
+        while not self._is_known(event, status):
+            number, _ = self._last
+            alert = self._alert(event, status, alive)
+            if self._alerts.claim(number + 1, alert):
+                self._last = number + 1, alert
+                return alert
+            self._last = self._alerts.last()
+        return None
+
+    def _is_known(self, event: AlertEvent, status: Status) -> bool:
+        assert self._last is not None
+        _, last = self._last
+        if event is AlertEvent.RECOVERED:
+            return last is None or last.event is AlertEvent.RECOVERED
+        if last is None:
+            # What was over before anybody watched is no news.
+            ended = event in (AlertEvent.FAILED, AlertEvent.LOST)
+            return ended and self._clock.now_ms() - status.updated_ms > _OLD_MS
+        if last.event is not event:
+            return False
+        again = event is not AlertEvent.RESTART_LOOP and last.attempt != status.attempt
+        return not again
+
+    def _alert(self, event: AlertEvent, status: Status, alive: Liveness) -> Alert:
+        reason = mask_text((alive.problem or status.cause or "").strip()) or None
+        if event is AlertEvent.RECOVERED:
+            reason = None
+        return Alert(
+            event=event,
+            text=_text(event, status, alive.state, reason),
+            job=status.job,
+            job_id=status.job_id,
+            state=alive.state,
+            reason=reason,
+            at_ms=self._clock.now_ms(),
+            directory=self._directory.storage.uri,
+            attempt=status.attempt,
+            epoch=status.epoch,
+            checkpoint=status.checkpoint,
+            restarts=status.restarts,
+            host=status.process.host,
+            log=status.log,
+            id=uuid.uuid4().hex,
+        )
+
+
+def _text(event: AlertEvent, status: Status, state: str, reason: str | None) -> str:
+    job = f"job {status.job!r}"
+    if event is AlertEvent.RECOVERED:
+        return f"{job} is {state} again" if state == JobState.RUNNING.value else f"{job} is {state}"
+    why = (reason or "its log may tell why").partition("\n")[0]
+    if event is AlertEvent.RESTART_LOOP:
+        if why.startswith("restarted"):
+            return f"{job} has {why}"
+        return f"{job} has restarted {recent_restarts(status)} times in the last ten minutes: {why}"
+    return f"{job} is {state}: {why}"
+
+
+def example_alert(directory: str) -> Alert:
+    """An event that only shows whether telling works."""
+    return Alert(
+        event=AlertEvent.TEST,
+        text="this is a test of Turnback's alerts: nothing has happened",
+        job="test",
+        job_id="test",
+        state=JobState.RUNNING.value,
+        at_ms=SystemClock().now_ms(),
+        directory=directory,
+        id=uuid.uuid4().hex,
+    )

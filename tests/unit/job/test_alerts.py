@@ -1,0 +1,378 @@
+"""Who is told of what happens to a job, and that it is told once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_job import Driver, dead
+from turnback.config.watchdog import AlertSettings
+from turnback.core.errors import ConfigurationError
+from turnback.job import hooks as hooks_module
+from turnback.job.alerts import AlertLog, JobWatch, RememberedAlerts
+from turnback.job.hooks import HookError, Hooks, check_command, post, run_command
+from turnback.job.status import AttemptProgress, JobState, Metrics, WatchLimits
+
+LIMITS = WatchLimits(heartbeat_ms=60_000, epoch_ms=600_000)
+
+
+class Receiver(ThreadingHTTPServer):
+    """A server that keeps what is posted to it, and answers as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.got: list[tuple[str, dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook"
+
+    @property
+    def events(self) -> list[str]:
+        return [json.loads(body)["event"] for _, _, body in self.got]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.got.append((self.path, dict(self.headers), body))
+        code = self.server.answers.pop(0) if self.server.answers else 200
+        self.send_response(code)
+        if 300 <= code < 400:
+            self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks_module, "_PAUSES_S", (0.0, 0.0))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Driver:
+    return Driver(tmp_path / "jobs").attempt()
+
+
+def watch(driver: Driver, receiver: Receiver) -> JobWatch:
+    return JobWatch(driver.directory, Hooks(AlertSettings(webhook=receiver.address)), driver.clock)
+
+
+def stalled(driver: Driver) -> Driver:
+    since = driver.clock.now_ms() - 700_000
+    metrics = Metrics(progress=AttemptProgress(epoch=9, since_ms=since))
+    return driver.say(JobState.RUNNING, limits=LIMITS, metrics=metrics)
+
+
+def well(driver: Driver) -> Driver:
+    return driver.say(JobState.RUNNING, metrics=Metrics(), restarted_ms=())
+
+
+# -- events
+
+
+def test_every_event_is_told_once(driver: Driver, receiver: Receiver) -> None:
+    watching = watch(driver, receiver)
+
+    def look_often() -> list[str]:
+        for _ in range(3):
+            watching.look()
+            driver.clock.advance(1_000)
+        return receiver.events
+
+    assert look_often() == []
+    stalled(driver)
+    assert look_often() == ["stalled"]
+    well(driver)
+    assert look_often() == ["stalled", "recovered"]
+    now = driver.clock.now_ms()
+    driver.say(JobState.RESTARTING, restarted_ms=(now, now, now), cause="no route to host")
+    assert look_often()[2:] == ["restart-loop"]
+    driver.say(JobState.RUNNING)
+    assert look_often()[3:] == []
+    driver.clock.advance(700_000)
+    well(driver)
+    assert look_often()[3:] == ["recovered"]
+    driver.say(JobState.FAILED, cause="division by zero\nat line 3")
+    assert look_often()[4:] == ["failed"]
+    driver.say(JobState.CREATED)
+    assert look_often()[5:] == []
+    driver.attempt()
+    assert look_often()[5:] == ["recovered"]
+    driver.say(JobState.CANCELED)
+    assert look_often()[6:] == []
+    bodies = [json.loads(body) for _, _, body in receiver.got]
+    assert [body["text"] for body in bodies] == [
+        "job 'wordcount' is STALLED: epoch 9 has been running for 11 min",
+        "job 'wordcount' is RUNNING again",
+        "job 'wordcount' has restarted 3 times in the last ten minutes: no route to host",
+        "job 'wordcount' is RUNNING again",
+        "job 'wordcount' is FAILED: division by zero",
+        "job 'wordcount' is RUNNING again",
+    ]
+    assert bodies[4]["reason"] == "division by zero\nat line 3"
+    assert bodies[4]["attempt"] == 1
+    assert len({body["id"] for body in bodies}) == len(bodies)
+
+
+def test_other_watchers_and_later_ones_do_not_repeat_it(driver: Driver, receiver: Receiver) -> None:
+    stalled(driver)
+    watches = [watch(driver, receiver) for _ in range(3)]
+    for each in watches:
+        each.look()
+        each.look()
+    assert receiver.events == ["stalled"]
+    watch(driver, receiver).look(once=True)
+    assert receiver.events == ["stalled"]
+    well(driver)
+    watches[2].look()
+    watches[0].look()
+    assert receiver.events == ["stalled", "recovered"]
+    # the last one knew of none of these
+    stalled(driver)
+    for each in reversed(watches):
+        each.look()
+        each.look()
+    assert receiver.events == ["stalled", "recovered", "stalled"]
+
+
+def test_of_racing_watchers_one_tells(driver: Driver, receiver: Receiver) -> None:
+    driver.say(JobState.FAILED, cause="x")
+    watches = [watch(driver, receiver) for _ in range(8)]
+    threads = [threading.Thread(target=each.look) for each in watches]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert receiver.events == ["failed"]
+
+
+def test_the_same_again_in_another_attempt_is_news(driver: Driver, receiver: Receiver) -> None:
+    watching = watch(driver, receiver)
+    driver.say(JobState.FAILED, cause="x")
+    watching.look()
+    driver.attempt().say(JobState.FAILED, cause="x")
+    watching.look()
+    assert receiver.events == ["failed", "failed"]
+
+
+def test_a_stall_of_a_moment_is_not_told(driver: Driver, receiver: Receiver) -> None:
+    watching = watch(driver, receiver)
+    stalled(driver)
+    assert watching.look() is None
+    well(driver)
+    watching.look()
+    stalled(driver)
+    assert watching.look() is None
+    assert receiver.events == []
+    assert watch(driver, receiver).look(once=True) is not None
+
+
+def test_a_lost_job_is_told_and_one_that_was_over_long_ago_is_not(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    driver = Driver(tmp_path, process=dead()).say(JobState.RUNNING)
+    late = Driver(tmp_path, "old", process=dead()).say(JobState.RUNNING)
+    late.clock.advance(2 * 86_400_000)
+    alert = watch(driver, receiver).look()
+    assert alert is not None
+    assert (alert.event, alert.state) == ("lost", "LOST")
+    assert "Start it again" in alert.text
+    assert watch(late, receiver).look() is None
+    assert receiver.events == ["lost"]
+
+
+def test_a_job_that_ends_while_it_was_stalled_needs_nobody_any_more(
+    driver: Driver, receiver: Receiver
+) -> None:
+    watching = watch(driver, receiver)
+    stalled(driver)
+    watching.look(once=True)
+    driver.say(JobState.CANCELED)
+    alert = watching.look()
+    assert alert is not None
+    assert (alert.event, alert.text) == ("recovered", "job 'wordcount' is CANCELED")
+
+
+def test_secrets_in_a_cause_are_not_told(driver: Driver, receiver: Receiver) -> None:
+    driver.say(JobState.FAILED, cause="cannot connect to postgres://u:hunter2@db/x")
+    watch(driver, receiver).look()
+    assert b"hunter2" not in receiver.got[0][2]
+
+
+def test_only_the_newest_events_are_kept(driver: Driver) -> None:
+    watching = JobWatch(driver.directory, Hooks(AlertSettings()), driver.clock)
+    for _ in range(40):
+        stalled(driver)
+        watching.look(once=True)
+        well(driver)
+        watching.look()
+    number, last = AlertLog(driver.storage).last()
+    assert (number, last and last.event) == (80, "recovered")
+    assert len(driver.storage.list("alerts")) == 50
+
+
+def test_without_hooks_nothing_is_claimed(driver: Driver, receiver: Receiver) -> None:
+    silent = JobWatch(driver.directory, Hooks(AlertSettings()), driver.clock, RememberedAlerts())
+    driver.say(JobState.FAILED, cause="x")
+    assert silent.look() is not None
+    assert silent.look() is None
+    assert driver.storage.list("alerts") == []
+    assert watch(driver, receiver).look() is not None
+
+
+def test_what_cannot_be_read_is_logged_once(
+    driver: Driver, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = watch(driver, receiver)
+    driver.storage.put("status.json", b"{")
+    for _ in range(3):
+        assert watching.look() is None
+    assert caplog.text.count("cannot be watched") == 1
+    driver.storage.delete("status.json")
+    assert watching.look() is None
+    driver.storage.put("status.json", b"{")
+    watching.look()
+    assert caplog.text.count("cannot be watched") == 2
+
+
+def test_watching_looks_a_last_time(driver: Driver, receiver: Receiver) -> None:
+    with watch(driver, receiver).watching():
+        driver.say(JobState.FAILED, cause="x")
+    assert receiver.events == ["failed"]
+
+
+# -- the webhook
+
+
+def test_a_webhook_gets_the_event_as_json(receiver: Receiver) -> None:
+    address = receiver.address.replace("//", "//me:se%40cret@")
+    post(f"{address}?key=1", b'{"event": "test"}')
+    ((path, headers, body),) = receiver.got
+    assert (path, body) == ("/hook?key=1", b'{"event": "test"}')
+    assert headers["Content-Type"] == "application/json"
+    assert headers["Authorization"] == "Basic bWU6c2VAY3JldA=="
+    assert headers["User-Agent"].startswith("turnback/")
+
+
+def test_a_server_with_a_problem_is_asked_again(receiver: Receiver) -> None:
+    receiver.answers = [503, 429]
+    post(receiver.address, b"{}")
+    assert len(receiver.got) == 3
+
+
+@pytest.mark.parametrize(
+    ("answers", "calls", "message"),
+    [
+        ([500, 502, 503], 3, r"127\.0\.0\.1 answered 503"),
+        ([404], 1, "answered 404"),
+        ([302], 1, "answered 302, a redirect: give the address that it leads to"),
+    ],
+)
+def test_a_server_that_refuses(
+    receiver: Receiver, answers: list[int], calls: int, message: str
+) -> None:
+    receiver.answers = list(answers)
+    with pytest.raises(HookError, match=message):
+        post(f"{receiver.address}/s3cr3t", b"{}")
+    assert len(receiver.got) == calls
+
+
+def test_a_server_that_is_not_there_is_logged_once_without_secrets(
+    receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.server_close()
+    hooks = Hooks(AlertSettings(webhook=f"{receiver.address}/s3cr3t?token=t0ken"))
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            (problem,) = hooks.call("failed", "orders", "job 'orders' is FAILED", b"{}")
+    assert "alerts.webhook: 127.0.0.1 cannot be reached: " in problem
+    assert caplog.text.count("nobody was told that job 'orders' is FAILED") == 1
+    assert "s3cr3t" not in caplog.text and "t0ken" not in caplog.text
+
+
+# -- the command
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_command_gets_the_event(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = script(tmp_path / "page me", f'echo "$TURNBACK_EVENT|$2" > {out}; cat >> {out}')
+    hooks = Hooks(AlertSettings(command=f"'{command}' --team 'data people'"))
+    assert hooks.call("lost", "orders", "text", b'{"x": 1}') == []
+    assert out.read_text() == 'lost|data people\n{"x": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("echo password=hunter2 is wrong >&2; exit 3", r"ended with exit status 3: password=\*{4}"),
+        ("kill -9 $$", "was killed by signal 9$"),
+        ("sleep 60", r"took longer than 0\.5 s and was killed"),
+        ("exec 0<&-; exit 1", "ended with exit status 1$"),
+    ],
+)
+def test_a_command_that_fails(
+    tmp_path: Path, text: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "sleep" in text:
+        monkeypatch.setattr(hooks_module, "_COMMAND_S", 0.5)
+    with pytest.raises(HookError, match=message):
+        run_command(script(tmp_path / "page", text), b"x" * 200_000, {})
+
+
+def test_a_command_that_is_gone_hinders_no_other_hook(tmp_path: Path, receiver: Receiver) -> None:
+    settings = AlertSettings(command=str(tmp_path / "gone"), webhook=receiver.address)
+    (problem,) = Hooks(settings).call("failed", "orders", "text", b'{"event": "failed"}')
+    assert problem == f"alerts.command: '{tmp_path}/gone' cannot be run: No such file or directory"
+    assert receiver.events == ["failed"]
+
+
+def test_a_command_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("")
+    for command in (tmp_path / "gone", tmp_path / "plain", "no-such-program-anywhere"):
+        with pytest.raises(ConfigurationError, match=r"alerts\.command: there is no program"):
+            check_command(AlertSettings(command=str(command)))
+    check_command(AlertSettings(command="sh -c true"))
+    check_command(AlertSettings())
+
+
+def test_with_a_damaged_record_it_is_rather_told_twice(
+    driver: Driver, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver.say(JobState.FAILED, cause="x")
+    watch(driver, receiver).look()
+    driver.storage.put("alerts/1.json", b"x")
+    for _ in range(2):
+        watch(driver, receiver).look()
+    assert receiver.events == ["failed", "failed"]
+    assert "what was told last is not known" in caplog.text
