@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 from turnback.cli.command import argument, command, flag, number_option
 from turnback.cli.context import Cli
+from turnback.cli.flow import busy_text, lag_text, percent, short_lag, skew_text
 from turnback.cli.output import Cell, Column, Output, Value
 from turnback.cli.parameters import complete_job, job_argument
 from turnback.core.errors import ConfigurationError, NotFoundError
-from turnback.core.units import format_age
 
 if TYPE_CHECKING:
     from turnback.inspect import model
     from turnback.job.liveness import Process
     from turnback.job.replay import SavepointReplay
-    from turnback.job.status import Lag
 
 # -- list
 
@@ -33,7 +32,7 @@ _JOBS: tuple[Column[model.JobSummary], ...] = (
     Column("checkpoint", lambda job, out: job.checkpoint, right=True),
     Column("restarts", lambda job, out: job.restarts, right=True, extra=True),
     Column("records/s", lambda job, out: out.number(_rate(job)), right=True),
-    Column("lag", lambda job, out: _short_lag(job.lag, out), right=True),
+    Column("lag", lambda job, out: short_lag(job.lag, out), right=True),
     Column("started", lambda job, out: out.time(job.started_ms or job.created_ms)),
     Column("id", lambda job, out: out.id(job.job_id), extra=True),
     Column("problem", lambda job, out: job.problem or job.cause),
@@ -83,32 +82,6 @@ def _rate(job: model.JobSummary) -> float | None:
     return round(job.records_per_s or 0, 1) if running else None
 
 
-def _short_lag(lag: Lag | None, out: Output) -> str | None:
-    """How far behind, as a table has room for it: `1,200 (40 s)`."""
-    if lag is None or (lag.records is None and lag.seconds is None):
-        return None
-    age = None if lag.seconds is None else format_age(round(lag.seconds * 1000))
-    if lag.records is None:
-        return age
-    return f"{out.number(lag.records)} ({age})" if lag.records and age else out.number(lag.records)
-
-
-def _lag_text(lag: Lag | None, out: Output) -> str | None:
-    """How far behind, and when that will be over."""
-    if lag is None:
-        return None
-    if lag.records == 0:
-        return "none"
-    parts = [] if lag.records is None else [f"{out.number(lag.records)} records"]
-    if lag.seconds is not None:
-        parts.append(f"the oldest is {format_age(round(lag.seconds * 1000))} old")
-    if lag.catch_up_s is not None:
-        parts.append(f"gone in about {format_age(round(lag.catch_up_s * 1000))} at this rate")
-    elif lag.change_per_s is not None:
-        parts.append("not getting smaller")
-    return ", ".join(parts) or "unknown"
-
-
 # -- status
 
 _OPERATORS: tuple[Column[model.OperatorNode], ...] = (
@@ -120,8 +93,10 @@ _OPERATORS: tuple[Column[model.OperatorNode], ...] = (
     Column("left out", lambda node, out: out.number(node.left_out or None), right=True, extra=True),
     Column("malformed", lambda node, out: out.number(node.malformed or None), right=True),
     Column("state", lambda node, out: out.size(node.state_bytes), right=True),
+    Column("busy", lambda node, out: percent(node.load.busiest if node.load else None), right=True),
+    Column("skew", lambda node, out: skew_text(node.load), right=True, extra=True),
     Column("watermark", lambda node, out: out.time(node.watermark_ms)),
-    Column("lag", lambda node, out: _short_lag(node.lag, out), right=True),
+    Column("lag", lambda node, out: short_lag(node.lag, out), right=True),
     Column("inputs", lambda node, out: ",".join(node.inputs)),
 )
 _REQUESTS: tuple[Column[model.RequestRow], ...] = (
@@ -172,7 +147,8 @@ def _job_facts(out: Output, detail: model.JobDetail) -> list[tuple[str, Value]]:
         ("epoch", job.epoch),
         ("checkpoint", None if job.checkpoint is None else f"chk-{job.checkpoint}"),
         ("records", job.attempt and f"{out.number(job.records_in)} read{speed}"),
-        ("lag", _lag_text(job.lag, out)),
+        ("lag", lag_text(job.lag, out)),
+        ("busy", busy_text(detail)),
         ("key groups", detail.max_parallelism),
         ("driver", _process(job.driver)),
         ("supervisor", _process(job.supervisor)),

@@ -28,11 +28,12 @@ from turnback.inspect.history import (
     grouped_failures,
     read_attempts,
 )
+from turnback.inspect.load import bottleneck, with_bottlenecks
 from turnback.inspect.locations import display_path, is_directory_of, last_segment
 from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
     UNREADABLE,
-    current_lag,
+    current_metrics,
     operators,
     state_names,
     summarise,
@@ -118,8 +119,7 @@ class Job:
         status = self.directory.status()
         metrics = Metrics()
         if status is not None:
-            lag = current_lag(status, liveness_of(status, self._clock.now_ms()))
-            metrics = msgspec.structs.replace(status.metrics, lag=dict(lag))
+            metrics = current_metrics(status, liveness_of(status, self._clock.now_ms()))
         requests = tuple(row for row in self.requests() if row.state not in ENDED)
         try:
             program = self.directory.program()
@@ -127,14 +127,18 @@ class Job:
             return model.JobDetail(summary=summary, warnings=(str(error),), requests=requests)
         if program is None:
             return model.JobDetail(summary=summary, requests=requests)
+        states = state_names(self.directory, summary.checkpoint)
+        nodes = with_bottlenecks(operators(program, metrics, states))
         return model.JobDetail(
             summary=summary,
-            operators=operators(program, metrics, state_names(self.directory, summary.checkpoint)),
+            operators=nodes,
             max_parallelism=program.max_parallelism,
             warnings=program.warnings,
             versions=program.versions,
             script=mask_arguments(program.script),  # older versions stored them as they were
             requests=requests,
+            busy=metrics.busy,
+            bottleneck=bottleneck(nodes),
         )
 
     def configuration(self) -> list[model.ConfigRow]:

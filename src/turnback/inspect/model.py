@@ -11,7 +11,7 @@ from turnback.job.catalog import SavepointEntry
 from turnback.job.liveness import Process
 from turnback.job.replay import SavepointReplay
 from turnback.job.started import StartedProgram
-from turnback.job.status import Lag, ProgramOperator
+from turnback.job.status import Lag, OperatorLoad, ProgramOperator
 from turnback.snapshot.snapshot import StateRow
 
 
@@ -164,7 +164,8 @@ class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
 
     Elements are counted since the attempt began, those that were `left_out` because the function
     failed as well; `state_bytes` is about what its files take up, `lag` how far a source is behind
-    while the job runs. Records that were `malformed` are those of all attempts that count.
+    while the job runs, `load` how busy it is then, `bottleneck` the busiest of the operators that
+    read from a source. Records that were `malformed` are those of all attempts that count.
     """
 
     states: tuple[str, ...] = ()
@@ -175,6 +176,8 @@ class OperatorNode(ProgramOperator, View, frozen=True, kw_only=True):
     state_bytes: int | None = None
     watermark_ms: int | None = None
     lag: Lag | None = None
+    load: OperatorLoad | None = None
+    bottleneck: str | None = None
 
 
 class JobDetail(View, frozen=True, kw_only=True):
@@ -186,6 +189,8 @@ class JobDetail(View, frozen=True, kw_only=True):
         versions: Of Turnback, Spark and Python.
         script: The program and its arguments, if it was started with `turnback run`.
         requests: Those that have not ended yet.
+        busy: The share of the last minute in which epochs ran, while the job runs.
+        bottleneck: Uid of the busiest operator; None if none works for long.
     """
 
     summary: JobSummary
@@ -195,6 +200,8 @@ class JobDetail(View, frozen=True, kw_only=True):
     versions: dict[str, str] = msgspec.field(default_factory=dict)
     script: tuple[str, ...] = ()
     requests: tuple[RequestRow, ...] = ()
+    busy: float | None = None
+    bottleneck: str | None = None
 
 
 class RequestRow(View, frozen=True, kw_only=True):

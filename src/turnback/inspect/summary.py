@@ -49,7 +49,7 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
         log=status.log,
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if reports else None,
-        lag=_total_lag(current_lag(status, alive).values()),
+        lag=_total_lag(current_metrics(status, alive).lag.values()),
     )
 
 
@@ -71,10 +71,12 @@ def _total(how: Callable[[Iterable[float]], float], values: list[float | None]) 
     return how(known) if len(known) == len(values) else None
 
 
-def current_lag(status: Status, alive: Liveness) -> Mapping[str, Lag]:
-    """The lag of sources by uid, as long as a driver runs them and reports."""
+def current_metrics(status: Status, alive: Liveness) -> Metrics:
+    """The numbers of a job; lag and load only as long as a driver runs it and reports."""
     running = status.state is JobState.RUNNING and alive.state in ACTIVE
-    return status.metrics.lag if running and not alive.silent else {}
+    if running and not alive.silent:
+        return status.metrics
+    return msgspec.structs.replace(status.metrics, lag={}, load={}, busy=None)
 
 
 def _started(directory: JobDirectory, status: Status) -> int | None:
@@ -104,6 +106,7 @@ def operators(
             state_bytes=metrics.state_bytes.get(op.uid),
             watermark_ms=metrics.watermarks.get(op.uid),
             lag=metrics.lag.get(op.uid),
+            load=metrics.load.get(op.uid),
         )
         nodes.append(node)
     return tuple(nodes)

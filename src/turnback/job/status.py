@@ -82,6 +82,47 @@ class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_ms: int | None = None
 
 
+class TaskLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What one task of an operator does.
+
+    Attributes:
+        task: Its number, which is that of Spark's partition.
+        records_in: Elements that it has read since the attempt began.
+        records_out: Elements that it has written.
+        per_s: Elements that it has read in a second, in the last minute.
+        busy: The share of that time in which it worked, from 0 to 1.
+        state_bytes: About how much its state takes up in files; None without state.
+    """
+
+    task: int
+    records_in: int
+    records_out: int
+    per_s: float
+    busy: float
+    state_bytes: int | None = None
+
+
+class OperatorLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """How busy an operator was in the last minute, or in the newest epoch if that took longer.
+
+    Attributes:
+        tasks: How many it has.
+        busy: The share of time in which a task worked, on average; from 0 to 1.
+        busiest: The same of the busiest task.
+        skew: How many times the mean the task with the most elements has read; None if there
+            is only one, or too little was read to tell.
+        skewed: That task.
+        by_task: The busiest of them, by number.
+    """
+
+    tasks: int
+    busy: float
+    busiest: float
+    skew: float | None = None
+    skewed: int | None = None
+    by_task: tuple[TaskLoad, ...] = ()
+
+
 class Metrics(msgspec.Struct, frozen=True):
     """Numbers of the running attempt.
 
@@ -93,7 +134,10 @@ class Metrics(msgspec.Struct, frozen=True):
         malformed: Records that did not fit the schema of their source and were left out, by its
             uid; since the job began, whatever attempt left them out.
         state_bytes: About how much the state of an operator takes up in files, by uid.
+        watermarks: How far event time has come in operators and sources, by uid.
         lag: How far sources are behind that can tell, by uid.
+        busy: The share of the last minute in which epochs ran, from 0 to 1.
+        load: How busy operators are that run in Python, by uid.
         completed: Checkpoints that this driver has completed.
         failed: Checkpoints that failed.
         progress: How it gets on; None while it does not run yet.
@@ -108,6 +152,8 @@ class Metrics(msgspec.Struct, frozen=True):
     state_bytes: dict[str, int] = {}
     watermarks: dict[str, int] = {}
     lag: dict[str, Lag] = {}
+    busy: float | None = None
+    load: dict[str, OperatorLoad] = {}
     completed: int = 0
     failed: int = 0
     under_way: tuple[UnderWay, ...] = ()

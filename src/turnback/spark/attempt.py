@@ -114,7 +114,8 @@ class Attempt:
 
     def metrics(self, completed: int, failed: int) -> Metrics:
         """The numbers of this attempt, and those of earlier ones added to its checkpoints."""
-        metrics = self._epochs.meter.metrics(self.coordinator, completed, failed)
+        meter = self._epochs.meter
+        metrics = meter.metrics(self.coordinator, completed, failed, self.epoch_s())
         if not self.is_running:
             return metrics
         last = self.coordinator.last

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -17,20 +16,18 @@ from turnback.checkpoint.manifest import (
     add_malformed,
     malformed_counts,
 )
-from turnback.core.clock import Clock
 from turnback.core.errors import EpochConflictError
-from turnback.job.status import Metrics
 from turnback.program.graph import NodeKind
-from turnback.program.plan import Level, Plan
+from turnback.program.plan import Level
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput, Query
 from turnback.spark.event_time import EventTime
 from turnback.spark.job import EpochStats
 from turnback.spark.merger import Merger
+from turnback.spark.meter import Meter, Records, total
 from turnback.spark.progress import ProgressMeter
 from turnback.spark.redrive import Feed
 from turnback.state.expiry import merge_limits
-from turnback.state.files import StateFile
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
 from turnback.worker.stamps import Segment
@@ -38,10 +35,6 @@ from turnback.worker.time import EpochTime
 
 _LOG = logging.getLogger(__name__)
 _TRIES = 3
-_WINDOW_S = 10.0
-
-Records = Mapping[str, tuple[int, int]]
-"""Elements read and written, by operator uid."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class EpochAcks:
         return dict(by_sink)
 
     def records(self) -> Records:
-        return _total(ack.records for ack in self.acks)
+        return total(ack.records for ack in self.acks)
 
     def left_out(self) -> Counter[str]:
         """Elements at which functions failed, by operator uid."""
@@ -86,15 +79,6 @@ class EpochAcks:
     def opened(self) -> dict[str, int]:
         """How many tasks have opened their local store in which way."""
         return dict(Counter(ack.opened for ack in self.acks if ack.opened))
-
-
-def _total(records: Iterable[Records]) -> Records:
-    totals: dict[str, tuple[int, int]] = {}
-    for each in records:
-        for uid, (read, written) in each.items():
-            before = totals.get(uid, (0, 0))
-            totals[uid] = (before[0] + read, before[1] + written)
-    return totals
 
 
 def check_barriers(
@@ -244,12 +228,14 @@ class Epochs:
         self._epoch, self.sources = epoch, sources
         if self._has_leftovers or self._query.has_rerun(acks.acks):
             self._has_leftovers = not self._coordinator.discard_others()
+        records, took = acks.records(), time.perf_counter() - started
         read = self.meter.count(
-            acks.records(), cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
+            records, cut.state, acks.left_out(), acks.fed(), malformed_counts(sources)
         )
-        took = time.perf_counter() - started
         self.progress.end(epoch)
-        written = sum(acks.records().get(uid, (0, 0))[0] for uid in self._sinks)
+        self.meter.count_load(acks.acks, took, self._chains)
+        self.meter.watermarks = self.time.of_operators()
+        written = sum(records.get(uid, (0, 0))[0] for uid in self._sinks)
         self._on_epoch(EpochStats(epoch, read, written, took, acks.opened()))
         self._started = None
 
@@ -298,98 +284,3 @@ class Epochs:
             time=now,
             letters=tuple(chain.from_iterable(letters)),
         )
-
-
-class Meter:
-    """Counts what an attempt does, for its status. Thread-safe."""
-
-    def __init__(self, plan: Plan, clock: Clock) -> None:
-        self._plan = plan
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._started_ms = clock.now_ms()
-        self._read = 0
-        self._records: Records = {}
-        self._left_out: Counter[str] = Counter()
-        self._malformed: Mapping[str, int] = {}
-        self._state_bytes: dict[str, int] = {}
-        self._recent: deque[tuple[float, int]] = deque([(clock.monotonic(), 0)])
-        self._sources = _sources(plan)
-
-    def count(
-        self,
-        records: Records,
-        state: Iterable[StateFile],
-        left_out: Mapping[str, int] | None = None,
-        fed: Mapping[int, int] | None = None,
-        malformed: Mapping[str, int] | None = None,
-    ) -> int:
-        """Take an epoch into account; return how many elements the sources gave in it.
-
-        Malformed records are those up to the end of it, not only its own.
-        """
-        given = fed or {}
-        from_sources = {
-            uid: records.get(uid, (0, 0))[0] if channel is None else given.get(channel, 0)
-            for uid, channel in self._sources.items()
-        }
-        read = sum(from_sources.values())
-        counted = {**records, **{uid: (n, n) for uid, n in from_sources.items()}}
-        sizes = _sizes(state)
-        with self._lock:
-            self._read += read
-            self._records = _total([self._records, counted])
-            self._left_out.update(left_out or {})
-            self._malformed = malformed or {}
-            self._state_bytes = sizes
-            self._recent.append((self._clock.monotonic(), self._read))
-        return read
-
-    def metrics(self, coordinator: CheckpointCoordinator, completed: int, failed: int) -> Metrics:
-        """The numbers as they are now; checkpoints of earlier attempts are given, and added."""
-        under_way = coordinator.under_way()
-        with self._lock:
-            return Metrics(
-                started_ms=self._started_ms,
-                read=self._read,
-                per_s=self._per_s(),
-                records=dict(self._records),
-                left_out=dict(self._left_out),
-                malformed=dict(self._malformed),
-                state_bytes=self._state_bytes,
-                completed=completed + coordinator.completed,
-                failed=failed + coordinator.failed,
-                under_way=under_way,
-            )
-
-    def _per_s(self) -> float:
-        """Elements of the last few seconds; one point older than that is kept to count from."""
-        now = self._clock.monotonic()
-        while len(self._recent) > 1 and now - self._recent[1][0] >= _WINDOW_S:
-            self._recent.popleft()
-        since, before = self._recent[0]
-        return (self._read - before) / max(now - since, 1.0)
-
-
-def _sources(plan: Plan) -> dict[str, int | None]:
-    """The sources; where Spark feeds the first shuffle, with the channel that tells what they gave.
-
-    Elsewhere they run in Python, and count themselves.
-    """
-    uids = {source.id: source.uid for source in plan.sources}
-    channels: dict[str, int | None] = {}
-    if not plan.native:
-        return channels | dict.fromkeys(uids.values())
-    for channel in plan.channels:
-        if channel.first_level < 0:
-            channels.setdefault(uids[channel.producer], channel.id)
-    return channels
-
-
-def _sizes(state: Iterable[StateFile]) -> dict[str, int]:
-    """Bytes by operator; what several have in one file is divided among them."""
-    sizes: Counter[str] = Counter()
-    for file in {file.path: file for file in state}.values():
-        for uid in file.operators:
-            sizes[uid] += file.length // len(file.operators)
-    return dict(sizes)

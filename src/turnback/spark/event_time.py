@@ -42,6 +42,9 @@ class EventTime:
             if len(sources) > 1 or self._partitioned.intersection(sources)
         }
         """Of strategies that tell several sources or partitions apart."""
+        self._read_by = plan.strategy_sources
+        self._partitions_of: dict[str, tuple[str, ...]] = {}
+        """The names of the partitions of sources that have any."""
         self._greatest: dict[str, int] = {}
         self._partitions: Partitions = {}
         self._names: dict[int, str] = {}
@@ -81,6 +84,7 @@ class EventTime:
         """
         self._was_idle, self._ended = self._idle(), ended
         if partitions is not None:
+            self._partitions_of = {uid: tuple(names) for uid, names in partitions.items()}
             for uid, sources in self._sources.items():
                 names = [self._names_of(source, partitions) for source in sources]
                 self._wait_for(uid, chain.from_iterable(names))
@@ -120,6 +124,19 @@ class EventTime:
             }
         return {uid: mark for uid, mark in marks.items() if mark > MIN_TIME}
 
+    def of_operators(self) -> dict[str, int]:
+        """The watermark of every operator that has one, and of every source of such operators.
+
+        A source is as far as the slowest strategy that reads it, which may tell it apart from
+        other sources.
+        """
+        known = {*self._operators, *self._strategies}
+        marks = {uid: mark for uid, mark in self.watermarks().items() if uid in known}
+        for uid, sources in self._read_by.items():
+            for source in sources:
+                marks[source] = min(marks.get(source, MAX_TIME), self._of_source(uid, source))
+        return {uid: mark for uid, mark in marks.items() if mark > MIN_TIME}
+
     def due_in_s(self) -> float:
         """How long it is until an epoch without input is due; 0 if it is."""
         waits = [_NEVER_S]
@@ -145,6 +162,19 @@ class EventTime:
             ),
             default=MIN_TIME,
         )
+
+    def _of_source(self, uid: str, source: str) -> int:
+        """How far a strategy is in what it reads of one source."""
+        if self._ended:
+            return MAX_TIME
+        known, bound = self._partitions.get(uid, {}), self._strategies[uid].bound_ms
+        numbers = {partition_number(name) for name in self._names_of(source, self._partitions_of)}
+        own = {number: known[number] for number in numbers & known.keys()}
+        if not own:
+            return watermark_of(self._greatest.get(uid, MIN_TIME), bound)
+        idle = self._epoch.idle_partitions.get(uid, ())
+        active = [greatest for number, greatest in own.items() if number not in idle]
+        return watermark_of(min(active or own.values()), bound)
 
     def _idle(self) -> tuple[str, ...]:
         """The strategies that had no elements for longer than they allow."""

@@ -125,6 +125,10 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
         lambda s: s.running_ms if s.detail.summary.state in ACTIVE else 0.0,
     ),
     "turnback_savepoints": ("Savepoints the job has taken.", lambda s: s.savepoints),
+    "turnback_job_busy_ratio": (
+        "Share of the last minute in which epochs ran.",
+        lambda s: s.detail.busy if s.detail.busy is not None else _UNKNOWN,
+    ),
     "turnback_job_records_in": (
         "Elements that the sources read since the attempt began.",
         lambda s: s.detail.summary.records_in,
@@ -149,6 +153,18 @@ OPERATOR_METRICS: dict[str, tuple[str, Callable[[model.OperatorNode], float | No
     "turnback_source_catch_up_seconds": (
         "After how long the source will have caught up, if it does.",
         lambda node: node.lag.catch_up_s if node.lag else None,
+    ),
+    "turnback_operator_busy_ratio": (
+        "Share of the last minute in which a task of the operator worked, on average.",
+        lambda node: node.load.busy if node.load else None,
+    ),
+    "turnback_operator_busiest_task_ratio": (
+        "The same of its busiest task.",
+        lambda node: node.load.busiest if node.load else None,
+    ),
+    "turnback_operator_skew": (
+        "How many times the mean the task with the most elements has read.",
+        lambda node: node.load.skew if node.load else None,
     ),
     "turnback_operator_left_out": (
         "Elements at which the function failed, and which were left out.",

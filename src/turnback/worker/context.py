@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 from turnback.core.errors import StateError, TurnbackError, UnsupportedTypeError
@@ -112,9 +113,11 @@ class SinkWriters:
         self._writers: dict[str, SinkWriter] = {}
         self._operators = {op.uid: op for op in level.operators}
         self.counts: dict[str, int] = {}
+        self.busy_s: dict[str, float] = {}
+        """How long each sink has worked, by uid."""
 
     def write(self, operator: Operator, batch: Batch) -> None:
-        uid = operator.uid
+        uid, started = operator.uid, perf_counter()
         try:
             if uid not in self._writers:
                 self._writers[uid] = operator.function.writer(self._context(operator))
@@ -124,11 +127,13 @@ class SinkWriters:
         except Exception as e:
             raise user_error(e, uid, operator.name, where="sink writer") from e
         self.counts[uid] = self.counts.get(uid, 0) + len(batch)
+        self.busy_s[uid] = self.busy_s.get(uid, 0.0) + perf_counter() - started
 
     def prepare(self) -> dict[str, tuple[bytes, ...]]:
         """Pre-commit everything; returns the transactions by sink uid."""
         transactions: dict[str, tuple[bytes, ...]] = {}
         for uid, writer in self._writers.items():
+            started = perf_counter()
             try:
                 handle = writer.prepare()
             except TurnbackError:
@@ -136,6 +141,7 @@ class SinkWriters:
             except Exception as e:
                 name = self._operators[uid].name
                 raise user_error(e, uid, name, where="sink pre-commit") from e
+            self.busy_s[uid] += perf_counter() - started
             if handle is not None:
                 transactions[uid] = (handle,)
         return transactions

@@ -295,6 +295,7 @@ class _Epoch:
             self._left_out(),
             dict(self.fed),
             dict(self.malformed),
+            self._busy(),
         )
 
     def _next_timer(self) -> int | None:
@@ -311,6 +312,11 @@ class _Epoch:
         counts = {operators[i].uid: (r.read, r.written) for i, r in self.instance.runners.items()}
         counts.update({uid: (n, n) for uid, n in self.sinks.counts.items()})
         return counts
+
+    def _busy(self) -> dict[str, float]:
+        operators = self.instance.operators
+        own = {operators[i].uid: runner.busy_s for i, runner in self.instance.runners.items()}
+        return own | self.sinks.busy_s
 
     def _acknowledge(self, ack: TaskAck) -> pa.RecordBatch:
         """Barriers for every downstream partition; one of them carries the acknowledgements."""

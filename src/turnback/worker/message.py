@@ -48,6 +48,7 @@ class TaskAck(msgspec.Struct, frozen=True):
         malformed: Number of records that did not fit their schema, by uid of the source.
         opened: How its local store was opened, see `Replica.opening`; empty without state.
         seconds: Time spent by step.
+        busy: Seconds that operators have worked, by uid.
         next_timer_ms: When the next timer by the clock is due; None without one.
         row_bytes: Mean size of a row in memory, of the batch where it was greatest; 0 if no batch
             had enough rows.
@@ -67,6 +68,7 @@ class TaskAck(msgspec.Struct, frozen=True):
     left_out: dict[str, int] = {}
     fed: dict[int, int] = {}
     malformed: dict[str, int] = {}
+    busy: dict[str, float] = {}
 
 
 class Barrier(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import compress
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,8 @@ class Runner(ABC):
         self.operator = operator
         self.read = 0
         self.written = 0
+        self.busy_s = 0.0
+        """How long it has worked in this epoch; measured once a batch."""
         self.sides: list[tuple[int, Batch]] = []
         """Side outputs that nobody has fetched yet, for the operators that stand for them."""
         self.tolerance: Tolerance | None = None
@@ -53,18 +56,25 @@ class Runner(ABC):
     def begin(self) -> None:
         """Start an epoch; the one before may have failed at any point."""
         self.read = self.written = 0
+        self.busy_s = 0.0
         self.sides = []
         if self.tolerance is not None:
             self.tolerance.begin()
 
     def run(self, batch: Batch, input: int = 0) -> Batch | None:
         """Process a batch from one of the inputs; None when nothing comes out."""
+        started = perf_counter()
         self.read += len(batch)
-        return self._counted(self.process(batch) if input == 0 else self.process_second(batch))
+        out = self._counted(self.process(batch) if input == 0 else self.process_second(batch))
+        self.busy_s += perf_counter() - started
+        return out
 
     def finish(self) -> Batch | None:
         """End the input of an epoch; None when nothing more comes out."""
-        return self._counted(self.process_rest())
+        started = perf_counter()
+        out = self._counted(self.process_rest())
+        self.busy_s += perf_counter() - started
+        return out
 
     def close(self) -> None:
         """Give up what it holds."""

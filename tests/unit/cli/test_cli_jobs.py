@@ -8,7 +8,7 @@ import pytest
 
 from turnback.cli.context import ExitCode
 from turnback.job.replay import Replays, SavepointReplay
-from turnback.job.status import JobState, Lag, Metrics, StatusUpdate
+from turnback.job.status import JobState, Lag, Metrics, OperatorLoad, StatusUpdate
 from turnback.launch.runs import LogFollower, last_lines
 from unit.cli.cli_support import TOTAL, make_job
 
@@ -76,6 +76,23 @@ def test_status_says_how_many_records_were_malformed(shell):
     assert row[head.index("MALFORMED")] == "1200"
     operators = shell("status", "clicks", "--json").json["operators"]
     assert [op["malformed"] for op in operators if op["uid"] == "events"] == [1200]
+
+
+def test_status_says_how_busy_a_job_is_and_where(shell):
+    count = OperatorLoad(tasks=2, busy=0.4, busiest=0.62, skew=1.55, skewed=1)
+    metrics = Metrics(busy=0.831, load={"count": count})
+    make_job(shell.root, "clicks", JobState.RUNNING, metrics=metrics)
+    done = shell("status", "clicks")
+    (line,) = (line for line in done.lines if line.startswith("busy "))
+    assert line.removeprefix("busy").strip() == "83% of the last minute, most in count (62%)"
+    (row,) = (line for line in done.lines if line.startswith("count "))
+    assert "62%" in row and "1.6 (task 1)" in row
+    detail = shell("status", "clicks", "--json").json
+    assert (detail["busy"], detail["bottleneck"]) == (0.831, "count")
+    by_uid = {node["uid"]: node for node in detail["operators"]}
+    assert by_uid["count"]["load"]["skewed"] == 1
+    make_job(shell.root, "over", JobState.FINISHED, metrics=metrics)
+    assert shell("status", "over", "--json").json["busy"] is None
 
 
 def test_savepoints_say_how_long_they_can_be_replayed(shell, tmp_path):

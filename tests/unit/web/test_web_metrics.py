@@ -49,6 +49,10 @@ def test_a_running_job(world, browser):
     got = {name: v for name in operator for k, v in found[OPERATOR + name].items() if "count" in k}
     assert got == operator
     assert found["turnback_source_malformed_records"] == {"likes/events": 6}
+    load = {"busy_ratio": 0.3, "busiest_task_ratio": 0.5, "skew": 1.9}
+    for name, value in load.items():
+        assert found[f"turnback_operator_{name}"] == {"likes/count": value}
+    assert found["turnback_job_busy_ratio"]["likes"] == 0.9
 
 
 def test_a_checkpoint_whose_numbers_are_not_recorded_yet(world, browser):
@@ -66,6 +70,7 @@ def test_a_job_that_has_ended(browser):
         assert found[JOB + metric][name] == -1
     assert found[JOB + "lastCheckpointRestoreTimestamp"][name] == -1
     assert found[JOB + "runningTime"][name] == 0
+    assert found["turnback_job_busy_ratio"][name] == -1
 
 
 def test_every_job_is_in_one_state(browser):

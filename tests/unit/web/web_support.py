@@ -26,6 +26,7 @@ from turnback.job.status import (
     JobProgram,
     JobState,
     Metrics,
+    OperatorLoad,
     ProgramOperator,
     ProgramSetting,
     StatusUpdate,
@@ -94,6 +95,10 @@ class World:
                     watermarks={"count": 99},
                     malformed={"events": 6},
                     state_bytes={"count": 55},
+                    busy=0.9,
+                    load={
+                        "count": OperatorLoad(tasks=2, busy=0.3, busiest=0.5, skew=1.9, skewed=1)
+                    },
                     completed=41,
                     failed=1,
                 ),

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from manual_clock import ManualClock
-from turnback.program.source_partitions import partition_number
-from turnback.program.time import MIN_TIME, WatermarkStrategy
+from turnback.program.source_partitions import partition_number, whole_source
+from turnback.program.time import MAX_TIME, MIN_TIME, WatermarkStrategy
 from turnback.spark.event_time import EventTime
 from turnback.spark.partitions import partition_names
 from turnback.worker.stamps import PARTITION, Segment, Stamps
@@ -147,6 +147,33 @@ def test_the_driver_goes_by_the_slowest_partition_too(clock):
     time.begin({}, None, ended=False)
     time.advance([heard(LIKES_1, 100)], None)
     assert time.watermarks() == {"time": 99, "time#likes-0": 899, "time#likes-1": 99}
+
+
+def test_a_source_is_as_far_as_its_own_slowest_partition(clock):
+    time = event_time(clock, others=["files"])
+    files = partition_number(whole_source("files"))
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900), heard(LIKES_1, 500)], None)
+    assert time.of_operators() == {"likes": 499}  # nothing has come from the other source yet
+    time.begin({}, None, ended=False)
+    time.advance([heard(files, 100)], None)
+    assert time.of_operators() == {"time": 99, "likes": 499, "files": 99}
+    time.begin({}, None, ended=True)
+    time.advance([], None)
+    assert time.of_operators() == dict.fromkeys(["time", "likes", "files"], MAX_TIME)
+
+
+def test_a_source_does_not_wait_for_its_idle_partitions(clock):
+    time = event_time(clock, idle_ms=1_000)
+    time.begin({}, LIKES, ended=False)
+    time.advance([heard(LIKES_0, 900), heard(LIKES_1, 500)], None)
+    clock.advance(2_000)
+    time.begin({}, None, ended=False)
+    time.advance([heard(LIKES_0, 950)], None)
+    assert time.of_operators() == {"time": 499, "likes": 499}
+    time.begin({}, None, ended=False)
+    time.advance([heard(LIKES_0, 970)], None)
+    assert time.of_operators() == {"time": 969, "likes": 969}
 
 
 def test_after_a_restore_each_partition_goes_on_where_it_was(clock):
