@@ -19,6 +19,7 @@ from turnback.core.errors import (
     StorageError,
     TurnbackError,
 )
+from turnback.core.ids import check_job_name
 
 if TYPE_CHECKING:
     from turnback.job.run import Launch
@@ -121,8 +122,17 @@ rename_option = click.option(
     multiple=True,
     help="What had another name in the snapshot: UID=UID or UID/STATE=UID/STATE; may be repeated.",
 )
+
+
+def _job_name(text: str) -> str:
+    try:
+        return check_job_name(text)
+    except ConfigurationError as error:
+        raise click.BadParameter(f"{error}.") from None
+
+
 name_option = click.option(
-    "--name", metavar="NAME", help="Name of the job, instead of the script's."
+    "--name", metavar="NAME", type=_job_name, help="Name of the job, instead of the script's."
 )
 
 

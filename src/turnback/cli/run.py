@@ -113,7 +113,6 @@ def run(
     checkpoint. The options given here override those in the script. Without -d its output is
     printed here, and Ctrl-C cancels it.
     """
-    from turnback.core.ids import check_job_name
     from turnback.job.run import Launch
 
     if fresh and start_from is not None:
@@ -128,7 +127,7 @@ def run(
         script=script_path(script),
         arguments=tuple(arguments),
         directory=str(Path.cwd()),
-        name=None if name is None else check_job_name(name),
+        name=name,
         start_from=None
         if start_from is None
         else snapshot_location(cli, start_from, whole=claim_mode == "claim"),

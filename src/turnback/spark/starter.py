@@ -166,7 +166,8 @@ class Starter:
         if chosen and snapshot.job != self._spec.name and not self._spec.fork:
             raise ConfigurationError(
                 f"{snapshot.name} was taken by the job {snapshot.job!r}, not by "
-                f"{self._spec.name!r}: to start another job from it, pass fork=True"
+                f"{self._spec.name!r}: to start another job from it, pass fork=True "
+                "(turnback run --fork)"
             )
         if self._spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is None and chosen:
             raise ConfigurationError(
@@ -193,7 +194,7 @@ class Starter:
             raise ConfigurationError(
                 f"{snapshot.name} holds pickled objects in {', '.join(names)}: reading them runs "
                 "code that is in the savepoint. If you trust where it comes from, pass "
-                "allow_pickled_state=True"
+                "allow_pickled_state=True (turnback run --allow-pickled-state)"
             )
 
     def _match(

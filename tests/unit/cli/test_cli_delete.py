@@ -120,6 +120,27 @@ def test_an_error_is_printed_once_and_without_frames_of_ours(shell, tmp_path):
     assert "/turnback/api/" not in printed and "/turnback/config/" not in printed
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--name", ""),
+        ("-p", "two"),
+        ("-D", "parallelism.default=two"),
+        ("--rename", "one"),
+        ("-s", " "),
+        ("-s", "/nowhere", "--fresh"),
+        ("--allow", "x", "-n"),
+        ("--claim-mode", "both"),
+    ],
+)
+def test_a_wrong_value_is_told_with_its_flag(shell, tmp_path, wrong):
+    script = tmp_path / "job.py"
+    script.touch()
+    done = shell("run", *wrong, str(script))
+    assert done.code == ExitCode.USAGE
+    assert wrong[0] in done.err
+
+
 def test_a_table_has_no_escaped_ends_of_lines(shell):
     make_job(shell.root, "orders", JobState.FAILED, cause="it failed\n  at the second line\x1b[1m")
     for words in (("list", "-a"), ("status", "orders")):
