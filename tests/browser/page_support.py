@@ -96,7 +96,7 @@ class World:
         self._counted(job)
         log = self.runs / "likes.log"
         log.write_text(f"a line\n{EVIL}\n2026-11-17 16:38:25,518 ERROR turnback: no disk\n")
-        self.say(job, second, log=str(log))
+        self.say(job, second, log=str(log), spark_ui="http://127.0.0.1:4040")
         return job
 
     def _counted(self, job: FakeJob) -> None:

@@ -390,6 +390,48 @@ def test_hostile_values_are_text(look, tab):
     assert page.locator("img").count() == 0
 
 
+# Draws tiles with the longest values there are, and tells which of them do not fit.
+TILES = """async () => {
+  const { showTiles } = await import("/static/parts.js");
+  const tiles = document.querySelector(".tiles");
+  tiles.replaceChildren();
+  const values = ["1", "12.3 k", "23 h 59 min", "59 min ago", "59 min 59 s", "1,023 KiB", "999 G"];
+  const more = "oldest 59 min, gone in 23 h";
+  showTiles(tiles, values.map((value, at) => (
+    { label: `Tile ${at}`, value, more, picture: at === 0 && document.createElement("p") })));
+  return [...tiles.children].filter(tile => {
+    const box = tile.getBoundingClientRect();
+    return [...tile.querySelectorAll(".tile-value, .tile-more span")].some(part =>
+      part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 0
+      || part.getBoundingClientRect().right > box.right || part.getClientRects().length > 1);
+  }).map(tile => tile.textContent);
+}"""
+# Paths whose last part is not to be seen.
+PATHS = """() => [...document.querySelectorAll(".is-path .cut-end")].filter(end => {
+  const [inner, outer] = [end.getBoundingClientRect(), end.parentNode.getBoundingClientRect()];
+  return inner.right > outer.right + 1 || inner.height > 30;
+}).map(end => end.parentNode.title)"""
+
+
+def test_nothing_is_cut_off_on_a_laptop(look, world):
+    looker = look(viewport={"width": 1366, "height": 768})
+    page = looker.job("likes")
+    expect(page.locator(".tile").first).to_be_visible()
+    link = page.get_by_role("link", name="Spark UI")
+    expect(link).to_have_attribute("href", "http://127.0.0.1:4040")
+    expect(link).to_have_attribute("target", "_blank")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
+    assert page.evaluate(TILES) == []
+    for path in ("", "savepoints", f"jobs/{LONG}", "jobs/failing", "jobs/likes/log"):
+        page = looker.open(*path.split("/"))
+        expect(page.locator(".is-path").first).to_be_visible()
+        assert page.evaluate(PATHS) == []
+        assert looker.sideways() <= 0
+    expect(page.locator(".log-path code")).to_have_attribute("title", str(world.runs / "likes.log"))
+    page = looker.job("empty")
+    expect(page.get_by_text("-D spark.ui.enabled=true")).to_be_visible()
+
+
 @pytest.mark.parametrize("name", ["likes", LONG])
 def test_nothing_is_wider_than_a_phone(look, name):
     looker = look(**PHONE)

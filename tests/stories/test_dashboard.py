@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,7 +36,7 @@ def test_a_live_job_is_seen_saved_and_cancelled_from_the_dashboard(
     place: Place, chromium: sync_api.Browser
 ) -> None:
     place.feed()
-    place.run()
+    place.run("-D", "spark.ui.enabled=true", "-D", "spark.ui.port=0")
     place.await_complete()
     with (
         dashboard(place) as address,
@@ -50,6 +51,10 @@ def test_a_live_job_is_seen_saved_and_cancelled_from_the_dashboard(
         sync_api.expect(page.get_by_text("RUNNING").first).to_be_visible()
         for uid in ("events", "users", "user counts"):
             sync_api.expect(page.get_by_text(uid).first).to_be_visible()
+        with context.expect_page() as opened:
+            page.get_by_role("link", name="Spark UI").click()
+        sync_api.expect(opened.value).to_have_title(re.compile("Spark"))
+        opened.value.close()
 
         page.get_by_role("button", name="Take savepoint").click()
         dialog = page.get_by_role("dialog")
@@ -73,4 +78,15 @@ def test_a_live_job_is_seen_saved_and_cancelled_from_the_dashboard(
         dialog.get_by_role("button", name="Cancel counts").click()
         sync_api.expect(page.get_by_text("CANCELED").first).to_be_visible()
         assert place.ask("status", "counts")["summary"]["state"] == "CANCELED"
+        sync_api.expect(page.get_by_role("link", name="Spark UI")).to_have_count(0)
+
+        page.get_by_role("tab", name="Log").click()
+        page.get_by_label("Find in the log").fill("IS CANCELED")
+        sync_api.expect(page.get_by_text("1 line matches")).to_be_visible()
+        page.get_by_role("button", name="Delete", exact=True).click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete job").click()
+        sync_api.expect(page.get_by_role("dialog", name="counts is deleted")).to_contain_text(
+            taken["path"]
+        )
+        assert place.ask("list") == []
         assert complaints == []

@@ -131,6 +131,7 @@ class JobSummary(View, frozen=True, kw_only=True):
         recent_restarts: The same, in the last ten minutes.
         cause: Why it failed or is restarting.
         log: The log file of the driver, on the driver's machine.
+        spark_ui: Where Spark's own web pages are while it runs, if Spark has them.
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
         lag: Of all its sources together, while it runs.
@@ -153,6 +154,7 @@ class JobSummary(View, frozen=True, kw_only=True):
     driver: Process | None = None
     supervisor: Process | None = None
     log: str | None = None
+    spark_ui: str | None = None
     records_in: int = 0
     records_per_s: float | None = None
     lag: Lag | None = None

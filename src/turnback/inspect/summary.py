@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from turnback.job.liveness import ACTIVE, Liveness, liveness_of, recent_restarts
 from turnback.job.status import JobProgram, JobState, Lag, Metrics, Status
 
 UNREADABLE = "UNREADABLE"
+_WEB_ADDRESS = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 
 def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary:
@@ -47,10 +49,16 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
         recent_restarts=recent_restarts(status),
         cause=None if status.state is JobState.RUNNING and alive.state in ACTIVE else status.cause,
         log=status.log,
+        spark_ui=_web_address(status.spark_ui) if alive.has_live_driver else None,
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if reports else None,
         lag=_total_lag(current_metrics(status, alive).lag.values()),
     )
+
+
+def _web_address(text: str | None) -> str | None:
+    """Return an address that a browser may be sent to; anything else is not shown."""
+    return text if text is not None and _WEB_ADDRESS.fullmatch(text) else None
 
 
 def _total_lag(lags: Collection[Lag]) -> Lag | None:

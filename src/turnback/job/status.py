@@ -177,6 +177,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         supervisor: What starts the driver again when that dies.
         log: The driver's log file, on its machine.
         limits: When it counts as stalled.
+        spark_ui: Where Spark's own web pages about the driver are, if it has any.
     """
 
     format: int = FORMAT
@@ -197,6 +198,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     supervisor: ProcessId | None = None
     log: str | None = None
     limits: WatchLimits = WatchLimits()
+    spark_ui: str | None = None
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,6 +214,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     supervisor: ProcessId | UnsetType | None = UNSET
     log: str | UnsetType | None = UNSET
     limits: WatchLimits | UnsetType = UNSET
+    spark_ui: str | UnsetType | None = UNSET
 
     def apply(self, status: Status) -> Status:
         fields = msgspec.structs.asdict(self)

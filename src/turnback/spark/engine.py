@@ -157,6 +157,9 @@ class Engine(Protocol):
     def lost(self) -> str | None:
         """What has become of the engine, if nothing can be run on it any more."""
 
+    def web_ui(self) -> str | None:
+        """The address of the engine's own web pages, if it has any."""
+
 
 class SparkEngine:
     """Runs jobs on a Spark session.
@@ -210,6 +213,9 @@ class SparkEngine:
 
     def lost(self) -> str | None:
         return lost_jvm(self._spark)
+
+    def web_ui(self) -> str | None:
+        return self._spark.sparkContext.uiWebUrl
 
 
 class SparkQuery:

@@ -242,6 +242,7 @@ class JobRunner:
             epoch=epoch,
             checkpoint=own.number if own else None,
             log=str(self.spec.run.log) if self.spec.run else None,
+            spark_ui=self._engine.web_ui(),
         )
         self._write_status(self._restarts.state, update)
 

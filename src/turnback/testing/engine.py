@@ -95,6 +95,9 @@ class LocalEngine:
     def lost(self) -> str | None:
         return "the driver was killed by its test" if self.is_killed else None
 
+    def web_ui(self) -> str | None:
+        return None
+
     def check_alive(self) -> None:
         """Raise `StorageError` if the driver was killed, so that whatever it does fails."""
         if self.is_killed:

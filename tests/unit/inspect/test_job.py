@@ -218,3 +218,25 @@ def test_the_configuration_is_sorted_by_key(driver: Driver) -> None:
         ("a", "1", "-D"),
         ("b", "2", "code"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("http://127.0.0.1:4040", True),
+        ("https://spark.example.org/proxy/app-1?x=1", True),
+        ("javascript:alert(1)", False),
+        ("file:///etc/passwd", False),
+        ("http://", False),
+        ("http://user:secret@host:4040", False),
+        ("http://a b", False),
+        (None, False),
+    ],
+)
+def test_the_address_of_sparks_pages_is_one_for_browsers(
+    driver: Driver, written: str | None, shown: bool
+) -> None:
+    driver.say(JobState.RUNNING, spark_ui=written)
+    assert seen(driver).summary().spark_ui == (written if shown else None)
+    driver.say(JobState.FINISHED)
+    assert seen(driver).summary().spark_ui is None  # nobody serves it any more

@@ -7,7 +7,7 @@ import { legend, tooltip } from "./parts.js";
 const AXIS = { left: 64, right: 12, bottom: 24 };
 const NARROWEST = 5;
 const WIDEST = 28;
-const FONT = "11.5px system-ui, sans-serif";
+const FONT = "12px system-ui, sans-serif"; // uPlot makes only whole pixels larger on a fine screen
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500];
 
 /** Steps of an axis whose round numbers are powers of 2. */

@@ -20,7 +20,7 @@ export function askDeleteJob({ name, job_id: id, directory }) {
       h("p", { class: "soft" }, "Its directory goes, with all checkpoints and its history. What its sinks have written stays."),
       copyable(directory, "the job's directory", "is-block"),
       tick,
-      h("p", { class: "hint" }, "What is refused here can be forced on a terminal: ", h("code", null, `turnback delete ${quote(name)} --force`)),
+      forced(`turnback delete ${quote(name)} --force`),
     ],
     confirm: "Delete job",
     danger: true,
@@ -32,6 +32,10 @@ export function askDeleteJob({ name, job_id: id, directory }) {
       if (deleted.kept.length > 0) tellKept(deleted);
     },
   });
+}
+
+function forced(command) {
+  return h("p", { class: "hint" }, "What is refused here can be forced on a terminal: ", h("code", null, command));
 }
 
 async function countSavepoints(name, label) {
@@ -81,6 +85,7 @@ function askDeleteSavepoint(row, name, onDeleted) {
     content: [
       h("p", { class: "soft" }, `It was taken of ${row.job} from chk-${row.checkpoint}${row.bytes === null ? "" : ` and takes up ${bytes(row.bytes)}`}. No job can be started from it afterwards.`),
       copyable(row.path, "the path", "is-block"),
+      forced("turnback dispose PATH --force"),
     ],
     confirm: "Delete savepoint",
     danger: true,

@@ -56,9 +56,12 @@ export function replaceIfChanged(node, key, create) {
   replace(node, create());
 }
 
-/** Brings the pairs of a list of terms and their values up to date. */
+/** Brings pairs `[term, value, create?]` up to date; `create(value)` returns nodes if the value is more than text. */
 export function showPairs(list, pairs) {
-  reconcile(list, pairs, ([term]) => term, ([term]) => h("div", null, h("dt", null, term), h("dd")), (pair, [, value]) => text(pair.lastChild, value));
+  reconcile(list, pairs, ([term]) => term, ([term]) => h("div", null, h("dt", null, term), h("dd")), (pair, [, value, create]) => {
+    if (create === undefined) text(pair.lastChild, value);
+    else replaceIfChanged(pair.lastChild, value, () => create(value));
+  });
 }
 
 /** Replaces the children. */

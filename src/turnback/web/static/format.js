@@ -71,13 +71,13 @@ export function duration(ms) {
     .join(" ");
 }
 
-/** "5 s ago". */
+/** "5 s ago", in one unit: who wants to know exactly looks at the title. */
 export function ago(ms) {
   if (absent(ms)) return NOTHING;
   const passed = now() - ms;
   if (passed < -2000) return `in ${duration(-passed)}`;
   if (passed < 1500) return "just now";
-  const unit = passed < 60_000 ? 1000 : 60_000;
+  const unit = [86_400_000, 3_600_000, 60_000, 1000].find((ms) => passed >= ms);
   const coarse = Math.floor(passed / unit) * unit;
   return `${duration(coarse)} ago`;
 }
@@ -118,12 +118,6 @@ export function exactDuration(ms) {
 export function shorten(value, most) {
   const chars = Array.from(String(value));
   return chars.length <= most ? String(value) : `${chars.slice(0, most - 1).join("")}…`;
-}
-
-/** The end of a text that is too long: of a path, it tells more than the beginning. */
-export function tail(value, most) {
-  const chars = Array.from(value);
-  return chars.length <= most ? value : `…${chars.slice(1 - most).join("")}`;
 }
 
 /** A word as a shell takes it. */

@@ -8,7 +8,7 @@ import { attributes, h, replace, replaceIfChanged } from "./dom.js";
 import { frame } from "./live.js";
 import { logTab } from "./log.js";
 import { overviewTab } from "./overview.js";
-import { badge, copyable, icon, needsAttention, tone } from "./parts.js";
+import { badge, copyable, copyablePath, icon, needsAttention, sparkLink, tone } from "./parts.js";
 import { go, to } from "./router.js";
 import { savepointsTab } from "./savepoints.js";
 import { recordRate } from "./sparkline.js";
@@ -59,8 +59,8 @@ export function jobView(name, first, query) {
     const { summary } = data;
     recordRate(summary);
     badge(summary.state, state);
-    replaceIfChanged(facts, [summary.job_id, summary.directory], () => [
-      summary.job_id && copyable(summary.job_id, "the job's id"), copyable(summary.directory, "the job's directory"),
+    replaceIfChanged(facts, [summary.job_id, summary.directory, summary.spark_ui], () => [
+      summary.job_id && copyable(summary.job_id, "the job's id"), sparkLink(summary), copyablePath(summary.directory, "the job's directory"),
     ]);
     showCause(cause, summary);
     actions.show(data);

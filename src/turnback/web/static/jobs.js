@@ -4,7 +4,7 @@ import { about, get, onAbout } from "./api.js";
 import { h, reconcile, replace, text } from "./dom.js";
 import { ago, compact, duration, exactDuration, exactTime, NOTHING, now, number, plural } from "./format.js";
 import { lagText, lagTitle, lagValue } from "./lag.js";
-import { badge, copyable, empty, filterField, needsAttention, tone } from "./parts.js";
+import { badge, copyablePath, empty, filterField, needsAttention, tone } from "./parts.js";
 import { to } from "./router.js";
 import { recordRate, sparkline } from "./sparkline.js";
 import { table } from "./table.js";
@@ -56,7 +56,7 @@ export function jobsView() {
   });
   const root = h("div", { class: "root" });
   const title = h("h1", null, "Jobs");
-  const endAbout = onAbout((site) => replace(root, h("span", null, "in"), copyable(site.root, "the root directory")));
+  const endAbout = onAbout((site) => replace(root, h("span", null, "in"), copyablePath(site.root, "the root directory")));
 
   function nothing() {
     if (jobs.length > 0) return empty("No job matches.", "Clear the filter to see all of them.");

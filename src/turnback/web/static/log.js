@@ -3,7 +3,7 @@
 import { address, get } from "./api.js";
 import { attribute, h, replace, text } from "./dom.js";
 import { bytes, number, plural, quote } from "./format.js";
-import { contentOr, copyable, empty, filterField, icon } from "./parts.js";
+import { contentOr, copyablePath, empty, filterField, icon } from "./parts.js";
 
 const MOST = 1000;
 const TYPING_MS = 300;
@@ -54,7 +54,7 @@ export function logTab(name) {
       if (none.textContent === "") replace(none, empty("No log to show here.", part.why, `turnback logs ${quote(name)}`));
       return;
     }
-    if (path.textContent !== part.path) replace(path, copyable(part.path, "the path of the log"));
+    if (path.textContent !== part.path) replace(path, copyablePath(part.path, "the path of the log"));
     const { before } = part;
     // A file that was begun anew is shorter than what was read of it.
     if (before !== null && part.start !== before.end) {
@@ -70,7 +70,10 @@ export function logTab(name) {
     known = { end: part.end, start: before?.start ?? part.start, unended: part.unended, matches };
     showCount(part.size);
     body.hidden = body.childElementCount === 0;
-    if (atEnd) body.scrollTop = body.scrollHeight;
+    // The first time it is not on the page yet.
+    if (atEnd) requestAnimationFrame(() => {
+      body.scrollTop = body.scrollHeight;
+    });
   }
 
   function showCount(size) {

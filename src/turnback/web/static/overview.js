@@ -6,7 +6,7 @@ import { ago, bytes, compact, duration, exactBytes, exactDuration, exactTime, NO
 import { graph } from "./graph.js";
 import { runningFor } from "./jobs.js";
 import { fallsBehind, lagText, lagTitle, lagValue } from "./lag.js";
-import { contentOr, copyable, empty, icon, showTiles } from "./parts.js";
+import { contentOr, copyable, copyablePath, empty, icon, showTiles, sparkLink } from "./parts.js";
 import { recallRates, sparkline } from "./sparkline.js";
 import { throughputCard } from "./throughput.js";
 
@@ -96,12 +96,17 @@ function programPairs({ summary, versions, script, max_parallelism: groups }) {
     ...(script.length > 0 ? [["Script", script.join(" ")]] : []),
     ["Driver", processText(summary.driver)],
     ["Supervisor", summary.supervisor === null ? "none: nobody starts the driver again if it dies" : processText(summary.supervisor)],
-    ["Log", summary.log ?? NOTHING],
+    summary.log === null ? ["Log", NOTHING] : ["Log", summary.log, (path) => copyablePath(path, "the path of the log")],
+    ["Spark’s UI", summary.spark_ui ?? sparkText(summary), () => sparkLink(summary, summary.spark_ui) ?? sparkText(summary)],
     ...(groups === null ? [] : [["Key groups", number(groups)]]),
     ["First started", when(summary.created_ms)],
     ["Last sign of the driver", when(summary.updated_ms)],
     ...Object.entries(versions),
   ];
+}
+
+function sparkText({ state }) {
+  return ENDED.has(state) ? "only while the job runs" : "off; -D spark.ui.enabled=true turns it on";
 }
 
 function processText(process) {

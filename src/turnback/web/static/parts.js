@@ -1,6 +1,6 @@
 // What all views are made of: icons, badges, copy buttons, messages, legends, tooltips.
 
-import { attribute, h, reconcile, replace, svg, text } from "./dom.js";
+import { attribute, h, reconcile, replace, replaceIfChanged, svg, text } from "./dom.js";
 
 // Drawn on a grid of 16 by 16 with one stroke.
 const SHAPES = {
@@ -24,6 +24,7 @@ const SHAPES = {
   minus: "M3 8h10",
   trash: "M3 4.5h10M6.5 4.5V3h3v1.5M4.5 4.5l.6 8.5h5.8l.6-8.5M6.8 7v3.5M9.2 7v3.5",
   sort: "M5 3v10M2.5 10.5L5 13l2.5-2.5M11 13V3M8.5 5.5L11 3l2.5 2.5",
+  out: "M6.5 3.5h-3v9h9v-3M9.5 3h3.5v3.5M13 3L7.5 8.5",
   save: "M8 2.5v7M5 6.8l3 3 3-3M3 12.8h10",
 };
 
@@ -81,7 +82,9 @@ export function showTiles(node, facts) {
   reconcile(node, facts, (fact) => fact.label, ({ label, picture }) => h("div", { class: picture ? "tile is-wide" : "tile" },
     h("span", { class: "tile-label" }, label), h("span", { class: "tile-value" }), h("span", { class: "tile-more" }), picture), (tile, fact) => {
     text(tile.children[1], fact.value);
-    text(tile.children[2], fact.more);
+    // Lines break between its parts only.
+    replaceIfChanged(tile.children[2], fact.more ?? "", () => (fact.more ? fact.more.split(/(?<=,) /).map((part) => [h("span", null, part), " "]) : []));
+    tile.classList.toggle("is-long", fact.value.length > 11);
     attribute(tile, "title", fact.title);
     tile.classList.toggle("is-alarm", Boolean(fact.alarm));
   });
@@ -116,6 +119,32 @@ export function copyButton(value, what) {
 /** Text in monospace with a button beside it. */
 export function copyable(value, what, extra = "", shown = value) {
   return h("span", { class: `copyable ${extra}` }, h("code", { title: value }, shown), copyButton(value, what));
+}
+
+const END = 26;
+const COMMAND_END = 12;
+
+/** The same for a path: where it is too long the middle is left out, as its end tells the most. */
+export function copyablePath(value, what, extra = "") {
+  const slash = value.lastIndexOf("/", value.length - 2);
+  return copyableCut(value, what, extra, value.length - slash <= END ? slash : value.length - END);
+}
+
+/** The same for a command, of which the beginning matters more. */
+export function copyableCommand(value, what, extra = "") {
+  return copyableCut(value, what, extra, value.length - COMMAND_END);
+}
+
+function copyableCut(value, what, extra, at) {
+  const shown = at <= 0 ? value : [h("span", { class: "cut-start" }, value.slice(0, at)), h("span", { class: "cut-end" }, value.slice(at))];
+  return copyable(value, what, `is-path ${extra}`, shown);
+}
+
+/** A link to Spark's own pages; null if the driver has none. */
+export function sparkLink({ spark_ui: address, driver }, words = "Spark UI") {
+  // Whatever is in a status file, only this may become a link.
+  if (!/^https?:\/\//.test(address ?? "")) return null;
+  return h("a", { class: "out", href: address, target: "_blank", rel: "noopener noreferrer", title: `${address}, served by the driver${driver === null ? "" : ` on ${driver.host}`}` }, words, icon("out"));
 }
 
 async function copy(value) {

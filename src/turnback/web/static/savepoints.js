@@ -3,9 +3,9 @@
 import { get } from "./api.js";
 import { deleteColumn } from "./deletion.js";
 import { h, text } from "./dom.js";
-import { ago, bytes, exactBytes, exactTime, now, plural, quote, tail, time } from "./format.js";
+import { ago, bytes, exactBytes, exactTime, now, plural, quote, time } from "./format.js";
 import { refresh } from "./live.js";
-import { copyable, empty, filterField } from "./parts.js";
+import { copyableCommand, copyablePath, empty, filterField } from "./parts.js";
 import { to } from "./router.js";
 import { table } from "./table.js";
 
@@ -17,8 +17,8 @@ const REST = [
   { label: "Taken", tight: true, newest: true, sort: (row) => row.created_ms, cell: (row) => ago(row.created_ms), title: (row) => exactTime(row.created_ms) },
   { label: "From", tight: true, newest: true, sort: (row) => row.checkpoint, cell: (row) => `chk-${row.checkpoint}`, title: (row) => `epoch ${row.epoch}` },
   { label: "Size", numeric: true, sort: (row) => row.bytes, cell: (row) => bytes(row.bytes), title: (row) => exactBytes(row.bytes) },
-  { label: "Path", sort: (row) => row.path, depends: (row) => [row.path, row.exists], cell: (row) => copyable(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit", tail(row.path, 34)) },
-  { label: "Restore with", depends: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyable(row.restore, "the restore command", "is-fit")) },
+  { label: "Path", whole: true, sort: (row) => row.path, depends: (row) => [row.path, row.exists], cell: (row) => copyablePath(row.path, "the path", row.exists === false ? "is-gone is-fit" : "is-fit") },
+  { label: "Restore with", whole: true, depends: (row) => [row.restore, row.exists], cell: (row) => (row.exists === false ? h("span", { class: "soft" }, "cannot be restored") : copyableCommand(row.restore, "the restore command", "is-fit")) },
   deleteColumn(refresh),
 ];
 

@@ -10,8 +10,8 @@ const AT_FIRST = matchMedia("(max-width: 700px)").matches ? 20 : 100;
 /**
  * A table.
  *
- * Columns are `{label, cell(row), sort?(row), title?(row), depends?(row), numeric?, wide?, tight?, minor?, help?, spoken?}`:
- * `cell` returns a text or a node, `sort` a number or text to sort by; `minor` ones are left out on a phone. A node is built
+ * Columns are `{label, cell(row), sort?(row), title?(row), depends?(row), numeric?, wide?, tight?, whole?, minor?, help?, spoken?}`:
+ * `cell` returns a text or a node, `sort` a number or text to sort by; on a phone `whole` ones take a line, `minor` ones are left out. A node is built
  * anew when what `depends` returns changes. `spoken` names a column without a label.
  */
 export function table({ label, columns, key, rowClass, empty }) {
@@ -51,7 +51,7 @@ export function table({ label, columns, key, rowClass, empty }) {
 }
 
 function classOf(column) {
-  return ["numeric", "wide", "tight", "minor"].filter((what) => column[what]).map((what) => `is-${what}`).join(" ") || null;
+  return ["numeric", "wide", "tight", "whole", "minor"].filter((what) => column[what]).map((what) => `is-${what}`).join(" ") || null;
 }
 
 function updateCell(td, column, row) {

@@ -9,7 +9,7 @@ import { contentOr, empty, legend, tooltip } from "./parts.js";
 
 const RANGES = [[30, "30 min", "The last 30 minutes"], [360, "6 h", "The last six hours"], [10_080, "7 d", "The last seven days"]];
 const AXIS = { left: 56, right: 18, bottom: 26 };
-const FONT = "11.5px system-ui, sans-serif";
+const FONT = "12px system-ui, sans-serif"; // uPlot makes only whole pixels larger on a fine screen
 const PANELS = [
   { height: 130, series: [["in", "look-full", (point) => point.in_per_s], ["out", "look-sync", (point) => point.out_per_s]], unit: "/s" },
   { height: 80, series: [["lag", "look-lag", (point) => point.lag]], unit: " records" },
