@@ -9,7 +9,7 @@ from page_support import World
 from playwright.sync_api import expect
 
 from turnback.job.replay import Replays, SavepointReplay
-from turnback.job.status import Lag
+from turnback.job.status import Lag, RestoreProgress, WatchLimits
 from unit.web.web_support import TOKEN, served
 
 
@@ -108,6 +108,18 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
             world.say(world.likes, world.likes.number, lag=lag)
             expect(tile).to_have_text(f"Lag{shown}")
         expect(tile).to_have_class("tile is-alarm")
+        # a long restore, and one that does not get on
+        restore = RestoreProgress(
+            what="filling stores", done=0.456, entries=9_000, since_ms=1, moved_ms=1, left_s=200
+        )
+        world.say(world.likes, world.likes.number, restore=restore)
+        tile = page.locator(".tile").filter(has_text="Restoring")
+        expect(tile).to_have_text("Restoring45 %about 3 min 20 s left")
+        expect(tile).to_have_attribute("title", "filling stores: about 9,000 entries")
+        limits = WatchLimits(epoch_ms=1_000)
+        world.say(world.likes, world.likes.number, restore=restore, limits=limits)
+        expect(page.locator(".job-name .badge")).to_have_text("stalled")
+        expect(page.locator(".cause")).to_contain_text("Why: filling stores stands at 46 %")
 
 
 def test_savepoints_that_cannot_be_replayed_for_long_are_marked(look, tmp_path):

@@ -14,6 +14,7 @@ from turnback.cli.context import Cli
 from turnback.cli.flow import busy_text, lag_text, percent, short_lag, skew_text
 from turnback.cli.output import Cell, Column, Output, Value
 from turnback.cli.parameters import complete_job, job_argument
+from turnback.cli.restoring import restore_text
 from turnback.core.errors import ConfigurationError, NotFoundError
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ def _job_facts(out: Output, detail: model.JobDetail) -> list[tuple[str, Value]]:
         ("last heartbeat", out.time(job.updated_ms)),
         ("attempt", job.attempt),
         ("restarts", job.restarts),
+        ("restoring", restore_text(job.restore, out)),
         ("epoch", job.epoch),
         ("checkpoint", None if job.checkpoint is None else f"chk-{job.checkpoint}"),
         ("records", job.attempt and f"{out.number(job.records_in)} read{speed}"),

@@ -29,6 +29,7 @@ from turnback.cli.parameters import (
     script_path,
     snapshot_location,
 )
+from turnback.cli.restoring import restore_bar
 from turnback.core.errors import (
     ConfigurationError,
     IncompatibleStateError,
@@ -167,7 +168,8 @@ def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
     directory.start_supervisor()
     if not detached:
         return AttachedJob(cli, directory).follow()
-    end = await_running(directory)
+    with restore_bar(cli, directory) as show:
+        end = await_running(directory, show)
     if end is not None:
         printed = last_lines(directory.log, _TAIL)[0] if directory.log.is_file() else ""
         raise _failure(directory, end, printed)

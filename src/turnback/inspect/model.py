@@ -11,7 +11,7 @@ from turnback.job.catalog import SavepointEntry
 from turnback.job.liveness import Process
 from turnback.job.replay import SavepointReplay
 from turnback.job.started import StartedProgram
-from turnback.job.status import Lag, OperatorLoad, ProgramOperator
+from turnback.job.status import Lag, OperatorLoad, ProgramOperator, RestoreProgress
 from turnback.snapshot.snapshot import StateRow
 
 
@@ -135,6 +135,7 @@ class JobSummary(View, frozen=True, kw_only=True):
         records_in: Elements that the sources gave since the attempt began.
         records_per_s: The same, in the last seconds.
         lag: Of all its sources together, while it runs.
+        restore: How far it is with restoring state, while it does.
         problem: Why it is UNREADABLE or STALLED, or what else people should know.
     """
 
@@ -158,6 +159,7 @@ class JobSummary(View, frozen=True, kw_only=True):
     records_in: int = 0
     records_per_s: float | None = None
     lag: Lag | None = None
+    restore: RestoreProgress | None = None
     problem: str | None = None
 
 

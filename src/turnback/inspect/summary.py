@@ -53,6 +53,7 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if reports else None,
         lag=_total_lag(current_metrics(status, alive).lag.values()),
+        restore=status.restore if reports else None,
     )
 
 

@@ -10,6 +10,7 @@ checkpoints/ the checkpoint log
 state/, offsets/  files that checkpoints reference, below the attempt that wrote them
 history/     events
 alerts/      what somebody was told of, see `turnback.job.alerts`
+restoring/   how far tasks are with restoring state, while they are
 savepoints/  one record per savepoint the job took
 ops/, sinks/ requests to the driver; scratch space of sinks
 """

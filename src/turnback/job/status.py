@@ -74,6 +74,26 @@ class AttemptProgress(msgspec.Struct, frozen=True, kw_only=True):
     uncovered_ms: int | None = None
 
 
+class RestoreProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far an attempt is with restoring state, by the driver's clock.
+
+    Attributes:
+        what: What is being done.
+        done: How much of it, from 0 to 1.
+        entries: Of about how many entries.
+        since_ms: When it began.
+        moved_ms: When it last got on.
+        left_s: After about how many seconds it will be done; None while nothing is.
+    """
+
+    what: str
+    done: float
+    entries: int
+    since_ms: int
+    moved_ms: int
+    left_s: float | None = None
+
+
 class WatchLimits(msgspec.Struct, frozen=True, kw_only=True):
     """After how many milliseconds without progress the job is STALLED; None for never."""
 
@@ -178,6 +198,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         log: The driver's log file, on its machine.
         limits: When it counts as stalled.
         spark_ui: Where Spark's own web pages about the driver are, if it has any.
+        restore: What it restores just now, once that has taken some seconds.
     """
 
     format: int = FORMAT
@@ -199,6 +220,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
     limits: WatchLimits = WatchLimits()
     spark_ui: str | None = None
+    restore: RestoreProgress | None = None
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +237,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     log: str | UnsetType | None = UNSET
     limits: WatchLimits | UnsetType = UNSET
     spark_ui: str | UnsetType | None = UNSET
+    restore: RestoreProgress | UnsetType | None = UNSET
 
     def apply(self, status: Status) -> Status:
         fields = msgspec.structs.asdict(self)

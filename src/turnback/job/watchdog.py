@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from turnback.core.units import format_age
-from turnback.job.status import AttemptProgress, JobState, Lag, Status
+from turnback.job.status import AttemptProgress, JobState, Lag, RestoreProgress, Status
 
 
 class Stall(NamedTuple):
@@ -27,6 +27,8 @@ def stall_of(status: Status, now_ms: int) -> Stall | None:
     limit, silent_ms = status.limits.heartbeat_ms, now_ms - status.updated_ms
     if limit is not None and silent_ms > limit:
         return Stall(f"its driver has not reported for {format_age(silent_ms)}", silent=True)
+    if status.restore is not None:
+        return _restore(status, status.restore)
     progress = status.metrics.progress
     if status.state is not JobState.RUNNING or progress is None:
         return None
@@ -36,6 +38,15 @@ def stall_of(status: Status, now_ms: int) -> Stall | None:
         *(_growing(uid, lag) for uid, lag in status.metrics.lag.items() if lag.growing_ms),
     ]
     return Stall("; ".join(reasons)) if reasons else None
+
+
+def _restore(status: Status, restore: RestoreProgress) -> Stall | None:
+    """A long restore is no stall, in the first epoch neither, as long as it gets on."""
+    limit, stuck_ms = status.limits.epoch_ms, status.updated_ms - restore.moved_ms
+    if limit is None or stuck_ms <= limit:
+        return None
+    how_far = f"stands at {100 * restore.done:.0f} % since {format_age(stuck_ms)}"
+    return Stall(f"{restore.what} {how_far}")
 
 
 def _epochs(status: Status, progress: AttemptProgress) -> Iterator[str]:

@@ -140,8 +140,11 @@ def _boot(process: ProcessId) -> str:
     return (process.machine or "").partition(" pid:[")[0]
 
 
-def await_running(run: RunDirectory) -> RunEnd | None:
-    """Wait until the job runs; returns how the launch has ended if it never does."""
+def await_running(run: RunDirectory, on_wait: Callable[[], None] | None = None) -> RunEnd | None:
+    """Wait until the job runs; returns how the launch has ended if it never does.
+
+    `on_wait` is called again and again meanwhile.
+    """
     ends = _poll_end(run)
     while True:
         end = next(ends)
@@ -149,6 +152,8 @@ def await_running(run: RunDirectory) -> RunEnd | None:
             return None
         if end is not None:
             return end
+        if on_wait is not None:
+            on_wait()
 
 
 def why_never_run(run: RunDirectory, end: RunEnd) -> RunError:

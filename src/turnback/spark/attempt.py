@@ -124,7 +124,7 @@ class Attempt:
 
     def epoch_s(self) -> float:
         """For how long an epoch has been running; 0 between two of them."""
-        return self._epochs.running_s()
+        return self._epochs.progress.running_s()
 
     def _drive(self) -> None:
         """Run epochs until the end of the input; whatever failed first is what is raised."""

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from turnback.job.status import StatusUpdate
 from turnback.program.plan import Plan
 from turnback.spark.engine import Engine
 from turnback.spark.job import JobSpec
+from turnback.spark.restoring import RestoreMeter
 from turnback.spark.sinks import JobSinks
 from turnback.spark.source_monitor import SourceIdentities
 from turnback.state.files import StorageRef
@@ -43,6 +45,11 @@ class JobContext:
     pins: PinnedFiles = field(default_factory=PinnedFiles)
     """Files that savepoints are being written from."""
     identities: SourceIdentities = field(default_factory=SourceIdentities)
+
+    @cached_property
+    def restoring(self) -> RestoreMeter:
+        """How far the newest attempt is with restoring state."""
+        return RestoreMeter(self.spec.name, self.directory.storage, self.clock)
 
     @property
     def storage(self) -> StorageRef:

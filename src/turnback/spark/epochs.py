@@ -30,6 +30,7 @@ from turnback.spark.redrive import Feed
 from turnback.state.expiry import merge_limits
 from turnback.worker.message import Barrier, Order, TaskAck, align
 from turnback.worker.program import Chains, level_programs
+from turnback.worker.restoring import store_task
 from turnback.worker.stamps import Segment
 from turnback.worker.time import EpochTime
 
@@ -150,11 +151,11 @@ class Epochs:
         self._on_epoch = on_epoch
         self.meter = Meter(plan, job.clock)
         self.progress = ProgressMeter(job.clock)
+        self._restoring = job.restoring
         self._programs = level_programs(plan)
         self._chains = Chains(self._programs)
         self._merger = Merger(job.engine, self._programs, job.storage, context.fence.attempt)
         self._sinks = [op.uid for op in plan.operators() if op.kind is NodeKind.SINK]
-        self._started: float | None = None
         """When the epoch began that is running."""
         self._has_leftovers = False
         """Whether tasks whose output did not count may have left something in the sinks."""
@@ -170,6 +171,9 @@ class Epochs:
         """What the attempt starts from, as if it were an epoch of its own."""
         if snapshot is not None:
             self._chains.restore(snapshot.state)
+            stores = self._chains.items()
+            weights = {store_task(*id): sum(file.rows for file in files) for id, files in stores}
+            self._restoring.begin("filling local stores", context.fence.attempt, weights)
             self.meter.count({}, snapshot.state, malformed=malformed_counts(snapshot.sources))
             self._identities.restore(snapshot.sources)
             self.initial = EpochCut(
@@ -191,13 +195,14 @@ class Epochs:
 
         Event time may end with it, and dead letters be fed back in it.
         """
-        started = self._started = time.perf_counter()
+        started = time.perf_counter()
         epoch = self._epoch + 1
         self.progress.begin(epoch)
         timed = bool(self._plan.strategies)
         files = input.file_order() if timed else {}
         now = self.time.begin(files, input.partitions() if timed else None, ended=ended)
         acks = self._acknowledged(input, epoch, now, feed)
+        self._restoring.end()
         self.prepared = acks.transactions()
         schemas = {schema.id: schema for ack in acks.acks for schema in ack.schemas}
         for ack in acks.acks:
@@ -237,15 +242,10 @@ class Epochs:
         self.meter.watermarks = self.time.of_operators()
         written = sum(records.get(uid, (0, 0))[0] for uid in self._sinks)
         self._on_epoch(EpochStats(epoch, read, written, took, acks.opened()))
-        self._started = None
-
-    def running_s(self) -> float:
-        """For how long an epoch has been running; 0 between two of them."""
-        started = self._started
-        return 0.0 if started is None else time.perf_counter() - started
 
     def close(self) -> None:
         self._merger.close()
+        self._restoring.end()
 
     def _acknowledged(
         self, input: EpochInput, epoch: int, now: EpochTime, feed: Feed | None

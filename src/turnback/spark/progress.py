@@ -38,6 +38,7 @@ class ProgressMeter:
         self._lock = threading.Lock()
         self._epoch: int | None = None
         self._since_ms = clock.now_ms()
+        self._begun_s = 0.0
         self._asked_ms: int | None = None
         self._uncovered: deque[tuple[int, int]] = deque()
         """Confirmed epochs without a checkpoint, the last of a group and when its first ended."""
@@ -50,6 +51,7 @@ class ProgressMeter:
     def begin(self, epoch: int) -> None:
         with self._lock:
             self._epoch, self._since_ms = epoch, self._clock.now_ms()
+            self._begun_s = self._clock.monotonic()
 
     def end(self, epoch: int) -> None:
         now_ms = self._clock.now_ms()
@@ -59,6 +61,11 @@ class ProgressMeter:
             if self._uncovered and now_ms - self._uncovered[-1][1] < _GRAIN_MS:
                 _, first_ms = self._uncovered.pop()
             self._uncovered.append((epoch, first_ms))
+
+    def running_s(self) -> float:
+        """For how long an epoch has been running; 0 between two of them."""
+        with self._lock:
+            return 0.0 if self._epoch is None else self._clock.monotonic() - self._begun_s
 
     @contextmanager
     def asking(self) -> Iterator[None]:

@@ -370,15 +370,16 @@ class JobRunner:
         if self._history is not None:
             self._history.flush_if_due()
         self._prove()
-        attempt = self.attempt
+        attempt, restore = self.attempt, self._context.restoring.progress()
         epoch = self.report.epochs[-1].number if self.report.epochs else UNSET
         if attempt is None:
-            return StatusUpdate(epoch=epoch)
+            return StatusUpdate(epoch=epoch, restore=restore)
         last = attempt.coordinator.last
         metrics = attempt.metrics(self.report.checkpoints, self._failed_checkpoints)
         metrics = replace(metrics, lag=self._monitor.lags())
         self._throughput.tick(total_lag(metrics.lag), attempt.epoch_s())
-        return StatusUpdate(epoch=epoch, checkpoint=last.number if last else UNSET, metrics=metrics)
+        number = last.number if last else UNSET
+        return StatusUpdate(epoch=epoch, checkpoint=number, metrics=metrics, restore=restore)
 
     # -- for the monitor of sources
 

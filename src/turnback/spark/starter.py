@@ -27,8 +27,9 @@ from turnback.snapshot.matching import (
     match_program,
     program_of,
 )
+from turnback.snapshot.metadata import StateId
 from turnback.snapshot.preflight import refuse_data_loss
-from turnback.snapshot.snapshot import Snapshot, source_uid
+from turnback.snapshot.snapshot import Snapshot, StoredRows, source_uid
 from turnback.snapshot.writer import copy_source_log
 from turnback.spark.driver import JobContext
 from turnback.spark.frames import pickled
@@ -46,7 +47,8 @@ from turnback.worker.intake import (
     RequestedState,
     requested_state,
 )
-from turnback.worker.program import level_programs
+from turnback.worker.program import LevelProgram, level_programs
+from turnback.worker.restoring import intake_task
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Starter:
         self._directory = job.directory
         self._storage = job.storage
         self._clock = job.clock
+        self._restoring = job.restoring
         self._programs = level_programs(job.plan)
         self._blobs = [pickled(program) for program in self._programs]
         self._checked: Matched | None = None
@@ -292,12 +295,22 @@ class Starter:
                 snapshot.epoch,
                 before,
                 now_ms,
+                _entries(program, partition, stored),
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)
             if program.level.stateful
             for partition in range(program.level.parallelism or 0)
         ]
+        names = [
+            intake_task(program.level.index, partition)
+            for program in self._programs
+            if program.level.stateful
+            for partition in range(program.level.parallelism or 0)
+        ]
+        weights = {name: task.entries for name, task in zip(names, tasks, strict=True)}
+        self._restoring.begin(f"taking in {snapshot.name}", fence.attempt, weights)
         results = self._engine.run_tasks(f"{self._spec.name}: take in {snapshot.name}", tasks)
+        self._restoring.end()
         schemas = {schema.id: schema for _, some in results for schema in some}
         return Manifest(
             job=fence.job,
@@ -344,6 +357,18 @@ class Starter:
             )
             for leaf, position in positions.items()
         }
+
+
+def _entries(program: LevelProgram, partition: int, stored: Mapping[StateId, StoredRows]) -> float:
+    """About how many entries a partition gets of what is stored."""
+    ranges = program.group_ranges(partition)
+    total = 0.0
+    for (uid, _), state in stored.items():
+        first, last = ranges.get(uid, (0, -1))
+        for file in state.held_by():
+            common = min(last, file.last_group) - max(first, file.first_group) + 1
+            total += file.rows * max(0, common) / (file.last_group - file.first_group + 1)
+    return total
 
 
 def _fits_as_it_is(own: Manifest, claims: Match) -> bool:

@@ -119,6 +119,9 @@ def check_compatible(stored: StateSchema, wanted: StateSchema) -> None:
 Opening = Literal["home", "caught-up", "rebuilt"]
 """How a store was brought up to date: it was, some files were applied, or all of them."""
 
+OnProgress = Callable[[float, float], None]
+"""Takes how much of how much is done."""
+
 STORE_FORMAT = 2
 _UNFINISHED = -1
 
@@ -172,6 +175,7 @@ def open_replica(
     layout: str = "",
     asked_late: Collection[str] = (),
     now_ms: int = 0,
+    on_progress: OnProgress | None = None,
 ) -> Replica:
     """Open the local store of a partition and bring it to the last epoch of its files.
 
@@ -180,7 +184,8 @@ def open_replica(
     states in `schemas` count. Whatever else decides which rows count, such as the operators' own
     parallelism, is the `layout`: a store filled under another one is rebuilt. Of the operators
     `asked_late` all states count: they ask for them when they can read them already. A store that
-    is caught up loses some of the entries that have expired by `now_ms`.
+    is caught up loses some of the entries that have expired by `now_ms`. `on_progress` is told now
+    and then how many rows of how many are applied.
 
     Raises:
         CorruptFileError: A file is not what the manifest says; nothing is served.
@@ -204,7 +209,8 @@ def open_replica(
             replica.opening = "rebuilt" if todo else "home"
         elif todo:
             replica.opening = "caught-up"
-        applied = _apply(replica, todo, read, schemas, groups, scope, asked_late)
+        report = on_progress or (lambda done, total: None)
+        applied = _apply(replica, todo, read, schemas, groups, scope, asked_late, report)
         if version is not None and replica.opening == "caught-up":
             _sweep(replica.store, [*schemas, *applied.late], now_ms, version.swept, applied.entries)
         if todo:
@@ -253,9 +259,10 @@ def _apply(
     groups: tuple[int, int],
     scope: str,
     asked_late: Collection[str],
+    on_progress: OnProgress,
 ) -> _Applied:
     """Apply files to the store."""
-    store, written = replica.store, 0
+    store, written, done, total = replica.store, 0, 0, sum(file.rows for file in todo)
     is_empty = replica.opening == "rebuilt"  # and nothing worth until the first file is in it
     late_schemas: dict[tuple[str, str], StateSchema] = {}
     for file, after in zip_longest(todo, todo[1:]):
@@ -280,6 +287,8 @@ def _apply(
             marker = finished if number == len(batches) else unfinished
             (store.load if is_empty else store.write)(changes, marker)
             is_empty = is_empty and marker is unfinished
+            on_progress(done + file.rows * number / len(batches), total)
+        done += file.rows
     return _Applied(written, tuple(late_schemas.values()))
 
 

@@ -40,6 +40,7 @@ from turnback.types.typeinfo import type_from_descriptor
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import user_error
 from turnback.worker.program import LevelProgram, load_program
+from turnback.worker.restoring import RestoreReport, intake_task
 
 FILE_BYTES = 64 << 20
 
@@ -107,6 +108,7 @@ class IntakeTask:
         epoch: The last epoch of the snapshot.
         before: The parallelism that operators had in the snapshot, by their uid in the program.
         now_ms: The time; that of the last update of what is stored without one.
+        entries: About how many entries it restores.
     """
 
     blob: bytes
@@ -118,6 +120,7 @@ class IntakeTask:
     epoch: int
     before: Mapping[str, int] = field(default_factory=dict)
     now_ms: int = 0
+    entries: float = 0.0
 
     def run(self) -> tuple[list[StateFile], list[StateSchema]]:
         """Write; the files are durable when this returns."""
@@ -125,13 +128,18 @@ class IntakeTask:
         ranges = program.group_ranges(self.partition)
         files: list[StateFile] = []
         schemas: list[StateSchema] = []
+        task = intake_task(program.level.index, self.partition)
+        report = RestoreReport(self.target, self.attempt, task)
         with closing(LevelInstance(program, self.partition)) as instance:
             instance.open_without_state()
             for operator, backend in _backends(program, instance):
                 schemas += backend.schemas()
                 if operator.uid in ranges:
                     for descriptor in backend.descriptors():
-                        files += self._restore(operator, backend, descriptor, ranges[operator.uid])
+                        groups = ranges[operator.uid]
+                        for file in self._restore(operator, backend, descriptor, groups):
+                            files.append(file)
+                            report.report(sum(each.rows for each in files), self.entries)
         return files, schemas
 
     def _restore(

@@ -33,6 +33,7 @@ from turnback.state.schema import StateSchema
 from turnback.storage.directory import DirectoryLock, locked_directory
 from turnback.worker.message import Order, TaskName
 from turnback.worker.program import LevelProgram
+from turnback.worker.restoring import RestoreReport, store_task
 
 _LOG = logging.getLogger(__name__)
 _OWNER = "owner.json"
@@ -271,6 +272,9 @@ class LocalState:
             layout=self.program.layout(),
             asked_late=asked_late,
             now_ms=order.time.now_ms,
+            on_progress=RestoreReport(
+                order.storage, order.attempt, store_task(self.program.level.index, partition)
+            ).report,
         )
         try:
             stores.mark_used(owner)

@@ -17,6 +17,7 @@ from turnback.job.status import (
     JobState,
     Lag,
     Metrics,
+    RestoreProgress,
     Status,
     UnderWay,
     WatchLimits,
@@ -152,6 +153,21 @@ def test_only_silence_goes_by_the_clock_of_who_asks() -> None:
     written = status(limits=limits, epoch=3, since_ms=30_000, uncovered_ms=30_000)
     assert stall_of(written, NOW + 3_600_000) is None
     assert stall_of(written, NOW - 3_600_000) is None
+
+
+@pytest.mark.parametrize("state", [JobState.CREATED, JobState.RESTARTING, JobState.RUNNING])
+def test_a_long_restore_is_no_stall_as_long_as_it_gets_on(state: JobState) -> None:
+    def restoring(moved: int) -> Status:
+        progress = RestoreProgress(
+            what="filling local stores", done=0.4, entries=9, since_ms=0, moved_ms=ago(moved)
+        )
+        written = status(state, epoch=1, since_ms=10**9)
+        return msgspec.structs.replace(written, restore=progress)
+
+    assert stall_of(restoring(600_000), NOW) is None
+    assert stall_of(restoring(600_001), NOW) == Stall(
+        "filling local stores stands at 40 % since 10 min"
+    )
 
 
 # -- as it is seen

@@ -60,6 +60,11 @@ export function overviewTab(name) {
   };
 }
 
+function restoreTile({ what, done, entries, left_s: left }) {
+  const more = left === null ? "" : `about ${duration(Math.max(1, Math.round(left)) * 1000)} left`;
+  return { label: "Restoring", value: `${Math.floor(done * 100)} %`, more, title: `${what}: about ${number(entries)} entries` };
+}
+
 function facts(detail, history, picture) {
   const { summary } = detail;
   const done = history?.rows.find((row) => row.status === "COMPLETED");
@@ -69,6 +74,7 @@ function facts(detail, history, picture) {
   const newest = done?.number ?? summary.checkpoint ?? null;
   const size = last?.full_bytes ?? null;
   return [
+    ...(summary.restore === null ? [] : [restoreTile(summary.restore)]),
     { label: "Records/s", value: compact(summary.records_per_s), more: `${compact(summary.records_in)} in this attempt`, title: `${number(summary.records_in)} records`, picture },
     ...(summary.lag === null ? [] : [{ label: "Lag", value: lagValue(summary.lag), more: lagText(summary.lag), title: lagTitle(summary.lag), alarm: fallsBehind(summary.lag) }]),
     { label: ENDED.has(summary.state) ? "Ran for" : "Running for", value: duration(runningFor(summary)), more: summary.started_ms === null ? "" : `since ${time(summary.started_ms)}`, title: exactTime(summary.started_ms) },
