@@ -28,9 +28,11 @@ from turnback.job.status import (
     JobState,
     Lag,
     Metrics,
+    OperatorLoad,
     ProgramOperator,
     ProgramSetting,
     StatusUpdate,
+    TaskLoad,
 )
 from turnback.job.throughput import ThroughputLog
 from turnback.types.typeinfo import Types
@@ -39,6 +41,27 @@ EVIL = "<img src=x onerror=alert(1)>"
 LONG = "a-name-that-somebody-generated-" + "x" * 90
 BIG = 9_223_372_036_854_775_807
 LAG = Lag(records=12_345, seconds=252, change_per_s=-100.0, catch_up_s=123.4, measured_ms=1)
+LOAD = {
+    "count": OperatorLoad(
+        tasks=4,
+        busy=0.36,
+        busiest=0.93,
+        skew=3.1,
+        skewed=2,
+        by_task=tuple(
+            TaskLoad(
+                task=task,
+                records_in=100 + 700 * (task == 2),
+                records_out=task,
+                per_s=100 + 700.0 * (task == 2),
+                busy=0.17 + 0.76 * (task == 2),
+                state_bytes=512,
+            )
+            for task in range(4)
+        ),
+    ),
+    "out": OperatorLoad(tasks=1, busy=0.004, busiest=0.004),
+}
 TABS = (
     "overview",
     "checkpoints",
@@ -123,8 +146,10 @@ class World:
             left_out={"count": 3},
             malformed={"events": 5},
             state_bytes={"count": 2_048},
-            watermarks={"count": job.clock.now_ms()},
+            watermarks={"count": job.clock.now_ms(), "events": job.clock.now_ms() + 1_000},
             lag={"events": lag},
+            busy=0.83,
+            load=LOAD,
         )
         job.directory.write_status(
             JobState.RUNNING,
@@ -156,7 +181,9 @@ def _program() -> JobProgram:
         attempt=1,
         operators=(
             operator("events", "source", parallelism=None, level=-1),
-            operator("count", "keyed process", "events", key="user", name=f"Count {EVIL}"),
+            operator(
+                "count", "keyed process", "events", key="user", name=f"Count {EVIL}", parallelism=4
+            ),
             operator("out", "sink", "count"),
         ),
         settings=(

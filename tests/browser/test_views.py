@@ -123,6 +123,45 @@ def test_the_graph_tells_of_an_operator_when_it_is_chosen(look):
     expect(page.locator(".edge.is-keyed")).to_have_count(1)
 
 
+def test_the_graph_shows_who_is_busy_uneven_and_holds_others_back(look):
+    page = look(viewport={"width": 1366, "height": 768}).job("likes")
+    tile = page.locator(".tile").filter(has_text="Busy")
+    expect(tile).to_contain_text("83 %most in Count")
+    node, detail = page.get_by_role("button", name="count"), page.locator(".graph-detail")
+    expect(node).to_contain_text("keyed process · busiest")
+    expect(node).to_contain_text("busy93 %")
+    expect(node).to_contain_text("skew3.1 \N{MULTIPLICATION SIGN}")
+    expect(page.locator(".node.is-overloaded")).to_have_count(1)
+    assert node.locator(".node-busy > span").evaluate("bar => bar.style.width") == "93%"
+    for numbers in page.locator(".node-numbers").all():  # nothing is cut off
+        assert numbers.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
+        assert numbers.evaluate(
+            "node => node.parentNode.scrollHeight <= node.parentNode.clientHeight"
+        )
+    node.click()
+    expect(detail).to_contain_text("Busy93 % of the last minute in its busiest task, 36 % on avera")
+    expect(detail).to_contain_text("Skewtask 2 has 3.1 times the mean")
+    rows = detail.get_by_role("table", name="Tasks").locator("tbody tr")
+    expect(rows).to_have_count(4)
+    expect(detail.locator("tr.is-fullest")).to_contain_text("93 %800800")
+    page.locator(".node[data-kind=sink]").click()
+    expect(detail).to_contain_text("Busy< 1 % of the last minute")
+    expect(detail).to_contain_text("Skewthere is one task")
+    page.locator(".node[data-kind=source]").click()
+    expect(detail.get_by_role("table", name="Tasks")).to_be_hidden()
+    expect(detail).to_contain_text("its busiest task works 93 % of the time")
+
+
+def test_a_source_shows_its_watermark_beside_its_lag(look):
+    page = look().job("likes")
+    node, detail = page.locator(".node[data-kind=source]"), page.locator(".graph-detail")
+    expect(node).to_contain_text(re.compile(r"watermark\d\d:\d\d:\d\dlag12.3 k \(4 min\)"))
+    node.click()
+    pairs = detail.locator("dt").all_inner_texts()
+    assert pairs.index("Lag") == pairs.index("Watermark") + 1
+    expect(detail).to_contain_text(re.compile(r"Watermark20.*\d+ min( \d+ s)? ago"))
+
+
 def test_totals_say_how_many_checkpoints_are_listed(look, tmp_path):
     """A job that has taken more than its history lists; its lists count from 0."""
     seen = schema("seen", "list", Types.STRING())

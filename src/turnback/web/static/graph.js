@@ -1,19 +1,20 @@
 // The operators of a job and how data flows between them, laid out by dagre.
 
 import { attribute, attributes, h, reconcile, replace, showPairs, svg, text, uniqueId } from "./dom.js";
-import { bytes, compact, exactBytes, exactTime, NOTHING, number, time } from "./format.js";
+import { ago, bytes, compact, exactBytes, exactTime, NOTHING, number, time } from "./format.js";
 import { lagAge, lagText, lagTitle, lagValue } from "./lag.js";
+import { busyText, heldBack, isOverloaded, isUneven, percent, skewText, skewValue, taskTable } from "./load.js";
 import { icon, iconPath } from "./parts.js";
 import dagre from "./vendor/dagre.esm.js";
 
-const NODE = { width: 200, height: 134 };
+const NODE = { width: 200, height: 150 };
 const ACROSS = { rankdir: "LR", ranksep: 60, nodesep: 22, edgesep: 22 };
 const DOWN = { ...ACROSS, rankdir: "TB", ranksep: 52, nodesep: 16 };
 const MARGIN = 16;
 const NARROW = 640;
 const SMALLEST = 0.8;
 
-/** The graph; `show(operators)` draws it. */
+/** The graph; `show(operators, bottleneck)` draws it, with the uid of the busiest operator. */
 export function graph() {
   const arrow = uniqueId("arrow");
   const lines = svg("g");
@@ -24,7 +25,10 @@ export function graph() {
   const stage = h("div", { class: "graph-stage" }, picture, nodes);
   const box = h("div", { class: "graph-box", role: "group", "aria-label": "Graph of operators" }, stage);
   const panel = h("div", { class: "graph-detail", hidden: true, "aria-live": "polite" }, h("div", { class: "graph-detail-head" }, icon("right"), h("h3")), h("dl", { class: "pairs" }));
+  const tasks = taskTable();
+  panel.append(tasks.node);
   let operators = [];
+  let busiest = null;
   let chosen = null;
   let drawn = "";
 
@@ -33,7 +37,7 @@ export function graph() {
 
   function draw() {
     if (operators.length === 0 || box.clientWidth === 0) return;
-    reconcile(nodes, operators, (operator) => operator.uid, ({ uid }) => card(() => showDetail(chosen === uid ? null : uid)), updateCard);
+    reconcile(nodes, operators, (operator) => operator.uid, ({ uid }) => card(() => showDetail(chosen === uid ? null : uid)), (node, operator) => updateCard(node, operator, operator.uid === busiest));
     const shape = JSON.stringify([box.clientWidth, operators.map(({ uid, inputs, key }) => [uid, inputs, key])]);
     if (shape !== drawn) place(box.clientWidth < NARROW);
     drawn = shape;
@@ -82,12 +86,14 @@ export function graph() {
     if (operator === undefined) return;
     text(panel.querySelector("h3"), operator.name);
     showPairs(panel.querySelector("dl"), detailPairs(operator, operators));
+    tasks.show(operator.load ?? null);
   }
 
   return {
     node: h("div", null, box, panel),
-    show: (given) => {
+    show: (given, bottleneck = null) => {
       operators = given;
+      busiest = bottleneck;
       draw();
     },
     stop: () => observer.disconnect(),
@@ -126,26 +132,36 @@ function card(onclick) {
     h("span", { class: "node-kind" }, h("span"), h("span", { class: "node-parallelism", title: "Parallelism" })),
     h("span", { class: "node-name" }),
     h("span", { class: "node-uid" }),
-    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state"), metric("left out", "is-alarm"), metric("malformed", "is-alarm"), metric("watermark", "is-whole"), metric("lag", "is-whole")));
+    h("span", { class: "node-numbers" }, metric("in"), metric("out"), metric("state"), metric("busy"), metric("left out", "is-alarm"), metric("malformed", "is-alarm"), metric("skew", "is-alarm"), metric("watermark", "is-whole"), metric("lag", "is-whole")),
+    h("span", { class: "node-busy" }, h("span")));
 }
 
 function metric(label, look = "") {
   return h("span", { class: `node-number ${look}` }, h("span", { class: "node-label" }, label), h("span"));
 }
 
-function updateCard(node, operator) {
-  const [kind, name, uid, numbers] = node.children;
-  text(kind.firstChild, operator.kind);
+// Where these are among the numbers of a card.
+const [BUSY, SKEW] = [3, 6];
+
+function updateCard(node, operator, isBusiest) {
+  const [kind, name, uid, numbers, bar] = node.children;
+  text(kind.firstChild, isBusiest ? `${operator.kind} · busiest` : operator.kind);
   text(kind.lastChild, operator.parallelism === null ? "" : `× ${operator.parallelism}`);
   text(name, operator.name);
   attribute(name, "title", operator.name);
   text(uid, operator.uid);
-  const values = [compact(operator.records_in), compact(operator.records_out), bytes(operator.state_bytes), compact(operator.left_out), compact(operator.malformed), watermark(operator), shortLag(operator)];
-  const hidden = [operator.level < 0 && operator.inputs.length === 0, false, operator.state_bytes === null && operator.states.length === 0, !operator.left_out, !operator.malformed, operator.watermark_ms === null, operator.lag === null];
+  const load = operator.load ?? null;
+  const values = [compact(operator.records_in), compact(operator.records_out), bytes(operator.state_bytes), load ? percent(load.busiest) : NOTHING, compact(operator.left_out), compact(operator.malformed), load?.skew ? skewValue(load) : NOTHING, watermark(operator), shortLag(operator)];
+  const hidden = [operator.level < 0 && operator.inputs.length === 0, false, operator.state_bytes === null && operator.states.length === 0, !load, !operator.left_out, !operator.malformed, !isUneven(load), operator.watermark_ms === null, operator.lag === null];
   values.forEach((value, at) => {
     text(numbers.children[at].lastChild, value);
     numbers.children[at].hidden = hidden[at];
   });
+  attribute(numbers.children[BUSY], "title", load && `busy ${busyText(load)}`);
+  attribute(numbers.children[SKEW], "title", load && skewText(load));
+  bar.hidden = load === null;
+  bar.firstChild.style.width = `${(load?.busiest ?? 0) * 100}%`;
+  node.classList.toggle("is-overloaded", isOverloaded(load));
   node.dataset.kind = operator.inputs.length === 0 ? "source" : operator.kind.includes("sink") ? "sink" : "step";
 }
 
@@ -157,6 +173,12 @@ function watermark({ watermark_ms: ms }) {
   if (ms > LAST_DATE) return "end of time";
   if (ms < -LAST_DATE) return "none yet";
   return time(ms);
+}
+
+function watermarkText(operator) {
+  const ms = operator.watermark_ms;
+  if (ms === null || Math.abs(ms) > LAST_DATE) return watermark(operator);
+  return `${exactTime(ms)}, ${ago(ms)}`;
 }
 
 function shortLag({ lag }) {
@@ -178,8 +200,10 @@ function detailPairs(operator, operators) {
     ...(operator.left_out ? [["Left out, as the function failed", number(operator.left_out)]] : []),
     ...(operator.malformed ? [["Left out, as they did not fit the schema", number(operator.malformed)]] : []),
     ["State size", operator.state_bytes === null ? NOTHING : `${bytes(operator.state_bytes)} (${exactBytes(operator.state_bytes)})`],
-    ["Watermark", Math.abs(operator.watermark_ms ?? 0) > LAST_DATE ? watermark(operator) : exactTime(operator.watermark_ms) ?? NOTHING],
+    ["Watermark", watermarkText(operator)],
     ...(operator.lag ? [["Lag", [lagTitle(operator.lag), lagText(operator.lag)].filter(Boolean).join("; ")]] : []),
+    ...(operator.load ? [["Busy", busyText(operator.load)], ["Skew", skewText(operator.load)]] : []),
+    ...(operator.lag?.records && heldBack(operator, operators) ? [["Held back by", heldBack(operator, operators)]] : []),
     ["Spark stage", operator.level < 0 ? "Spark reads it alone" : number(operator.level)],
   ];
 }

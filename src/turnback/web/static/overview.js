@@ -2,10 +2,11 @@
 
 import { get } from "./api.js";
 import { h, reconcile, replaceIfChanged, showPairs } from "./dom.js";
-import { ago, bytes, compact, duration, exactBytes, exactDuration, exactTime, NOTHING, number, plural, quote, time } from "./format.js";
+import { ago, bytes, compact, duration, exactBytes, exactDuration, exactTime, NOTHING, number, plural, quote, shorten, time } from "./format.js";
 import { graph } from "./graph.js";
 import { runningFor } from "./jobs.js";
 import { fallsBehind, lagText, lagTitle, lagValue } from "./lag.js";
+import { busyText, percent } from "./load.js";
 import { contentOr, copyable, copyablePath, empty, icon, showTiles, sparkLink } from "./parts.js";
 import { recallRates, sparkline } from "./sparkline.js";
 import { throughputCard } from "./throughput.js";
@@ -33,7 +34,7 @@ export function overviewTab(name) {
     if (detail === null) return;
     line.draw();
     showTiles(tiles, facts(detail, history, line.node));
-    if (drawing.show(detail.operators.length > 0)) picture.show(detail.operators);
+    if (drawing.show(detail.operators.length > 0)) picture.show(detail.operators, detail.bottleneck);
     reconcile(warnings, detail.warnings, (warning) => warning, (warning) => h("p", { class: "warning" }, icon("warning"), h("span", null, warning)));
     showAgain(again, detail);
     showPairs(program, programPairs(detail));
@@ -77,12 +78,23 @@ function facts(detail, history, picture) {
     ...(summary.restore === null ? [] : [restoreTile(summary.restore)]),
     { label: "Records/s", value: compact(summary.records_per_s), more: `${compact(summary.records_in)} in this attempt`, title: `${number(summary.records_in)} records`, picture },
     ...(summary.lag === null ? [] : [{ label: "Lag", value: lagValue(summary.lag), more: lagText(summary.lag), title: lagTitle(summary.lag), alarm: fallsBehind(summary.lag) }]),
+    ...(detail.busy === null ? [] : [busyTile(detail)]),
     { label: ENDED.has(summary.state) ? "Ran for" : "Running for", value: duration(runningFor(summary)), more: summary.started_ms === null ? "" : `since ${time(summary.started_ms)}`, title: exactTime(summary.started_ms) },
     { label: "Last checkpoint", value: at === null ? NOTHING : ago(at), more: newest === null ? "none complete yet" : `chk-${newest}`, title: exactTime(at) },
     { label: "Checkpoint took", value: duration(last?.duration_ms ?? null), more: history ? `${history.failed === 0 ? "none" : number(history.failed)} of ${number(history.completed + history.failed)} failed` : "", title: exactDuration(last?.duration_ms ?? null), alarm: Boolean(history && history.rows[0]?.status === "FAILED") },
     { label: "State size", value: bytes(size), more: last ? `last +${bytes(last.delta_bytes)}` : "", title: exactBytes(size) },
     { label: "Attempt", value: number(summary.attempt), more: [restarts(summary), ...(summary.epoch === null ? [] : [`epoch ${number(summary.epoch)}`])].join(", "), alarm: summary.state === "RESTARTING" || summary.recent_restarts > 2 },
   ];
+}
+
+function busyTile({ busy, bottleneck, operators, summary }) {
+  const busiest = operators.find(({ uid }) => uid === bottleneck);
+  const behind = fallsBehind(summary.lag);
+  return {
+    label: "Busy", value: percent(busy), alarm: behind && busy >= 0.8,
+    more: busiest ? `${behind ? "held back by" : "most in"} ${shorten(busiest.name, 18)}` : "hardly anything to do",
+    title: `Epochs ran for ${percent(busy)} of the last minute${busiest ? `; ${busiest.name} is ${busyText(busiest.load)}` : ""}`,
+  };
 }
 
 function restarts({ restarts: all, recent_restarts: recent }) {
