@@ -11,6 +11,7 @@ import pytest
 from engine.test_restarts import FailsOn
 from job_support import COUNTED, Count, Jobs, counted
 from turnback import CollectSink, RestartStrategies, WatermarkStrategy
+from turnback.api.launched import error_text
 from turnback.core.errors import MalformedRecordError
 from turnback.inspect.job import Job
 from turnback.inspect.snapshots import describe
@@ -194,6 +195,7 @@ def test_a_job_that_is_to_have_none_ends_and_goes_on_when_that_is_mended(jobs: J
         f'source \'events\': a record does not fit its schema: {bad}: \'{{"n": 3, "k": "secret'
     )
     assert 'on_malformed="drop"' in str(cause)
+    assert not {"py4j", "concurrent", "pyspark"} & set(error_text(cause).split("/"))
     assert len(str(cause)) < 600 + len(str(bad))
     assert not [event for event in jobs.events() if isinstance(event, Restarting)]
     assert counts(jobs) == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import logging
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,8 @@ from turnback.program.plan import Plan
 from turnback.spark.job import ClaimMode, JobSpec
 
 _PACKAGE = str(Path(__file__).parents[1]) + "/"
-_LIBRARY = get_path("stdlib") + "/"
+_BELOW = re.compile(re.escape(get_path("stdlib")) + r"/(?!site-packages/)|.*/(py4j|pyspark)/")
+"""Files of Python's own library, and of Spark."""
 _TEXT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _COLLECTING: defaultdict[tuple[str, str], count[int]] = defaultdict(lambda: count(1))
 """Numbers for jobs that only hand out their elements, by root and name."""
@@ -205,12 +207,12 @@ def error_text(error: BaseException) -> str:
 
 
 def _of_users(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
-    """Leave out Turnback's own frames, and those of Python's library that it has called."""
+    """Leave out Turnback's own frames, and those of Spark and Python itself that it has called."""
     inside = False
     for frame in stack:
         if frame.filename.startswith((_PACKAGE, "<frozen runpy>")):
             inside = True
-        elif not (inside and frame.filename.startswith(_LIBRARY)):
+        elif not (inside and _BELOW.match(frame.filename)):
             yield frame
 
 
