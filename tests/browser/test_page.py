@@ -119,7 +119,7 @@ def test_lag_is_told_with_when_it_will_be_gone(look, tmp_path):
         limits = WatchLimits(epoch_ms=1_000)
         world.say(world.likes, world.likes.number, restore=restore, limits=limits)
         expect(page.locator(".job-name .badge")).to_have_text("stalled")
-        expect(page.locator(".cause")).to_contain_text("Why: filling stores stands at 46 %")
+        expect(page.locator(".cause")).to_contain_text("Why: filling stores has stood at 45 %")
 
 
 def test_savepoints_that_cannot_be_replayed_for_long_are_marked(look, tmp_path):

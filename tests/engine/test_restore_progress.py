@@ -101,7 +101,7 @@ def test_a_restore_is_seen_while_it_goes_on_and_not_later(
             starting.start()
             taken = until(lambda: summary(job).restore)
             assert taken.what.startswith("taking in ") and taken.what.endswith("saved")
-            assert 0.3 < taken.done < 0.7  # that of the first of two tasks
+            assert 0.1 < taken.done < 0.4  # the first of two tasks has read its share
             assert taken.entries == 200
             assert taken.left_s is not None
             assert summary(job).state == "CREATED"

@@ -87,7 +87,7 @@ def printed(place: Place) -> Path:
 
 def test_the_job_goes_on_with_a_new_driver_and_nothing_is_lost_or_doubled(place: Place) -> None:
     place.feed()
-    job = place.run()
+    job = place.run("-D", "watchdog.no-heartbeat=3 s")
     place.await_complete()
     place.feed(4)
     place.kill(jvm(job["driver"]["pid"]))
@@ -107,6 +107,9 @@ def test_the_job_goes_on_with_a_new_driver_and_nothing_is_lost_or_doubled(place:
     place.turnback("savepoint", "counts", "--no-wait", "--label", "kept")
     place.until(lambda: place.savepoints.exists() and any(place.savepoints.iterdir()), "begun")
     place.feed(2)
+    # one that hangs is seen, though the driver reports
+    hung = place.until(lambda: (s := summary(place))["state"] == "STALLED" and s, "it is seen")
+    assert hung["problem"].startswith("Spark has not answered for ")
     place.kill(java)
     place.await_complete()
     place.until(lambda: [s["label"] for s in place.ask("savepoints")] == ["kept"], "a savepoint")

@@ -45,7 +45,7 @@ def _restore(status: Status, restore: RestoreProgress) -> Stall | None:
     limit, stuck_ms = status.limits.epoch_ms, status.updated_ms - restore.moved_ms
     if limit is None or stuck_ms <= limit:
         return None
-    how_far = f"stands at {100 * restore.done:.0f} % since {format_age(stuck_ms)}"
+    how_far = f"has stood at {int(100 * restore.done)} % for {format_age(stuck_ms)}"
     return Stall(f"{restore.what} {how_far}")
 
 

@@ -247,7 +247,7 @@ class JobRunner:
         self._write_status(self._restarts.state, update)
 
     def _running(self, attempt: int) -> None:
-        self._write_status(self._restarts.run())
+        self._write_status(self._restarts.run(), StatusUpdate(restore=None))
         if self.spec.run is not None:
             self.spec.run.set_running(attempt)
 

@@ -284,8 +284,8 @@ class Starter:
         parallelism = {op.uid: op.parallelism for op in snapshot.operators}
         before = {now: parallelism.get(was, 0) for now, was in claims.operators.items()}
         now_ms = self._clock.now_ms()
-        tasks = [
-            IntakeTask(
+        tasks = {
+            intake_task(program.level.index, partition): IntakeTask(
                 blob,
                 partition,
                 stored,
@@ -300,16 +300,11 @@ class Starter:
             for program, blob in zip(self._programs, self._blobs, strict=True)
             if program.level.stateful
             for partition in range(program.level.parallelism or 0)
-        ]
-        names = [
-            intake_task(program.level.index, partition)
-            for program in self._programs
-            if program.level.stateful
-            for partition in range(program.level.parallelism or 0)
-        ]
-        weights = {name: task.entries for name, task in zip(names, tasks, strict=True)}
+        }
+        weights = {name: task.entries for name, task in tasks.items()}
         self._restoring.begin(f"taking in {snapshot.name}", fence.attempt, weights)
-        results = self._engine.run_tasks(f"{self._spec.name}: take in {snapshot.name}", tasks)
+        description = f"{self._spec.name}: take in {snapshot.name}"
+        results = self._engine.run_tasks(description, list(tasks.values()))
         self._restoring.end()
         schemas = {schema.id: schema for _, some in results for schema in some}
         return Manifest(

@@ -40,7 +40,7 @@ from turnback.types.typeinfo import type_from_descriptor
 from turnback.worker.level import LevelInstance
 from turnback.worker.message import user_error
 from turnback.worker.program import LevelProgram, load_program
-from turnback.worker.restoring import RestoreReport, intake_task
+from turnback.worker.restoring import IntakeReport, intake_task
 
 FILE_BYTES = 64 << 20
 
@@ -129,7 +129,7 @@ class IntakeTask:
         files: list[StateFile] = []
         schemas: list[StateSchema] = []
         task = intake_task(program.level.index, self.partition)
-        report = RestoreReport(self.target, self.attempt, task)
+        report = IntakeReport(self.target, self.attempt, task, self.entries)
         with closing(LevelInstance(program, self.partition)) as instance:
             instance.open_without_state()
             for operator, backend in _backends(program, instance):
@@ -137,9 +137,7 @@ class IntakeTask:
                 if operator.uid in ranges:
                     for descriptor in backend.descriptors():
                         groups = ranges[operator.uid]
-                        for file in self._restore(operator, backend, descriptor, groups):
-                            files.append(file)
-                            report.report(sum(each.rows for each in files), self.entries)
+                        files += self._restore(operator, backend, descriptor, groups, report)
         return files, schemas
 
     def _restore(
@@ -148,6 +146,7 @@ class IntakeTask:
         backend: KeyedStateBackend,
         descriptor: StateDescriptor,
         groups: tuple[int, int],
+        report: IntakeReport,
     ) -> Iterator[StateFile]:
         stored = self.stored.get((operator.uid, descriptor.name))
         if stored is None:
@@ -169,8 +168,9 @@ class IntakeTask:
         if isinstance(outcome, Migration):
             convert = _Converter(operator, stored.schema, descriptor, outcome.convert, self.now_ms)
             rows = map(convert.table, rows)
-        for chunk in _chunks(rows):
+        for chunk in _chunks(report.counted(rows)):
             yield self._write(schema, chunk)
+            report.add(len(chunk))
 
     def _write(self, schema: StateSchema, rows: pa.Table) -> StateFile:
         state = pa.array(np.zeros(len(rows), np.int16))

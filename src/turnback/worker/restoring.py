@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
 
 from turnback.core.errors import StorageError
 from turnback.state.files import StorageRef, storage_of
@@ -40,6 +43,26 @@ class RestoreReport:
                 storage_of(self._storage).put(self._path, b"." * percent)
             except StorageError as error:
                 _LOG.warning("how much is restored could not be told: %s", error)
+
+
+class IntakeReport(RestoreReport):
+    """Counts entries that are taken in: half of the work is to read them, half to write them."""
+
+    def __init__(self, storage: StorageRef, attempt: int, task: str, entries: float) -> None:
+        super().__init__(storage, attempt, task)
+        self._entries = entries
+        self._passed = 0
+
+    def add(self, entries: int) -> None:
+        """So many more are read, or written."""
+        self._passed += entries
+        self.report(self._passed / 2, self._entries)
+
+    def counted(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The same tables, counted as they are read."""
+        for table in tables:
+            self.add(len(table))
+            yield table
 
 
 def store_task(level: int, partition: int) -> str:

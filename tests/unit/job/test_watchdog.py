@@ -166,7 +166,7 @@ def test_a_long_restore_is_no_stall_as_long_as_it_gets_on(state: JobState) -> No
 
     assert stall_of(restoring(600_000), NOW) is None
     assert stall_of(restoring(600_001), NOW) == Stall(
-        "filling local stores stands at 40 % since 10 min"
+        "filling local stores has stood at 40 % for 10 min"
     )
 
 
