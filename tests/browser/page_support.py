@@ -62,6 +62,7 @@ LOAD = {
     ),
     "out": OperatorLoad(tasks=1, busy=0.004, busiest=0.004),
 }
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 TABS = (
     "overview",
     "checkpoints",

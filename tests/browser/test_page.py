@@ -1,11 +1,12 @@
-"""The page itself: keyboard, colours, and staying up to date."""
+"""The page itself: keyboard, colours, order, staying up to date, and what fits on a screen."""
 
 from __future__ import annotations
 
 import re
 import time
 
-from page_support import World
+import pytest
+from page_support import EVIL, LONG, PHONE, World
 from playwright.sync_api import expect
 
 from turnback.job.replay import Replays, SavepointReplay
@@ -193,3 +194,88 @@ def test_a_file_that_leads_to_it_logs_in(look, world, tmp_path):
         page.goto(file.as_uri())
         expect(page.get_by_role("link", name="likes").first).to_be_visible()
         assert page.url == f"http://127.0.0.1:{port}/"
+
+
+def test_tables_are_sorted_by_click_and_by_key_and_stay_so(look):
+    page = look().open()
+    links = page.locator("tbody .job-link")
+    head = page.get_by_role("columnheader", name="Job", exact=True)
+    as_it_came = links.all_inner_texts()
+    head.get_by_role("button").click()
+    expect(head).to_have_attribute("aria-sort", "ascending")
+    by_name = links.all_inner_texts()
+    assert by_name != as_it_came
+    assert by_name == sorted(as_it_came, key=str.lower)
+    with page.expect_response("**/api/v1/jobs"):  # the page updates itself
+        pass
+    assert links.all_inner_texts() == by_name
+    page.keyboard.press("Enter")
+    expect(head).to_have_attribute("aria-sort", "descending")
+    assert links.all_inner_texts() == by_name[::-1]
+    page.keyboard.press("Enter")
+    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
+    assert links.all_inner_texts() == as_it_came
+
+
+def test_numbers_are_sorted_as_numbers_and_what_has_none_comes_last(look):
+    page = look().open("jobs", "likes", "state", query="?snapshot=chk-2&uid=count&state=total")
+    rows = page.get_by_role("table", name="Rows of the state").locator("tbody tr td:last-child")
+    expect(rows).to_have_count(50)
+    page.get_by_role("columnheader", name="value").get_by_role("button").click()
+    values = [int(value.strip('"')) for value in rows.all_inner_texts()]
+    assert values == sorted(values) and values[0] < 10 < values[-1]
+    page = look(**PHONE).job("likes", "checkpoints")
+    last = page.locator(".card", has_text="History").locator("tbody tr").last
+    for order in ("Full ↓", "Full ↑"):  # of what has failed there is none
+        page.get_by_label("Sort by").last.select_option(label=order)
+        expect(last).to_contain_text("disk full")
+
+
+# Draws tiles with the longest values there are, and tells which of them do not fit.
+TILES = """async () => {
+  const { showTiles } = await import("/static/parts.js");
+  const tiles = document.querySelector(".tiles");
+  tiles.replaceChildren();
+  const values = ["1", "12.3 k", "23 h 59 min", "59 min ago", "59 min 59 s", "1,023 KiB", "999 G"];
+  const more = "oldest 59 min, gone in 23 h";
+  showTiles(tiles, values.map((value, at) => (
+    { label: `Tile ${at}`, value, more, picture: at === 0 && document.createElement("p") })));
+  return [...tiles.children].filter(tile => {
+    const box = tile.getBoundingClientRect();
+    return [...tile.querySelectorAll(".tile-value, .tile-more span")].some(part =>
+      part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 0
+      || part.getBoundingClientRect().right > box.right || part.getClientRects().length > 1);
+  }).map(tile => tile.textContent);
+}"""
+# Paths whose last part is not to be seen.
+PATHS = """() => [...document.querySelectorAll(".is-path .cut-end")].filter(end => {
+  const [inner, outer] = [end.getBoundingClientRect(), end.parentNode.getBoundingClientRect()];
+  return inner.right > outer.right + 1 || inner.height > 30;
+}).map(end => end.parentNode.title)"""
+
+
+def test_nothing_is_cut_off_on_a_laptop(look, world):
+    looker = look(viewport={"width": 1366, "height": 768})
+    page = looker.job("likes")
+    expect(page.locator(".tile").first).to_be_visible()
+    link = page.get_by_role("link", name="Spark UI")
+    expect(link).to_have_attribute("href", "http://127.0.0.1:4040")
+    expect(link).to_have_attribute("target", "_blank")
+    expect(link).to_have_attribute("rel", "noopener noreferrer")
+    assert page.evaluate(TILES) == []
+    for path in ("", "savepoints", f"jobs/{LONG}", "jobs/failing", "jobs/likes/log"):
+        page = looker.open(*path.split("/"))
+        expect(page.locator(".is-path").first).to_be_visible()
+        assert page.evaluate(PATHS) == []
+        assert looker.sideways() <= 0
+    expect(page.locator(".log-path code")).to_have_attribute("title", str(world.runs / "likes.log"))
+    page = looker.job("empty")
+    expect(page.get_by_text("-D spark.ui.enabled=true")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", [EVIL, LONG])
+def test_hostile_names_are_text(look, name):
+    page = look().open()
+    page.get_by_role("link", name=name).click()
+    expect(page.get_by_role("heading", name=name)).to_be_visible()
+    assert page.locator("img").count() == 0

@@ -7,7 +7,7 @@ import time
 from itertools import combinations
 
 import pytest
-from page_support import BIG, EVIL, LONG, TABS, World
+from page_support import BIG, EVIL, LONG, PHONE, TABS, World
 from playwright.sync_api import expect
 
 from fake_job import FakeJob, done, schema
@@ -16,7 +16,6 @@ from turnback.job.history import History
 from turnback.types.typeinfo import Types
 from unit.web.web_support import served
 
-PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 SHOWN = {
     "overview": ".node[data-kind=sink]",
     "checkpoints": ".chart canvas",
@@ -40,41 +39,6 @@ def test_jobs_are_listed_with_those_in_trouble_first(look):
     expect(failing).to_contain_text("RuntimeError: boom")
     expect(rows.filter(has_text="gone")).to_contain_text("lost")
     expect(rows.filter(has_text="broken")).to_contain_text("unreadable")
-
-
-def test_tables_are_sorted_by_click_and_by_key_and_stay_so(look):
-    page = look().open()
-    links = page.locator("tbody .job-link")
-    head = page.get_by_role("columnheader", name="Job", exact=True)
-    as_it_came = links.all_inner_texts()
-    head.get_by_role("button").click()
-    expect(head).to_have_attribute("aria-sort", "ascending")
-    by_name = links.all_inner_texts()
-    assert by_name != as_it_came
-    assert by_name == sorted(as_it_came, key=str.lower)
-    with page.expect_response("**/api/v1/jobs"):  # the page updates itself
-        pass
-    assert links.all_inner_texts() == by_name
-    page.keyboard.press("Enter")
-    expect(head).to_have_attribute("aria-sort", "descending")
-    assert links.all_inner_texts() == by_name[::-1]
-    page.keyboard.press("Enter")
-    expect(head).not_to_have_attribute("aria-sort", re.compile("."))
-    assert links.all_inner_texts() == as_it_came
-
-
-def test_numbers_are_sorted_as_numbers_and_what_has_none_comes_last(look):
-    page = look().open("jobs", "likes", "state", query="?snapshot=chk-2&uid=count&state=total")
-    rows = page.get_by_role("table", name="Rows of the state").locator("tbody tr td:last-child")
-    expect(rows).to_have_count(50)
-    page.get_by_role("columnheader", name="value").get_by_role("button").click()
-    values = [int(value.strip('"')) for value in rows.all_inner_texts()]
-    assert values == sorted(values) and values[0] < 10 < values[-1]
-    page = look(**PHONE).job("likes", "checkpoints")
-    page.get_by_label("Sort by").last.select_option(label="Duration ↓")
-    expect(page.locator(".card", has_text="History").locator("tbody tr").last).to_contain_text(
-        "disk full"
-    )
 
 
 def test_jobs_are_filtered_by_words_and_by_state(look):
@@ -412,14 +376,6 @@ def test_an_unknown_job_and_an_unknown_page_are_answered(look):
     looker.complaints.clear()
 
 
-@pytest.mark.parametrize("name", [EVIL, LONG])
-def test_hostile_names_are_text(look, name):
-    page = look().open()
-    page.get_by_role("link", name=name).click()
-    expect(page.get_by_role("heading", name=name)).to_be_visible()
-    assert page.locator("img").count() == 0
-
-
 @pytest.mark.parametrize("tab", TABS)
 def test_hostile_values_are_text(look, tab):
     page = look().job("likes", tab)
@@ -427,48 +383,6 @@ def test_hostile_values_are_text(look, tab):
     if tab in ("overview", "checkpoints", "state", "configuration", "exceptions", "log"):
         expect(page.get_by_text(EVIL).first).to_be_attached()
     assert page.locator("img").count() == 0
-
-
-# Draws tiles with the longest values there are, and tells which of them do not fit.
-TILES = """async () => {
-  const { showTiles } = await import("/static/parts.js");
-  const tiles = document.querySelector(".tiles");
-  tiles.replaceChildren();
-  const values = ["1", "12.3 k", "23 h 59 min", "59 min ago", "59 min 59 s", "1,023 KiB", "999 G"];
-  const more = "oldest 59 min, gone in 23 h";
-  showTiles(tiles, values.map((value, at) => (
-    { label: `Tile ${at}`, value, more, picture: at === 0 && document.createElement("p") })));
-  return [...tiles.children].filter(tile => {
-    const box = tile.getBoundingClientRect();
-    return [...tile.querySelectorAll(".tile-value, .tile-more span")].some(part =>
-      part.scrollWidth > part.clientWidth + 1 && part.clientWidth > 0
-      || part.getBoundingClientRect().right > box.right || part.getClientRects().length > 1);
-  }).map(tile => tile.textContent);
-}"""
-# Paths whose last part is not to be seen.
-PATHS = """() => [...document.querySelectorAll(".is-path .cut-end")].filter(end => {
-  const [inner, outer] = [end.getBoundingClientRect(), end.parentNode.getBoundingClientRect()];
-  return inner.right > outer.right + 1 || inner.height > 30;
-}).map(end => end.parentNode.title)"""
-
-
-def test_nothing_is_cut_off_on_a_laptop(look, world):
-    looker = look(viewport={"width": 1366, "height": 768})
-    page = looker.job("likes")
-    expect(page.locator(".tile").first).to_be_visible()
-    link = page.get_by_role("link", name="Spark UI")
-    expect(link).to_have_attribute("href", "http://127.0.0.1:4040")
-    expect(link).to_have_attribute("target", "_blank")
-    expect(link).to_have_attribute("rel", "noopener noreferrer")
-    assert page.evaluate(TILES) == []
-    for path in ("", "savepoints", f"jobs/{LONG}", "jobs/failing", "jobs/likes/log"):
-        page = looker.open(*path.split("/"))
-        expect(page.locator(".is-path").first).to_be_visible()
-        assert page.evaluate(PATHS) == []
-        assert looker.sideways() <= 0
-    expect(page.locator(".log-path code")).to_have_attribute("title", str(world.runs / "likes.log"))
-    page = looker.job("empty")
-    expect(page.get_by_text("-D spark.ui.enabled=true")).to_be_visible()
 
 
 @pytest.mark.parametrize("name", ["likes", LONG])

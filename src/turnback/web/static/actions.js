@@ -21,7 +21,7 @@ export function actionBar(name, onRequest) {
   const enter = h("button", { class: "link", type: "button", hidden: true, onclick: askToken }, "Enter token");
   let detail = null;
   const ask = (action) => async (body) => onRequest(await post(["jobs", name, action], body));
-  const remove = button("Delete", "trash", "is-danger-quiet", () => askDeleteJob(detail.summary), whyNot);
+  const remove = button("Delete", "trash", "is-danger-quiet is-delete", () => askDeleteJob(detail.summary), whyNot);
   const buttons = [
     button("Take savepoint", "save", "is-primary", () => askSavepoint(name, ask("savepoint"))),
     button("Stop with savepoint", "stop", "", () => askStop(name, ask("stop"))),

@@ -43,7 +43,7 @@ const POINTS = ["min", "p50", "p90", "p95", "p99", "max", "mean"];
 export function checkpointsTab(name) {
   const counts = h("div", { class: "tiles" });
   const summary = table({
-    label: "Summary of the completed checkpoints", key: ([label]) => label,
+    label: "Summary of the completed checkpoints", key: ([label]) => label, dense: true,
     columns: [
       { label: "Of the completed", cell: ([label]) => label },
       ...POINTS.map((point) => ({

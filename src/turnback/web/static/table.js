@@ -12,9 +12,10 @@ const AT_FIRST = matchMedia("(max-width: 700px)").matches ? 20 : 100;
  *
  * Columns are `{label, cell(row), sort?(row), title?(row), depends?(row), numeric?, wide?, tight?, whole?, minor?, help?, spoken?}`:
  * `cell` returns a text or a node, `sort` a number or text to sort by; on a phone `whole` ones take a line, `minor` ones are left out. A node is built
- * anew when what `depends` returns changes. `spoken` names a column without a label.
+ * anew when what `depends` returns changes. `spoken` names a column without a label. A `dense` table has short values, of which
+ * a phone shows four in a line.
  */
-export function table({ label, columns, key, rowClass, empty }) {
+export function table({ label, columns, key, rowClass, empty, dense = false }) {
   const body = h("tbody");
   const order = sorting(label, columns, () => show(rows));
   const head = h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: classOf(column), title: column.help },
@@ -23,7 +24,7 @@ export function table({ label, columns, key, rowClass, empty }) {
     h("table", { class: "table" }, h("caption", { class: "offscreen" }, label), head, body));
   const more = h("button", { class: "button", type: "button", hidden: true, onclick: () => show(rows, 5 * AT_FIRST) });
   const nothing = h("div", { hidden: true });
-  const node = h("div", { class: "table-whole" }, order.choice, box, more, nothing);
+  const node = h("div", { class: dense ? "table-whole is-dense" : "table-whole" }, order.choice, box, more, nothing);
   let rows = [];
   let most = AT_FIRST;
 
@@ -33,7 +34,7 @@ export function table({ label, columns, key, rowClass, empty }) {
     const none = rows.length === 0;
     box.hidden = none;
     nothing.hidden = !none;
-    if (order.choice !== null) order.choice.hidden = none;
+    if (order.choice !== null) order.choice.hidden = rows.length < 2;
     if (none && empty) replace(nothing, empty());
     reconcile(body, order.sorted(rows).slice(0, most), key, createRow, (tr, row) => {
       attribute(tr, "class", rowClass?.(row) || null);
