@@ -236,7 +236,7 @@ TILES = """async () => {
   const { showTiles } = await import("/static/parts.js");
   const tiles = document.querySelector(".tiles");
   tiles.replaceChildren();
-  const values = ["1", "12.3 k", "23 h 59 min", "59 min ago", "59 min 59 s", "1,023 KiB", "999 G"];
+  const values = ["1", "12.3 k", "23 h 59 min", "59 min ago", "59 min 59 s", "99 KiB", "83 %", "2"];
   const more = "oldest 59 min, gone in 23 h";
   showTiles(tiles, values.map((value, at) => (
     { label: `Tile ${at}`, value, more, picture: at === 0 && document.createElement("p") })));
