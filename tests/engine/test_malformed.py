@@ -10,13 +10,21 @@ import pytest
 
 from engine.test_restarts import FailsOn
 from job_support import COUNTED, Count, Jobs, counted
-from turnback import CollectSink, RestartStrategies, WatermarkStrategy
+from turnback import (
+    CollectSink,
+    RestartStrategies,
+    StreamExecutionEnvironment,
+    WatermarkStrategy,
+)
 from turnback.api.launched import error_text
+from turnback.checkpoint.log import CheckpointLog
 from turnback.core.errors import MalformedRecordError
 from turnback.inspect.job import Job
 from turnback.inspect.snapshots import describe
 from turnback.job.directory import JobDirectory
 from turnback.job.history import Restarting
+from turnback.snapshot.find import load_snapshot
+from turnback.testing import DriverCrash, JobHarness, source
 
 SCHEMA = (
     "k string, n bigint, i int, d double, f boolean, l array<bigint>, r struct<x:bigint>, "
@@ -235,3 +243,54 @@ def test_with_event_time(jobs: Jobs) -> None:
     assert [row.k for row in times.results] == ["a", "b", "c"]
     assert [row.text for row in seen.results] == ["{", "}"]
     assert counts(jobs) == {"events": 2}
+
+
+def test_a_record_is_a_line(jobs: Jobs) -> None:
+    """Arrow would take these for one record."""
+    feed(jobs, "events", '{"k":', '"a"}')
+    run(jobs, "drop")
+    assert (jobs.out(), counts(jobs)) == ([], {"events": 2})
+
+
+@pytest.mark.parametrize("point", ["before-manifest", "after-manifest", "before-state-file"])
+def test_a_killed_driver_counts_each_once_and_a_savepoint_has_the_count(
+    tmp_path: Path, point: str
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        # Read first in every epoch: files that were there before an element are in it.
+        source(env, "tick", int).sink_to(CollectSink()).uid("ticks")
+        read = env.from_files(files, "json", "k string", "files", on_malformed="side")
+        read.malformed_records().sink_to(CollectSink()).uid("malformed")
+        read.key_by("k").process(Count(), COUNTED).uid("count").sink_to(CollectSink()).uid("out")
+
+    def give(job: JobHarness, number: int) -> None:
+        hidden = files / f".{number}.json"
+        hidden.write_text(f'{{"k":"a"}}\n{{{number}\n')
+        hidden.rename(files / f"{number}.json")
+        job.push("tick", number)
+
+    def malformed(job: JobHarness) -> int:
+        manifest = CheckpointLog(job._job_directory().storage).latest()
+        assert manifest is not None
+        return manifest.sources["files"].malformed
+
+    with JobHarness(program, tmp_path / "job", parallelism=1) as job:
+        give(job, 1)
+        assert malformed(job) == 1
+        job.crash_at(point)
+        with pytest.raises(DriverCrash):
+            give(job, 2)
+        job.start()
+        give(job, 3)
+        assert malformed(job) == 3
+        assert [row.text for row in job.output("malformed")] == ["{1", "{2", "{3"]
+        assert [row.n for row in job.output("out")] == [1, 2, 3]
+        saved = job.savepoint()
+        assert load_snapshot(str(saved), {}).document.sources["files"].malformed == 3
+        job.stop()
+        job.start(start_from=saved)
+        give(job, 4)
+        assert malformed(job) == 4
