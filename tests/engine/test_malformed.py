@@ -95,14 +95,14 @@ def lines(text: str) -> list[str]:
 def feed(jobs: Jobs, source: str, *given: str) -> Path:
     """Put one file with these lines in front of a source."""
     path = jobs.feed(source)
-    path.write_text("".join(f"{line}\n" for line in given))
+    path.write_text("".join(f"{line}\n" for line in given), errors="surrogateescape")
     os.utime(path, (jobs._files, jobs._files))
     return path
 
 
 def test_what_is_malformed(jobs: Jobs) -> None:
     """Nobody reads the columns that are malformed, and yet they are looked at."""
-    json_file = feed(jobs, "json", *lines(WELL), "", *lines(MALFORMED))
+    json_file = feed(jobs, "json", *lines(WELL), "", *lines(MALFORMED), "\udcff no UTF-8")
     csv_file = feed(jobs, "csv", *lines(WELL_CSV), "", *lines(MALFORMED_CSV))
     env, seen, keys = jobs.env(), CollectSink(), CollectSink()
     for format, schema in (("json", SCHEMA), ("csv", CSV)):
@@ -116,7 +116,7 @@ def test_what_is_malformed(jobs: Jobs) -> None:
     for row in seen.results:
         texts[row.source, row.place].append(row.text)
     expected = {
-        ("json", str(json_file)): lines(MALFORMED),
+        ("json", str(json_file)): [*lines(MALFORMED), "\ufffd no UTF-8"],
         ("csv", str(csv_file)): lines(MALFORMED_CSV),
     }
     assert texts == expected
@@ -138,7 +138,7 @@ def test_what_is_malformed(jobs: Jobs) -> None:
         ],
         key=str,
     )
-    assert counts(jobs) == {"json": len(lines(MALFORMED)), "csv": len(lines(MALFORMED_CSV))}
+    assert counts(jobs) == {"json": len(lines(MALFORMED)) + 1, "csv": len(lines(MALFORMED_CSV))}
 
 
 def counts(jobs: Jobs, name: str = "job") -> dict[str, int]:

@@ -31,7 +31,8 @@ _MARK = re.compile(r"<<turnback malformed (?P<body>[0-9A-F]*) demroflam>>")
 
 def placed_text(is_malformed: Column, place: Column, text: Column) -> Column:
     """The column that tells of malformed records where they are, and what they say."""
-    placed = F.struct(place.alias("place"), text.alias("text"))
+    # Bytes of any kind may be there, and Arrow takes what Spark calls a string for UTF-8.
+    placed = F.struct(place.alias("place"), F.make_valid_utf8(text).alias("text"))
     return F.when(is_malformed, placed).alias(MALFORMED_COLUMN)
 
 
