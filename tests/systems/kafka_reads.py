@@ -46,6 +46,8 @@ def source(servers: str, topic: str, way: str, argument: Any) -> KafkaSource:
     if way == "json":
         builder.set_value_only_deserializer(ROWS.ignore_parse_errors().build())
         builder.set_metadata_columns(*METADATA)
+    if way == "malformed":
+        builder.set_value_only_deserializer(JsonRowDeserializationSchema(ROWS.build().type_info))
     if way == "offsets":
         start = {(topic, int(partition)): offset for partition, offset in argument.items()}
         builder.set_starting_offsets(KafkaOffsetsInitializer.offsets(start))
@@ -56,8 +58,13 @@ def source(servers: str, topic: str, way: str, argument: Any) -> KafkaSource:
     return builder.build()
 
 
-def read(env: StreamExecutionEnvironment, source: KafkaSource, job: str) -> list[Any]:
-    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "records", uid="records")
+def read(
+    env: StreamExecutionEnvironment, source: KafkaSource, job: str, on_malformed: str | None
+) -> list[Any]:
+    timeless = WatermarkStrategy.no_watermarks()
+    stream = env.from_source(source, timeless, "records", uid="records", on_malformed=on_malformed)
+    if on_malformed == "side":
+        stream = stream.malformed_records()
     with stream.execute_and_collect(job) as elements:
         return [_plain(element) for element in elements]
 
@@ -66,6 +73,8 @@ def _plain(element: Any) -> Any:
     if isinstance(element, str):
         return element
     row = element.as_dict()
+    if "place" in row:
+        return row
     row["key"] = None if row["key"] is None else row["key"].decode()
     row["timestamp"] = int(row["timestamp"].timestamp() * 1000)
     row["headers"] = [[h.key, h.value.decode()] for h in row["headers"] or ()]
@@ -81,7 +90,8 @@ def main() -> None:
     env.set_restart_strategy(RestartStrategies.fixed_delay_restart(1000, 1000))
     for name, (topic, way, argument) in wanted.items():
         try:
-            found: Any = read(env, source(servers, topic, way, argument), name)
+            policy = argument if way == "malformed" else None
+            found: Any = read(env, source(servers, topic, way, argument), name, policy)
         except Exception as error:  # noqa: BLE001 (what users see is looked at)
             found = f"{type(error).__name__}: {error}"
         print(json.dumps([name, found]), flush=True)

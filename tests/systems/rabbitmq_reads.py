@@ -30,7 +30,8 @@ def source(settings: dict[str, Any]) -> RabbitMQSource:
     builder.set_value_only_deserializer(SimpleStringSchema())
     for name, value in settings.items():
         if name == "json":
-            builder.set_value_only_deserializer(ROWS.ignore_parse_errors().build())
+            type_info = ROWS.build().type_info
+            builder.set_value_only_deserializer(JsonRowDeserializationSchema(type_info, value))
         elif name == "start":
             kind, *argument = value
             start = getattr(RabbitMQOffsetsInitializer, kind)(*argument)
@@ -43,7 +44,10 @@ def source(settings: dict[str, Any]) -> RabbitMQSource:
 
 
 def read(env: StreamExecutionEnvironment, source: RabbitMQSource, job: str) -> list[Any]:
-    stream = env.from_source(source, WatermarkStrategy.no_watermarks(), "records", uid="records")
+    timeless, side = WatermarkStrategy.no_watermarks(), job if job == "side" else None
+    stream = env.from_source(source, timeless, "records", uid="records", on_malformed=side)
+    if side:
+        stream = stream.malformed_records()
     with stream.execute_and_collect(job) as elements:
         return [_plain(element) for element in elements]
 
@@ -61,6 +65,8 @@ def _plain(element: Any) -> Any:
     if isinstance(element, str):
         return element
     row = element.as_dict()
+    if "place" in row:
+        return row
     row["timestamp"] = int(row["timestamp"].timestamp() * 1000)
     row["properties"] = [[each.key, each.value.decode()] for each in row["properties"]]
     return row

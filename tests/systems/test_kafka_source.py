@@ -70,6 +70,8 @@ def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: st
         "texts": (texts, "text", None),
         "uncommitted": (texts, "uncommitted", None),
         "rows": (rows, "json", None),
+        "malformed": (rows, "malformed", "side"),
+        "refused-record": (rows, "malformed", "fail"),
         "offsets": (parts, "offsets", {"0": 1, "1": 3}),
         "timestamp": (parts, "timestamp", 3000),
         "pattern": (f"{parts}|{texts}", "pattern", None),
@@ -82,7 +84,8 @@ def reads(kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory, java: st
     arguments = (kafka.servers, json.dumps(wanted), moved, other)
     lines = run(HERE / "kafka_reads.py", directory, java, *arguments).splitlines()
     jobs = {path.name for path in (directory / "jobs").iterdir()}
-    return {**dict(map(json.loads, lines)), "jobs": jobs, "topics": (moved, other), "at": nowhere}
+    names = {"topics": (moved, other), "at": nowhere, "rows-topic": rows}
+    return {**dict(map(json.loads, lines)), "jobs": jobs, **names}
 
 
 def _write_and_abort(kafka: KafkaBroker, topic: str, value: str) -> None:
@@ -111,6 +114,15 @@ def test_rows_come_with_what_kafka_knows_of_them(reads):
         "headers": [["from", "phone"]],
     }
     assert (bob["user"], bob["n"], bob["headers"], bob["offset"]) == ("bob", None, [], 3)
+
+
+def test_malformed_records_come_with_their_place(reads):
+    places = [f"topic {reads['rows-topic']}, partition 0, offset {offset}" for offset in (1, 2)]
+    found = reads["malformed"]
+    assert [(row["source"], row["place"]) for row in found] == [("records", p) for p in places]
+    assert found[0]["text"] == "no json"
+    text = f"MalformedRecordError: source 'records': a record does not fit its schema: {places[0]}"
+    assert reads["refused-record"].startswith(f"{text}: 'no json'. Mend")
 
 
 def test_reading_starts_where_it_is_told_to(reads):

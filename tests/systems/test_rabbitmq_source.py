@@ -39,6 +39,8 @@ def reads(rabbitmq: RabbitMQServer, tmp_path_factory: pytest.TempPathFactory, ja
     wanted = {
         "texts": {"streams": [texts]},
         "rows": {"streams": [rows], "json": True, **metadata},
+        "side": {"streams": [rows], "json": False},
+        "strict": {"streams": [rows], "json": False},
         "lost": {"streams": [short], "start": ["offsets", {short: 3}], "fails": True},
         "skipped": {
             "streams": [short],
@@ -75,6 +77,15 @@ def test_rows_come_with_what_rabbitmq_knows_of_them(reads):
         "properties": [["from", "phone"]],
     }
     assert (bob["user"], bob["offset"], bob["properties"]) == ("bob", 2, [])
+
+
+def test_malformed_records_come_with_their_place(reads):
+    place = f"stream {reads['names'][1]}, offset 1"
+    assert reads["side"] == [{"source": "records", "place": place, "text": "no json"}]
+    assert (
+        f"MalformedRecordError: source 'records': a record does not fit its schema: {place}"
+        in (reads["strict"])
+    )
 
 
 def test_a_stream_that_is_ahead_makes_no_other_late(reads):
