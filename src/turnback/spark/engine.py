@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from os.path import split
 from typing import Any, Protocol, TypeVar
 
-from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -22,7 +21,6 @@ from turnback.checkpoint.manifest import SourcePosition
 from turnback.core.errors import EpochConflictError
 from turnback.program.epoch_limit import EpochLimit
 from turnback.program.functions import needs_closing
-from turnback.program.graph import NodeKind
 from turnback.program.malformed import MalformedPolicy
 from turnback.program.plan import Plan
 from turnback.program.source_partitions import spark_hash
@@ -40,6 +38,7 @@ from turnback.spark.job import JobSpec
 from turnback.spark.malformed import CORRUPT_COLUMN, PERMISSIVE, malformed_record
 from turnback.spark.orders import send_orders
 from turnback.spark.partitions import partition_names
+from turnback.spark.reruns import TaskReruns
 from turnback.spark.scratch import Positions, Scratch
 from turnback.spark.session import check_spark
 from turnback.spark.sources import (
@@ -377,30 +376,3 @@ def _collect(
             raise EpochConflictError("output of tasks that others had read was lost") from None
         raise
     return [decode_barrier(control) for control in controls]
-
-
-class TaskReruns:
-    """Tells whether Spark has run tasks of an epoch whose output did not count, or may have.
-
-    Only those matter that write to sinks: what they have prepared, nobody commits.
-    """
-
-    def __init__(self, context: SparkContext, plan: Plan) -> None:
-        self._levels = {
-            level.index
-            for level in plan.levels
-            if any(op.kind is NodeKind.SINK for op in level.operators)
-        }
-        self._tracker = context.statusTracker()
-        # A copy that lost against the first attempt leaves no trace in what has won.
-        self._speculates = context.getConf().get("spark.speculation", "false") == "true"
-
-    def happened(self, acks: Sequence[TaskAck]) -> bool:
-        names = [ack.name for ack in acks if ack.level in self._levels]
-        if not names:
-            return False
-        if self._speculates or any(name.tries for name in names):
-            return True
-        # A stage is run again when its output was lost with an executor.
-        stages = map(self._tracker.getStageInfo, {name.stage for name in names})
-        return any(s and (s.currentAttemptId > 0 or s.numFailedTasks > 0) for s in stages)
