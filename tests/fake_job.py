@@ -27,8 +27,9 @@ from turnback.job.run import ProcessId
 from turnback.job.status import JobProgram, JobState, ProgramOperator, ProgramSetting, StatusUpdate
 from turnback.snapshot.directory import WRITING, SavepointDirectory
 from turnback.snapshot.metadata import Origin, SavedState, SavepointMetadata
+from turnback.snapshot.parts import write_parts
 from turnback.snapshot.snapshot import Snapshot
-from turnback.snapshot.table import ROWS, StateTable, write_parts
+from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.backend import sub_codec
 from turnback.state.delta import DeltaBuilder
 from turnback.state.files import StateFile, StorageRef

@@ -135,10 +135,11 @@ def test_a_savepoint_is_a_table_of_subtasks(tmp_path: Path) -> None:
     table = pq.read_table(saved / "state" / "all" / "split").sort_by(
         [("key", "ascending"), ("position", "ascending")]
     )
-    assert table.schema.names == ["key_group", "key", "position", "value"]
+    assert table.schema.names == ["key_group", "key", "position", "added", "value"]
     found: dict[int, list[int]] = {}
     for row in table.to_pylist():
-        found.setdefault(row["key"], []).append(row["value"])
+        assert row["position"] == len(found.setdefault(row["key"], []))
+        found[row["key"]].append(row["value"])
     assert found == had
     (entry,) = pq.read_table(saved / "state" / "all" / "shared").to_pylist()
     assert (entry["key"], entry["map_key"], entry["value"]) == (0, "made", 7)

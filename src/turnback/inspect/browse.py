@@ -119,7 +119,7 @@ class StateRows:
         )
 
     def _savepoint_tables(self, start: RowPosition) -> Iterator[tuple[RowPosition, pa.Table]]:
-        from turnback.snapshot.table import read_parts
+        from turnback.snapshot.parts import read_parts
 
         storage = storage_of(self.stored.storage)
         parts = sorted(self.stored.parts, key=lambda p: (p.first_group, p.last_group, p.path))

@@ -1,8 +1,8 @@
 """The places of elements in their lists: 0, 1, 2 and so on, for whoever reads state.
 
-What is stored, also in the column ``position`` of a savepoint's Parquet files, is what a list sorts
-by: ``epoch << 32 | number within the epoch``. Restores rely on it, because elements that are added
-later have to come last. Everything that people and programs read counts from 0 instead.
+What is stored is what a list sorts by: ``epoch << 32 | number within the epoch``. Restores rely on
+it, because elements that are added later have to come last. Everything that people and programs
+read counts from 0 instead; Parquet files of savepoints have both, see `parts`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from turnback.snapshot.parts import POSITION, list_places
 from turnback.snapshot.snapshot import StateReader, StoredRows
 from turnback.snapshot.table import StateTable
 from turnback.state.schema import LIST_KINDS
 
 Numbers = npt.NDArray[np.int64]
-_POSITION = "position"
 
 
 def numbered(stored: StoredRows, first: int, last: int) -> Iterator[pa.Table]:
@@ -65,7 +65,7 @@ def number_rows(stored: StoredRows, typed: pa.Table) -> pa.Table:
 
 def with_positions(typed: pa.Table, places: Any) -> pa.Table:
     """Put other positions into typed rows of lists."""
-    index = typed.schema.get_field_index(_POSITION)
+    index = typed.schema.get_field_index(POSITION)
     return typed.set_column(index, typed.schema.field(index), pa.array(places, pa.int64()))
 
 
@@ -75,14 +75,4 @@ def _pairs(rows: pa.Table) -> Iterator[tuple[bytes, bytes]]:
 
 def _places(entries: pa.Table) -> Numbers:
     """Number the rows of each key in the order of what the list sorts by."""
-    codes = [
-        pc.rank(entries[name].combine_chunks(), tiebreaker="dense").to_numpy()
-        for name in ("sub", "key")
-    ]
-    order = np.lexsort(codes)
-    keys = codes[1][order]
-    starts = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1])))
-    sizes = np.diff(np.concatenate((starts, [len(keys)])))
-    places = np.empty(len(keys), np.int64)
-    places[order] = np.arange(len(keys)) - np.repeat(starts, sizes)
-    return places
+    return list_places(entries["key"], entries["sub"])

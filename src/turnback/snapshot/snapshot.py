@@ -343,7 +343,8 @@ class StoredRows:
 
         With a key fewer of the others are given, in a fraction of the time.
         """
-        from turnback.snapshot.table import StateTable, read_parts
+        from turnback.snapshot.parts import read_parts
+        from turnback.snapshot.table import StateTable
         from turnback.state.delta import open_delta
         from turnback.state.merging import live_rows
         from turnback.state.operator import without_copies
@@ -361,14 +362,13 @@ class StoredRows:
                     yield rows
 
     def typed(self, first: int, last: int) -> Iterator[pa.Table]:
-        from turnback.snapshot.table import StateTable, read_parts
+        from turnback.snapshot.parts import read_parts
+        from turnback.snapshot.table import StateTable
 
         if self.parts:
             yield from read_parts(storage_of(self.storage), self.parts, first, last)
         else:
-            codec = StateTable(self.schema)
-            for rows in self.rows(first, last):
-                yield codec.to_typed(rows)
+            yield from map(StateTable(self.schema).to_typed, self.rows(first, last))
 
 
 def reading_spans(stored: StoredRows, max_parallelism: int) -> list[Span]:

@@ -1,35 +1,23 @@
-"""A state as a table with typed columns, and the Parquet files of it in a savepoint."""
+"""A state as a table with typed columns."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from turnback.core.errors import CorruptFileError, IncompatibleStateError, StateError, TurnbackError
-from turnback.core.ids import path_segment
+from turnback.core.errors import IncompatibleStateError, StateError, TurnbackError
 from turnback.snapshot.columns import ColumnCodec
-from turnback.snapshot.metadata import STATE, StatePart, file_name
 from turnback.state.backend import sub_codec
 from turnback.state.delta import BATCH_BYTES, BATCH_ROWS, COLUMNS, bounded_tables
 from turnback.state.expiry import update_times, with_times, without_times
 from turnback.state.schema import KINDS, LIST_KINDS, MAP_KINDS, WAITING, WINDOWED, StateSchema
-from turnback.storage.base import Storage
-from turnback.storage.envelope import check, damaged, digest
 from turnback.types.keys import KeyCodec
 from turnback.types.typeinfo import TypeInfo, Types, type_from_descriptor
-
-PART_BYTES = 64 << 20
-GROUP_ROWS = 1 << 16
-GROUP_BYTES = 16 << 20
-
-_GROUP = "key_group"
 
 ROWS = pa.schema([field for field in COLUMNS if field.name != "state"])
 """The columns of rows: group, key, sub, value."""
@@ -96,6 +84,10 @@ class StateTable:
                 f"expected the columns {_column_text(expected)}, found {_column_text(actual)}"
             )
         return self._translated(typed, self._row_columns, ROWS)
+
+    def key_bytes(self, typed: pa.Table) -> pa.Array:
+        """Return the keys of a typed table as bytes."""
+        return self._column("key", self._key.encode, typed["key"].combine_chunks())
 
     def _translated(
         self, table: pa.Table, translate: Callable[[dict[str, pa.Array]], list[Any]], to: pa.Schema
@@ -220,164 +212,3 @@ def _from_updated(times: pa.Array) -> Any:
 
 def _column_text(columns: dict[str, pa.DataType]) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in columns.items()) or "nothing"
-
-
-# -- Parquet files
-
-
-def state_directory(schema: StateSchema) -> str:
-    """Return the directory of a state's files, relative to the savepoint."""
-    return f"{STATE}/{path_segment(schema.uid)}/{path_segment(schema.name)}"
-
-
-def write_parts(
-    storage: Storage, schema: StateSchema, tables: Iterable[pa.Table], writer: str = ""
-) -> tuple[StatePart, ...]:
-    """Write a state whose tables come one after the other, see `PartsWriter`."""
-    parts = PartsWriter(storage, schema, writer=writer)
-    for table in tables:
-        parts.add(table)
-    return parts.finish()
-
-
-class PartsWriter:
-    """Writes a state as Parquet files.
-
-    A file is closed once it has `part_bytes`. In memory at once are one file, which is compressed,
-    and a little more than one row group. What was written before an error stays behind, named by
-    nothing. For `writer` see `file_name`.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        schema: StateSchema,
-        part_bytes: int = PART_BYTES,
-        writer: str = "",
-    ) -> None:
-        self._storage = storage
-        self._directory = state_directory(schema)
-        self._part_bytes = part_bytes
-        self._writer = writer
-        self._part: _Part | None = None
-        self._parts: list[StatePart] = []
-        self._buffered: list[pa.Table] = []
-        self._rows = self._bytes = 0
-
-    def add(self, table: pa.Table) -> None:
-        """Write a typed table, see `StateTable`.
-
-        Tables should come sorted by key group, or else readers of a few key groups have to read
-        more than they need.
-        """
-        for some in bounded_tables(table, GROUP_ROWS, GROUP_BYTES):
-            rows, size = some.num_rows, some.nbytes
-            if self._rows + rows > GROUP_ROWS or self._bytes + size > GROUP_BYTES:
-                self._close_group()
-            if rows:
-                self._buffered.append(some)
-                self._rows, self._bytes = self._rows + rows, self._bytes + size
-
-    def finish(self) -> tuple[StatePart, ...]:
-        """Return the files, in order, all of them durable; none for a state without rows."""
-        self._close_group()
-        self._close_part()
-        return tuple(self._parts)
-
-    def _close_group(self) -> None:
-        """Make a row group of the buffered tables, so that small ones are joined."""
-        if not self._buffered:
-            return
-        group = pa.concat_tables(self._buffered)
-        self._buffered, self._rows, self._bytes = [], 0, 0
-        if self._part is None:
-            name = file_name(self._writer, f"{uuid.uuid4().hex}.parquet")
-            self._part = _Part(f"{self._directory}/{name}", group.schema)
-        self._part.add(group)
-        if self._part.size >= self._part_bytes:
-            self._close_part()
-
-    def _close_part(self) -> None:
-        if self._part is not None:
-            self._parts.append(self._part.store(self._storage))
-            self._part = None
-
-
-def read_parts(
-    storage: Storage, parts: Iterable[StatePart], first_group: int, last_group: int
-) -> Iterator[pa.Table]:
-    """Yield the rows of a range of key groups, a row group at a time; none of a damaged file."""
-    for part in parts:
-        if part.overlaps(first_group, last_group):
-            data = storage.get(part.path)
-            name = f"{storage.uri}/{part.path}"
-            check(data, part.length, part.digest, name)
-            yield from _rows(data, part, name, first_group, last_group)
-
-
-class _Part:
-    """A file being written, in memory."""
-
-    def __init__(self, path: str, schema: pa.Schema) -> None:
-        self._path = path
-        self._out = pa.BufferOutputStream()
-        self._writer = pq.ParquetWriter(
-            self._out,
-            schema,
-            compression="zstd",
-            use_dictionary=[_GROUP],  # keys and most values are all different
-            write_statistics=[_GROUP],
-        )
-        self._rows = 0
-        self._groups: list[int] = []
-
-    @property
-    def size(self) -> int:
-        return int(self._out.tell())
-
-    def add(self, table: pa.Table) -> None:
-        self._writer.write_table(table, row_group_size=table.num_rows)
-        self._rows += table.num_rows
-        self._groups += _range(table)
-
-    def store(self, storage: Storage) -> StatePart:
-        self._writer.close()
-        data = self._out.getvalue().to_pybytes()
-        storage.put(self._path, data)
-        return StatePart(
-            path=self._path,
-            length=len(data),
-            digest=digest(data),
-            rows=self._rows,
-            first_group=min(self._groups),
-            last_group=max(self._groups),
-        )
-
-
-def _range(table: pa.Table) -> tuple[int, int]:
-    extremes = pc.min_max(table[_GROUP])
-    return extremes["min"].as_py(), extremes["max"].as_py()
-
-
-def _rows(data: bytes, part: StatePart, name: str, first: int, last: int) -> Iterator[pa.Table]:
-    try:
-        file = pq.ParquetFile(pa.BufferReader(data))
-        if file.schema_arrow.names[:1] != [_GROUP] or file.metadata.num_rows != part.rows:
-            raise damaged(name, f"it does not hold {part.rows} rows of a state")
-        for number in range(file.num_row_groups):
-            table = _read_row_group(file, number, first, last)
-            if table is not None and table.num_rows:
-                yield table
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptFileError(f"{name} cannot be read as Parquet: {error}") from error
-
-
-def _read_row_group(file: pq.ParquetFile, number: int, first: int, last: int) -> pa.Table | None:
-    statistics = file.metadata.row_group(number).column(0).statistics
-    known = statistics is not None and statistics.has_min_max
-    if known and not (statistics.min <= last and first <= statistics.max):
-        return None
-    table = file.read_row_group(number)
-    if known and first <= statistics.min and statistics.max <= last:
-        return table
-    return table.filter((pc.field(_GROUP) >= first) & (pc.field(_GROUP) <= last))

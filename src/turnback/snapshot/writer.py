@@ -19,8 +19,9 @@ import pyarrow.compute as pc
 from turnback.checkpoint.manifest import LogFile, Manifest, SourcePosition
 from turnback.core.errors import StateError
 from turnback.snapshot.metadata import FILES, StateId, StatePart, file_name
+from turnback.snapshot.parts import PartsWriter, state_directory, write_parts
 from turnback.snapshot.snapshot import Batches, StoredRows, spans_of
-from turnback.snapshot.table import ROWS, PartsWriter, StateTable, state_directory, write_parts
+from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.delta import open_delta
 from turnback.state.expiry import Limits, export_limits
 from turnback.state.files import Span, StateFile, StorageRef, clip_files, read_state, storage_of

@@ -107,7 +107,7 @@ POINTS: dict[str, tuple[Point, ...]] = {
     "during-intake": (Point(_PUT, "before", "worker.intake:IntakeTask.run"),),
     # a savepoint
     "during-savepoint": (
-        Point("snapshot.table:PartsWriter.finish", "before", "snapshot.writer:ExportTask.run"),
+        Point("snapshot.parts:PartsWriter.finish", "before", "snapshot.writer:ExportTask.run"),
         Point(_PUT, "before", "snapshot.writer:CopyTask.run"),
     ),
     "after-savepoint": (

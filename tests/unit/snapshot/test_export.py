@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 
-from turnback.snapshot import table as parts_module
+from turnback.snapshot import parts as parts_module
 from turnback.snapshot import writer as export
-from turnback.snapshot.table import ROWS, PartsWriter
+from turnback.snapshot.parts import PartsWriter
+from turnback.snapshot.table import ROWS
 from turnback.state.files import StateFile, StorageRef
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.local import LocalStorage

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import re
+from io import BytesIO
 from pathlib import Path
 
 import msgspec
@@ -12,14 +13,9 @@ import pytest
 from savepoint_support import rows_table, state_schema
 
 from turnback.core.errors import CorruptFileError, NotFoundError
-from turnback.snapshot import table as module
-from turnback.snapshot.table import (
-    PartsWriter,
-    StateTable,
-    read_parts,
-    state_directory,
-    write_parts,
-)
+from turnback.snapshot import parts as module
+from turnback.snapshot.parts import PartsWriter, read_parts, state_directory, write_parts
+from turnback.snapshot.table import StateTable
 from turnback.storage.local import LocalStorage
 from turnback.storage.open import MemoryStorage
 from turnback.types.typeinfo import Types
@@ -193,3 +189,61 @@ def test_the_directory_of_a_state_is_a_dataset(tmp_path: Path, monkeypatch):
     frame = pd.read_parquet(tmp_path / state_directory(SCHEMA))
     assert sorted(frame["key_group"]) == [1, 1, 2, 2]
     assert frame.columns.tolist() == ["key_group", "key", "value"]
+
+
+# -- lists
+
+
+LIST = state_schema("list")
+
+
+def elements(rows, schema=LIST):
+    """Typed rows of elements: key group, key, when it was added, value."""
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+    return pa.table(columns, schema=StateTable(schema).arrow_schema)
+
+
+def file_rows(storage, parts):
+    """What others see who read the files."""
+    return [
+        row for part in parts for row in pq.read_table(BytesIO(storage.get(part.path))).to_pylist()
+    ]
+
+
+LATER = 1 << 32
+ELEMENTS = [
+    (1, "b", 7 * LATER, 30), (1, "a", 5 * LATER + 1, 11), (1, "b", 2 * LATER, 20),
+    (1, "a", 5 * LATER, 10), (2, "c", 0, 40), (4, "d", 9 * LATER, 51), (4, "d", LATER, 50),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [[7], [1] * 7, [2, 3, 2], [4, 0, 3], [5, 1, 1]])
+def test_files_number_the_elements_of_lists_from_0(storage, sizes):
+    rest = list(ELEMENTS)
+    tables = [elements([rest.pop(0) for _ in range(size)]) for size in sizes]
+    parts = written(storage, tables, LIST)
+    found = file_rows(storage, parts)
+    assert list(found[0]) == ["key_group", "key", "position", "added", "value"]
+    assert {(row["key"], row["position"], row["value"]) for row in found} == {
+        ("a", 0, 10), ("a", 1, 11), ("b", 0, 20), ("b", 1, 30), ("c", 0, 40),
+        ("d", 0, 50), ("d", 1, 51),
+    }  # fmt: skip
+    # and Turnback reads what the list sorts by
+    assert sorted(map(tuple, (row.values() for row in read(storage, parts)))) == sorted(ELEMENTS)
+    assert list(read(storage, parts)[0]) == ["key_group", "key", "position", "value"]
+
+
+def test_a_file_of_an_older_version_has_only_what_a_list_sorts_by(storage):
+    table = elements(ELEMENTS)
+    part = module._Part("state/old.parquet", table.schema)
+    part.add(table)
+    parts = [part.store(storage)]
+    assert sorted(map(tuple, (row.values() for row in read(storage, parts)))) == sorted(ELEMENTS)
+
+
+def test_elements_of_keys_of_several_columns_are_numbered(storage):
+    schema = state_schema("list", keys=(Types.STRING(), Types.LONG()))
+    rows = [(0, {"f0": "a", "f1": n % 2}, n * LATER, n) for n in (5, 4, 3, 2, 1)]
+    parts = written(storage, [elements(rows, schema)], schema)
+    found = {(row["key"]["f1"], row["position"]): row["value"] for row in file_rows(storage, parts)}
+    assert found == {(1, 0): 1, (1, 1): 3, (1, 2): 5, (0, 0): 2, (0, 1): 4}

@@ -26,7 +26,8 @@ from savepoint_support import (
 from turnback.core.errors import IncompatibleStateError, StateError
 from turnback.snapshot import table as module
 from turnback.snapshot.columns import ColumnCodec
-from turnback.snapshot.table import ROWS, StateTable, read_parts, write_parts
+from turnback.snapshot.parts import read_parts, write_parts
+from turnback.snapshot.table import ROWS, StateTable
 from turnback.state.schema import KeySchema, StateSchema
 from turnback.storage.open import MemoryStorage
 from turnback.types.keys import KeyCodec
