@@ -22,7 +22,7 @@ _TRACEBACK = b"Traceback (most recent call last):"
 _CHAINED = (b"The above exception was", b"During handling of the above", b"Caused by: ")
 
 
-class LogLevel(IntEnum):
+class Severity(IntEnum):
     """How much a line of a log matters."""
 
     DEBUG = 10
@@ -32,11 +32,11 @@ class LogLevel(IntEnum):
 
 
 _LEVELS = {
-    b"TRACE": LogLevel.DEBUG,
-    b"DEBUG": LogLevel.DEBUG,
-    b"INFO": LogLevel.INFO,
-    b"WARN": LogLevel.WARNING,
-    b"WARNING": LogLevel.WARNING,
+    b"TRACE": Severity.DEBUG,
+    b"DEBUG": Severity.DEBUG,
+    b"INFO": Severity.INFO,
+    b"WARN": Severity.WARNING,
+    b"WARNING": Severity.WARNING,
 }
 
 
@@ -64,7 +64,7 @@ def search_log(
     most_bytes: int,
     *,
     text: str = "",
-    level: LogLevel = LogLevel.DEBUG,
+    level: Severity = Severity.DEBUG,
     after: int = 0,
     within: int = MOST_SEARCHED,
 ) -> LogPart:
@@ -90,7 +90,7 @@ def search_log(
     unended = False
     with path.open("rb") as file:
         end = start = _first(file, after, within)
-        if start and level > LogLevel.DEBUG:
+        if start and level > Severity.DEBUG:
             begin = max(start - _LOOK_BACK, 0)
             file.seek(begin)
             for line, at in _lines(file, begin):
@@ -114,7 +114,7 @@ def search_log(
     return LogPart(lines, matches, start, end, unended)
 
 
-def _matcher(text: str, level: LogLevel) -> Callable[[bytes], bool]:
+def _matcher(text: str, level: Severity) -> Callable[[bytes], bool]:
     """Return what tells of each line in turn whether it is looked for."""
     wanted, levels = text.lower().encode(), _Levels()
 
@@ -123,7 +123,7 @@ def _matcher(text: str, level: LogLevel) -> Callable[[bytes], bool]:
             return wanted in line.lower()
         return wanted in line.decode(errors="replace").lower().encode()
 
-    if level <= LogLevel.DEBUG:
+    if level <= Severity.DEBUG:
         return has_text
     return lambda line: levels.of(line) >= level and has_text(line)
 
@@ -154,19 +154,19 @@ class _Levels:
     """Tells the level of each line, one after the other."""
 
     def __init__(self) -> None:
-        self._last = LogLevel.INFO
+        self._last = Severity.INFO
         self._in_traceback = False
 
-    def of(self, line: bytes) -> LogLevel:
+    def of(self, line: bytes) -> Severity:
         match = _LEVEL.match(line)
         if match is not None:
             self._in_traceback = False
-            self._last = _LEVELS.get(match[1] or match[2], LogLevel.ERROR)
+            self._last = _LEVELS.get(match[1] or match[2], Severity.ERROR)
         elif line.startswith(_TRACEBACK):
             self._in_traceback = True
-            self._last = LogLevel.ERROR
+            self._last = Severity.ERROR
         elif not (line[:1].isspace() or line.startswith(_CHAINED)):
             if not self._in_traceback:
-                self._last = LogLevel.INFO
+                self._last = Severity.INFO
             self._in_traceback = False  # this is its last line, which names the error
         return self._last

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from turnback.inspect import model
-from turnback.launch.log_search import MOST_SEARCHED, LogLevel, search_log
+from turnback.launch.log_search import MOST_SEARCHED, Severity, search_log
 from turnback.web.api import Call, RequestError
 
 TEXT = "text/plain; charset=utf-8"
-LEVELS = tuple(level.name for level in LogLevel)
+LEVELS = tuple(level.name for level in Severity)
 _MAX_BYTES = 1024 * 1024
 _BLOCK = 256 * 1024
 
@@ -51,7 +51,7 @@ def log(call: Call) -> LogLines:
             query["lines"],
             _MAX_BYTES,
             text=text,
-            level=LogLevel[level] if level else LogLevel.DEBUG,
+            level=Severity[level] if level else Severity.DEBUG,
             after=query["after"] or 0,
             within=MOST_SEARCHED if filtered else _MAX_BYTES,
         )

@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from turnback.job.status import JobState, StatusUpdate
-from turnback.launch.log_search import LogLevel, search_log
+from turnback.launch.log_search import Severity, search_log
 from turnback.web.api import Call
 from turnback.web.logs import download
 
@@ -145,7 +145,7 @@ def test_a_big_log_is_searched_and_sent_in_parts(world, browser):
     assert size > 40_000_000
     tracemalloc.start()
     try:
-        part = search_log(world.log, 100, 1_000_000, level=LogLevel.ERROR)
+        part = search_log(world.log, 100, 1_000_000, level=Severity.ERROR)
         response = download(Call(world.site(), {"job": "likes"}))
         sent = asyncio.run(received(response))
         most = tracemalloc.get_traced_memory()[1]
@@ -156,7 +156,7 @@ def test_a_big_log_is_searched_and_sent_in_parts(world, browser):
     assert part.lines[1] == "ERROR: last"
     assert sent == size
     assert most < size / 4
-    near = search_log(world.log, 100, 1_000_000, level=LogLevel.ERROR, within=1_000_000)
+    near = search_log(world.log, 100, 1_000_000, level=Severity.ERROR, within=1_000_000)
     assert (near.lines, near.start > 0) == (("ERROR: last",), True)
 
 
