@@ -39,7 +39,8 @@ class KafkaBroker:
         self._config = directory / "server.properties"
         listeners = f"PLAINTEXT://{self.servers},SASL_PLAINTEXT://{self.secured}"
         self._config.write_text(_properties(directory / "data", listeners, controller))
-        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # Never with a dash in front, which would make it an option of the tool.
+        cluster = base64.urlsafe_b64encode(b"t" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", self._config)
         self._running = ExitStack()
         self._pid = 0

@@ -64,6 +64,10 @@ class DeltaPlace:
     def sink(self, **arguments: Any) -> DeltaSink:
         return DeltaSink(self.root, **arguments)
 
+    def exists(self) -> bool:
+        """Whether the table is there; its directory is, a moment before."""
+        return bool(DeltaTable.is_deltatable(str(self.root)))
+
     def table(self) -> DeltaTable:
         return DeltaTable(str(self.root))
 
@@ -114,6 +118,10 @@ class IcebergPlace:
 
     def sink(self, **arguments: Any) -> IcebergSink:
         return IcebergSink(self.properties, "db.posts", **arguments)
+
+    def exists(self) -> bool:
+        """Whether the table is there; its directory is, a moment before."""
+        return bool(self.catalog().table_exists("db.posts"))
 
     def table(self) -> Any:
         return self.catalog().load_table("db.posts")

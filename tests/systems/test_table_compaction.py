@@ -264,7 +264,7 @@ def test_the_command(jobs: Jobs, capsys: pytest.CaptureFixture[str]) -> None:
     for n in range(5):
         jobs.feed("in", {"account": f"a{n}"})
     client = jobs.start(env, "live")
-    eventually(lambda: place.root.exists() and place.read().num_rows == 5)
+    eventually(lambda: place.exists() and place.read().num_rows == 5)
     root = ("--root", str(jobs.root))
     files = len(place.referenced())
     assert main(["compact", "live", "--dry-run", *root]) == 0

@@ -149,7 +149,7 @@ def test_a_job_whose_table_is_altered_stops_with_a_savepoint(jobs: Jobs) -> None
 
     jobs.feed("in", {"post": "a", "n": 1, "day": "mon"})
     client = start()
-    eventually(lambda: place.root.exists() and place.read().num_rows == 1)
+    eventually(lambda: place.exists() and place.read().num_rows == 1)
     altered(place)
     jobs.feed("in", {"post": "b", "n": 2, "day": "tue"})
     with pytest.raises(TableChangedError) as failed:
