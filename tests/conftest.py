@@ -127,6 +127,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()  # modules in C complain of what is left when Python ends
+
+
 @pytest.fixture(scope="session")
 def java() -> str:
     """Options for Java with which Spark starts faster."""

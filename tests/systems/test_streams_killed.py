@@ -14,7 +14,7 @@ from services.kinesis import KEYS, REGION, KinesisServer
 from services.rabbitmq import PASSWORD, USER, RabbitMQServer
 
 HERE = Path(__file__).parent
-COUNT = 1_500
+COUNT = 750
 """Numbers in each stream."""
 PORTION = 125
 

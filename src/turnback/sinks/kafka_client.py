@@ -253,7 +253,9 @@ class TransactionalProducer(KafkaClient):
 
     def close(self) -> None:
         """Give it up; what cannot be aborted now is by the next one, or after the timeout."""
-        with warnings.catch_warnings(), suppress(confluent_kafka().KafkaException):
+        # Of a producer that was fenced, its close may fail without saying why: a SystemError.
+        ended = suppress(confluent_kafka().KafkaException, SystemError)
+        with warnings.catch_warnings(), ended:
             warnings.simplefilter("ignore", RuntimeWarning)
             self._producer.purge()
             self._producer.close(1.0)
