@@ -15,13 +15,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
+import msgspec
+
 from benchmarks import section
 from benchmarks.machine import Machine
 from benchmarks.program import ProgramFailedError
 from benchmarks.table import table
 from turnback import FileSink, KeyedProcessFunction, StreamExecutionEnvironment
 from turnback.core.clock import SystemClock
+from turnback.inspect.jobs import Jobs
+from turnback.job.directory import JOB, STATUS, decode_info
 from turnback.job.history import CheckpointStats, History
+from turnback.job.status import Status
+from turnback.storage.envelope import encode_document
 from turnback.storage.open import open_storage
 from turnback.testing import JobHarness, source
 
@@ -61,10 +67,20 @@ def running_jobs(directory: Path, jobs: int, checkpoints: int) -> Iterator[Path]
         for number in range(1, jobs):
             copy = one.with_name(f"job-{number}")
             shutil.copytree(one, copy)
-            info = copy / "job.json"
-            info.write_text(info.read_text().replace(LONGEST, copy.name))
+            rename(copy)
             add_checkpoints(copy, checkpoints)
         yield one.parent
+
+
+def rename(copy: Path) -> None:
+    """Make the copy of a job one of its own, whose driver may be silent."""
+    info = decode_info((copy / JOB).read_bytes(), JOB)
+    document = encode_document("job", 1, msgspec.structs.replace(info, job=copy.name))
+    (copy / JOB).write_bytes(document)
+    status = msgspec.json.decode((copy / STATUS).read_bytes(), type=Status)
+    never = msgspec.structs.replace(status.limits, heartbeat_ms=None)
+    status = msgspec.structs.replace(status, job=copy.name, limits=never)
+    (copy / STATUS).write_bytes(msgspec.json.encode(status))
 
 
 def add_checkpoints(directory: Path, checkpoints: int) -> None:
@@ -130,6 +146,9 @@ def measure(given: argparse.Namespace) -> list[list[str]]:
         running_jobs(Path(name), given.jobs, each) as root,
     ):
         add_checkpoints(root / LONGEST, given.checkpoints)
+        states = {job.state for job in Jobs(str(root)).list()}
+        if states != {"RUNNING"}:
+            raise ProgramFailedError(f"all jobs should run, and they are {', '.join(states)}")
         rows = []
         with dashboard(root, Path(name) / "ui.log") as address:
             for what, path in ASKED.items():

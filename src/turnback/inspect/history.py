@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -38,42 +38,20 @@ _MEASURED = ("duration_ms", "sync_ms", "async_ms", "delta_bytes", "full_bytes")
 # -- checkpoints
 
 
+def newest_checkpoints(storage: Storage, status: Status | None) -> list[CheckpointRow]:
+    """The first rows of `checkpoint_history`, up to the first that is complete and measured."""
+    found = []
+    for row in _checkpoint_rows(storage, status, recorded_history(storage).records):
+        found.append(row)
+        if row.status is CheckpointStatus.COMPLETED and row.duration_ms is not None:
+            break
+    return found
+
+
 def checkpoint_history(storage: Storage, status: Status | None) -> model.CheckpointHistory:
     """Sum up the checkpoints of a job; `status` is that of its driver, if that lives."""
-    log, (records, forgotten) = CheckpointLog(storage), recorded_history(storage)
-    numbers = log.numbers()
-    directory, retained = display_path(storage.uri), set(numbers)
-
-    def path(number: int | None) -> str | None:
-        return f"{directory}/{slot_path(number)}" if number and number in retained else None
-
-    under_way = status.metrics.under_way if status is not None else ()
-    attempt = (status.attempt if status is not None else None) or 0
-    rows = [
-        _row(one, CheckpointStatus.IN_PROGRESS, attempt, one.triggered_ms)
-        for one in sorted(under_way, key=lambda one: one.epoch, reverse=True)
-    ]
-    for m in _unrecorded(log, numbers, records):
-        where = f"{directory}/{slot_path(m.number)}"
-        rows.append(_row(m, CheckpointStatus.COMPLETED, m.attempt, m.created_ms, path=where))
-    for record in reversed(records):
-        event, attempt = record.event, record.attempt
-        if isinstance(event, CheckpointStats):
-            triggered_ms, tasks = record.at_ms - event.since_trigger_ms, event.tasks or None
-            measured = {name: getattr(event, name) for name in (*_MEASURED, "files")}
-            measured |= {"acknowledged": tasks, "tasks": tasks, "path": path(event.number)}
-            rows.append(_row(event, CheckpointStatus.COMPLETED, attempt, triggered_ms, **measured))
-        elif isinstance(event, CheckpointFailed):
-            row = _row(
-                event,
-                CheckpointStatus.FAILED,
-                attempt,
-                record.at_ms - event.after_ms,
-                path=path(event.number),
-                duration_ms=event.after_ms,
-                reason=event.reason,
-            )
-            rows.append(row)
+    records, forgotten = recorded_history(storage)
+    rows = list(_checkpoint_rows(storage, status, records))
     by_status = [row.status for row in rows]
     done = [row for row in rows if row.status is CheckpointStatus.COMPLETED]
     started = [record.event for record in records if isinstance(record.event, AttemptStarted)]
@@ -87,6 +65,43 @@ def checkpoint_history(storage: Storage, status: Status | None) -> model.Checkpo
         forgotten=sum(each.completed + each.failed for each in forgotten.values()),
         **{name: distribution([getattr(row, name) for row in done]) for name in _MEASURED},
     )
+
+
+def _checkpoint_rows(
+    storage: Storage, status: Status | None, records: Sequence[Record]
+) -> Iterator[CheckpointRow]:
+    """The checkpoints of a job, newest first."""
+    log = CheckpointLog(storage)
+    numbers = log.numbers()
+    directory, retained = display_path(storage.uri), set(numbers)
+
+    def path(number: int | None) -> str | None:
+        return f"{directory}/{slot_path(number)}" if number and number in retained else None
+
+    under_way = status.metrics.under_way if status is not None else ()
+    attempt = (status.attempt if status is not None else None) or 0
+    for one in sorted(under_way, key=lambda one: one.epoch, reverse=True):
+        yield _row(one, CheckpointStatus.IN_PROGRESS, attempt, one.triggered_ms)
+    for m in _unrecorded(log, numbers, records):
+        where = f"{directory}/{slot_path(m.number)}"
+        yield _row(m, CheckpointStatus.COMPLETED, m.attempt, m.created_ms, path=where)
+    for record in reversed(records):
+        event, attempt = record.event, record.attempt
+        if isinstance(event, CheckpointStats):
+            triggered_ms, tasks = record.at_ms - event.since_trigger_ms, event.tasks or None
+            measured = {name: getattr(event, name) for name in (*_MEASURED, "files")}
+            measured |= {"acknowledged": tasks, "tasks": tasks, "path": path(event.number)}
+            yield _row(event, CheckpointStatus.COMPLETED, attempt, triggered_ms, **measured)
+        elif isinstance(event, CheckpointFailed):
+            yield _row(
+                event,
+                CheckpointStatus.FAILED,
+                attempt,
+                record.at_ms - event.after_ms,
+                path=path(event.number),
+                duration_ms=event.after_ms,
+                reason=event.reason,
+            )
 
 
 def _row(

@@ -26,6 +26,7 @@ from turnback.inspect.history import (
     AttemptLife,
     checkpoint_history,
     grouped_failures,
+    newest_checkpoints,
     read_attempts,
 )
 from turnback.inspect.load import bottleneck, with_bottlenecks
@@ -157,6 +158,12 @@ class Job:
         status = self.directory.status()
         alive = liveness_of(status, self._clock.now_ms())
         return checkpoint_history(self.directory.storage, status if alive.has_live_driver else None)
+
+    def newest_checkpoints(self) -> list[model.CheckpointRow]:
+        """Return the first of them, up to the first that is complete and measured."""
+        status = self.directory.status()
+        alive = liveness_of(status, self._clock.now_ms())
+        return newest_checkpoints(self.directory.storage, status if alive.has_live_driver else None)
 
     def throughput(self, minutes: int) -> ThroughputHistory:
         """Return how fast it was in the last minutes, as far as its drivers have counted."""

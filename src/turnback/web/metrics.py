@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 from turnback.core.clock import Clock
 from turnback.core.errors import TurnbackError
 from turnback.inspect import model
+from turnback.inspect.job import Job
 from turnback.inspect.jobs import Jobs
 from turnback.inspect.summary import UNREADABLE
 from turnback.job.liveness import ACTIVE, LOST, STALLED
@@ -34,12 +35,17 @@ class JobSample:
     """What was read of one job for one scrape."""
 
     detail: model.JobDetail
-    history: model.CheckpointHistory
+    checkpoints: list[model.CheckpointRow]
     counts: Metrics
     restored_ms: int | None
     failed_ms: int | None
     savepoints: int
     now_ms: int
+
+    @property
+    def in_progress(self) -> int:
+        states = [row.status for row in self.checkpoints]
+        return states.count(model.CheckpointStatus.IN_PROGRESS)
 
     @property
     def running_ms(self) -> float:
@@ -50,7 +56,7 @@ class JobSample:
 def _of_newest(value: Callable[[model.CheckpointRow], int | None]) -> Callable[[JobSample], float]:
     def newest(sample: JobSample) -> float:
         # Of the very newest the numbers may not be recorded yet.
-        done = (r for r in sample.history.rows if r.status is model.CheckpointStatus.COMPLETED)
+        done = (r for r in sample.checkpoints if r.status is model.CheckpointStatus.COMPLETED)
         return float(next((n for row in done if (n := value(row)) is not None), _UNKNOWN))
 
     return newest
@@ -75,7 +81,7 @@ def _downtime(sample: JobSample) -> float:
 JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     f"{_JOB}totalNumberOfCheckpoints": (
         "Checkpoints that this driver has begun.",
-        lambda s: s.counts.completed + s.counts.failed + s.history.in_progress,
+        lambda s: s.counts.completed + s.counts.failed + s.in_progress,
     ),
     f"{_JOB}numberOfCompletedCheckpoints": (
         "Checkpoints that this driver has completed.",
@@ -87,7 +93,7 @@ JOB_METRICS: dict[str, tuple[str, Callable[[JobSample], float]]] = {
     ),
     f"{_JOB}numberOfInProgressCheckpoints": (
         "Checkpoints that are under way.",
-        lambda s: s.history.in_progress,
+        lambda s: s.in_progress,
     ),
     f"{_JOB}lastCheckpointDuration": (
         "Milliseconds that the newest complete checkpoint took.",
@@ -197,7 +203,8 @@ class _Jobs(Collector):
         return ()  # registering must not read every job
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        summaries = self._jobs.list()
+        jobs = [(job, job.summary()) for job in self._jobs.all()]
+        summaries = [summary for _, summary in jobs]
         running = GaugeMetricFamily(
             "flink_jobmanager_numRunningJobs", "Jobs that are running, stalled ones among them."
         )
@@ -211,8 +218,8 @@ class _Jobs(Collector):
         yield states
         readable = _gauge("turnback_job_readable", "0 if the job's directory cannot be read.")
         samples: list[JobSample] = []
-        for summary in summaries:
-            sample = self._read(summary)
+        for job, summary in jobs:
+            sample = self._read(job, summary)
             readable.add_metric((summary.job_id or "", summary.name), float(sample is not None))
             samples += [sample] if sample is not None else []
         yield readable
@@ -224,19 +231,18 @@ class _Jobs(Collector):
             yield family
         yield from _operator_metrics(samples)
 
-    def _read(self, summary: model.JobSummary) -> JobSample | None:
+    def _read(self, job: Job, summary: model.JobSummary) -> JobSample | None:
         """Return one job's sample, `None` if it cannot be read: the others still count."""
         if summary.state == UNREADABLE:
             return None
         try:
-            job = self._jobs.get(summary.name)
             status = job.directory.status()
             info = job.directory.attempt(summary.attempt) if summary.attempt is not None else None
             restored = info and (info.checkpoint is not None or info.snapshot is not None)
             failures = job.failures() if summary.state not in ACTIVE else []
             return JobSample(
                 job.detail(),
-                job.checkpoints(),
+                job.newest_checkpoints(),
                 # The history forgets, a driver's own counts only grow.
                 status.metrics if status is not None else Metrics(),
                 info.started_ms if info and restored else None,
