@@ -312,7 +312,7 @@ def test_what_nobody_expected_is_logged_and_not_shown(world, browser, caplog, mo
     def explode():
         raise RuntimeError("the inner workings")
 
-    monkeypatch.setattr(world.jobs, "list", explode)
+    monkeypatch.setattr(world.jobs, "all", explode)
     response = browser.api("/jobs")
     assert error(response) == (500, "InternalError")
     assert "inner workings" not in response.text
