@@ -207,8 +207,12 @@ def test_throughput_from_before_the_page_was_opened(look, world):
         with page.expect_response(re.compile(r"throughput\?minutes")):
             button.click()
         expect(button).to_have_attribute("aria-pressed", "true")
-        chart.focus()
-        page.keyboard.press("Home")
+        for _ in range(50):  # a chart that is drawn anew meanwhile forgets the key
+            chart.focus()
+            page.keyboard.press("Home")
+            if re.search(r"in1[,.]\d+", tip.text_content() or ""):
+                break
+            page.wait_for_timeout(100)
         expect(tip).to_contain_text(re.compile(r"in1[,.]\d+"))
         age = page.evaluate(
             "(now) => now - new Date(document.querySelector('.tip-title').textContent)",
