@@ -250,3 +250,19 @@ class Looker:
     def sideways(self) -> int:
         """How many pixels the page is wider than the screen."""
         return self.page.evaluate("document.scrollingElement.scrollWidth - innerWidth")
+
+
+DRAWN = """legend => [...legend.querySelectorAll(".swatch")].every(swatch => {
+  const wanted = getComputedStyle(swatch).backgroundColor.match(/\\d+/g).map(Number);
+  return [...legend.parentNode.querySelectorAll("canvas")].some(canvas => {
+    const copy = document.createElement("canvas");
+    Object.assign(copy, { width: canvas.width, height: canvas.height });
+    const context = copy.getContext("2d", { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    const { data } = context.getImageData(0, 0, copy.width, copy.height);
+    const near = at => wanted.every((part, n) => Math.abs(data[at + n] - part) < 2);
+    for (let at = 0; at < data.length; at += 4) if (near(at) && data[at + 3] > 250) return true;
+    return false;
+  });
+})"""
+"""Whether a canvas shows the colour of each swatch of its legend."""

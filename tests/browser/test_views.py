@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
 from itertools import combinations
 
 import pytest
-from page_support import BIG, EVIL, LONG, PHONE, TABS, World
+from page_support import BIG, DRAWN, EVIL, LONG, PHONE, TABS
 from playwright.sync_api import expect
 
 from fake_job import FakeJob, done, schema
@@ -87,45 +86,6 @@ def test_the_graph_tells_of_an_operator_when_it_is_chosen(look):
     expect(page.locator(".edge.is-keyed")).to_have_count(1)
 
 
-def test_the_graph_shows_who_is_busy_uneven_and_holds_others_back(look):
-    page = look(viewport={"width": 1366, "height": 768}).job("likes")
-    tile = page.locator(".tile").filter(has_text="Busy")
-    expect(tile).to_contain_text("83 %most in Count")
-    node, detail = page.get_by_role("button", name="count"), page.locator(".graph-detail")
-    expect(node).to_contain_text("keyed process · busiest")
-    expect(node).to_contain_text("busy93 %")
-    expect(node).to_contain_text("skew3.1 \N{MULTIPLICATION SIGN}")
-    expect(page.locator(".node.is-overloaded")).to_have_count(1)
-    assert node.locator(".node-busy > span").evaluate("bar => bar.style.width") == "93%"
-    for numbers in page.locator(".node-numbers").all():  # nothing is cut off
-        assert numbers.evaluate("node => node.scrollWidth <= node.clientWidth + 1")
-        assert numbers.evaluate(
-            "node => node.parentNode.scrollHeight <= node.parentNode.clientHeight"
-        )
-    node.click()
-    expect(detail).to_contain_text("Busy93 % of the last minute in its busiest task, 36 % on avera")
-    expect(detail).to_contain_text("Skewtask 2 has 3.1 times the mean")
-    rows = detail.get_by_role("table", name="Tasks").locator("tbody tr")
-    expect(rows).to_have_count(4)
-    expect(detail.locator("tr.is-fullest")).to_contain_text("93 %800800")
-    page.locator(".node[data-kind=sink]").click()
-    expect(detail).to_contain_text("Busy< 1 % of the last minute")
-    expect(detail).to_contain_text("Skewthere is one task")
-    page.locator(".node[data-kind=source]").click()
-    expect(detail.get_by_role("table", name="Tasks")).to_be_hidden()
-    expect(detail).to_contain_text("its busiest task works 93 % of the time")
-
-
-def test_a_source_shows_its_watermark_beside_its_lag(look):
-    page = look().job("likes")
-    node, detail = page.locator(".node[data-kind=source]"), page.locator(".graph-detail")
-    expect(node).to_contain_text(re.compile(r"watermark\d\d:\d\d:\d\dlag12.3 k \(4 min\)"))
-    node.click()
-    pairs = detail.locator("dt").all_inner_texts()
-    assert pairs.index("Lag") == pairs.index("Watermark") + 1
-    expect(detail).to_contain_text(re.compile(r"Watermark20.*\d+ min( \d+ s)? ago"))
-
-
 def test_totals_say_how_many_checkpoints_are_listed(look, tmp_path):
     """A job that has taken more than its history lists; its lists count from 0."""
     seen = schema("seen", "list", Types.STRING())
@@ -171,22 +131,6 @@ def test_checkpoints_are_counted_drawn_and_listed(look):
     expect(tip).to_be_hidden()
 
 
-# Whether a canvas shows the colour of each swatch of its legend.
-DRAWN = """legend => [...legend.querySelectorAll(".swatch")].every(swatch => {
-  const wanted = getComputedStyle(swatch).backgroundColor.match(/\\d+/g).map(Number);
-  return [...legend.parentNode.querySelectorAll("canvas")].some(canvas => {
-    const copy = document.createElement("canvas");
-    Object.assign(copy, { width: canvas.width, height: canvas.height });
-    const context = copy.getContext("2d", { willReadFrequently: true });
-    context.drawImage(canvas, 0, 0);
-    const { data } = context.getImageData(0, 0, copy.width, copy.height);
-    const near = at => wanted.every((part, n) => Math.abs(data[at + n] - part) < 2);
-    for (let at = 0; at < data.length; at += 4) if (near(at) && data[at + 3] > 250) return true;
-    return false;
-  });
-})"""
-
-
 def test_charts_are_drawn_in_the_colours_of_their_legends(look):
     page = look(color_scheme="light").job("likes", "checkpoints")
     expect(page.locator(".chart canvas")).to_have_count(3)
@@ -194,48 +138,6 @@ def test_charts_are_drawn_in_the_colours_of_their_legends(look):
         for legend in page.locator(".legend").all():
             assert legend.evaluate(DRAWN)
         page.get_by_role("button", name="Colours").click()
-
-
-def test_throughput_from_before_the_page_was_opened(look, world):
-    page = look().job("likes")
-    card = page.locator(".throughput")
-    expect(card.locator("canvas")).to_have_count(2)  # the second is the lag
-    assert card.locator(".legend").evaluate(DRAWN)
-    chart, tip = card.locator(".chart"), card.locator(".tip")
-    for words, minutes in [("30 min", 29), ("6 h", 299), ("7 d", 299)]:
-        button = card.get_by_role("button", name=words)
-        with page.expect_response(re.compile(r"throughput\?minutes")):
-            button.click()
-        expect(button).to_have_attribute("aria-pressed", "true")
-        for _ in range(50):  # a chart that is drawn anew meanwhile forgets the key
-            chart.focus()
-            page.keyboard.press("Home")
-            if re.search(r"in1[,.]\d+", tip.text_content() or ""):
-                break
-            page.wait_for_timeout(100)
-        expect(tip).to_contain_text(re.compile(r"in1[,.]\d+"))
-        age = page.evaluate(
-            "(now) => now - new Date(document.querySelector('.tip-title').textContent)",
-            time.time() * 1000,
-        )
-        assert age >= minutes * 60_000
-    page.keyboard.press("Escape")
-    expect(tip).to_be_hidden()
-    spark = page.locator(".tile .spark-line").get_attribute("d")
-    assert spark.count("L") > 20  # the tile's line begins before the page, too
-    expect(look().job("empty").locator(".throughput")).to_contain_text("Nothing has been counted")
-
-
-def test_throughput_that_cannot_be_read_hides_nothing_else(look, tmp_path):
-    world = World(tmp_path)
-    (world.root / "likes" / "throughput.json").write_bytes(b"{")
-    with served(world.jobs, runs_dir=world.runs) as port:
-        looker = look(f"http://127.0.0.1:{port}")
-        page = looker.job("likes")
-        expect(page.locator(".throughput")).to_contain_text("throughput.json is damaged")
-        expect(page.get_by_role("button", name="count")).to_be_visible()
-        assert all("500" in complaint for complaint in looker.complaints), looker.complaints
-        looker.complaints.clear()
 
 
 # Draws a graph with edges past several operators, an unknown input and an odd uid.
