@@ -87,6 +87,17 @@ def test_records_and_age_are_those_of_what_comes_next(kafka, topic):
     lag.close()
 
 
+def test_topics_made_a_moment_ago_are_looked_up(kafka):
+    """Their partitions may have no leader yet: then Kafka is asked again."""
+    cluster = kafka_cluster({"kafka.bootstrap.servers": kafka.servers})
+    offsets = kafka_offsets.KafkaOffsets(cluster, "Kafka")
+    for _ in range(30):
+        topic = kafka.create_topic(20)
+        places = [(topic, number) for number in range(20)]
+        assert offsets.ends(places) == dict.fromkeys(places, 0)
+    offsets.close()
+
+
 def test_records_of_an_open_transaction_are_not_behind(kafka, topic):
     lag = reader(kafka.servers, subscribe=topic)
     producer = Producer({"bootstrap.servers": kafka.servers, "transactional.id": topic})

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
@@ -29,16 +29,25 @@ Record = tuple[str, bytes | None, bytes | None]
 T = TypeVar("T")
 
 # librdkafka's codes by name, because the client may not be installed where this is imported.
+_MOVING = (
+    "_WAIT_COORD",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "NOT_LEADER_FOR_PARTITION",
+    "OFFSET_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "UNKNOWN_LEADER_EPOCH",
+)
+"""Another broker takes over, or the first one a topic that was just made: soon it will answer."""
 _PASSING = (
+    *_MOVING,
     "_ALL_BROKERS_DOWN",
     "_TIMED_OUT",
     "_TRANSPORT",
-    "_WAIT_COORD",
     "CONCURRENT_TRANSACTIONS",
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    "COORDINATOR_NOT_AVAILABLE",
-    "LEADER_NOT_AVAILABLE",
-    "NOT_COORDINATOR",
     "REQUEST_TIMED_OUT",
     "UNSTABLE_OFFSET_COMMIT",
 )
@@ -123,6 +132,14 @@ class KafkaClient:
             yield
         except confluent_kafka().KafkaException as error:
             raise self.explain(error.args[0], what) from error
+
+    def answer(self, what: str, question: Callable[[], T], patience_s: float) -> T:
+        """Ask Kafka something, again and again while what is asked for moves between brokers.
+
+        A cluster that does not answer at all is not asked again.
+        """
+        with self.failures(what):
+            return patiently(question, patience_s, _MOVING)
 
     def explain(self, error: Any, what: str) -> TurnbackError:
         """The error for what Kafka has answered; `what` could not be done."""
@@ -297,14 +314,16 @@ def send_all(
             poll(0)
 
 
-def patiently(call: Callable[[], T]) -> T:
+def patiently(
+    call: Callable[[], T], for_s: float = PATIENCE_S, passing: Collection[str] = _PASSING
+) -> T:
     """Call again while Kafka says that it is not ready yet, as after a restart of a broker."""
-    end, pause = time.monotonic() + PATIENCE_S, 0.05
+    end, pause = time.monotonic() + for_s, 0.05
     while True:
         try:
             return call()
         except confluent_kafka().KafkaException as error:
-            if error.args[0].name() not in _PASSING or time.monotonic() + pause > end:
+            if error.args[0].name() not in passing or time.monotonic() + pause > end:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 1.0)

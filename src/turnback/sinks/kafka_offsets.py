@@ -108,8 +108,10 @@ class KafkaOffsets(KafkaClient):
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of topics, by name; see `topic_ids`."""
-        with self.failures("look up topics"):
-            return topic_ids(self._admin, topics, ANSWER_S)
+        names = list(topics)
+        return self.answer(
+            "look up topics", lambda: topic_ids(self._admin, names, ANSWER_S), ANSWER_S
+        )
 
     def retention(self, topics: Iterable[str]) -> dict[str, TopicRetention]:
         """For how long topics keep records; one that is only compacted keeps them for ever."""
@@ -125,12 +127,15 @@ class KafkaOffsets(KafkaClient):
         api = confluent_kafka()
         offsets = [api.TopicPartition(*place, at) for place, at in positions.items()]
         wanted = [api.ConsumerGroupTopicPartitions(group, offsets)]
-        with self.failures(f"commit offsets of group {group!r}"):
+
+        def commit() -> None:
             answers = self._admin.alter_consumer_group_offsets(wanted, request_timeout=ANSWER_S)
             for answer in answers.values():
                 for partition in answer.result().topic_partitions:
                     if partition.error is not None:
                         raise api.KafkaException(partition.error)
+
+        self.answer(f"commit offsets of group {group!r}", commit, ANSWER_S)
 
     def close(self) -> None:
         self._consumer.close()
@@ -140,11 +145,14 @@ class KafkaOffsets(KafkaClient):
         wanted = {partition(*place): which for place in places}
         if not wanted:
             return {}
-        with self.failures("look up offsets"):
+
+        def offsets() -> dict[Place, int]:
             answers = self._admin.list_offsets(
                 wanted, isolation_level=self._level, request_timeout=ANSWER_S
             )
-            found = {(p.topic, p.partition): int(f.result().offset) for p, f in answers.items()}
+            return {(p.topic, p.partition): int(f.result().offset) for p, f in answers.items()}
+
+        found = self.answer("look up offsets", offsets, ANSWER_S)
         if any(offset < 0 for offset in found.values()):  # what librdkafka makes of a timeout
             raise SourceError(
                 f"{self.name}: cannot look up offsets at {self.cluster.servers}: no answer within "

@@ -91,16 +91,20 @@ class KafkaTopics(KafkaClient):
     def ends(self, topic: str, partition: int) -> tuple[int, int]:
         """The first offset that a partition still has, and the one after its last."""
         place = confluent_kafka().TopicPartition(topic, partition)
-        with self.failures(f"look into topic {topic!r}"):
-            low, high = self._consumer.get_watermark_offsets(place, timeout=kafka_client.START_S)
+        wait_s = kafka_client.START_S
+        low, high = self.answer(
+            f"look into topic {topic!r}",
+            lambda: self._consumer.get_watermark_offsets(place, timeout=wait_s),
+            wait_s,
+        )
         return int(low), int(high)
 
     def ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of topics, by name; without those that are not there or have none."""
         api = require("confluent_kafka.admin", "kafka", "KafkaSource")
         admin = self.make(api.AdminClient, dict(self._settings))
-        with self.failures("look up topics"):
-            return topic_ids(admin, topics, kafka_client.START_S)
+        names, wait_s = list(topics), kafka_client.START_S
+        return self.answer("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s)
 
     def held_up(self, topic: str) -> bool:
         """Whether a transaction is open in a topic, so that readers of committed records wait.
@@ -113,15 +117,18 @@ class KafkaTopics(KafkaClient):
         ends = {place(topic, n): api.OffsetSpec.latest() for n in self.partitions(topic)}
         admin = self.make(api.AdminClient, dict(self._settings))
 
+        wait_s = kafka_client.START_S
+
         def offsets(level: Any) -> dict[int, int]:
-            timeout = kafka_client.START_S
-            found = admin.list_offsets(ends, isolation_level=level, request_timeout=timeout)
+            found = admin.list_offsets(ends, isolation_level=level, request_timeout=wait_s)
             return {p.partition: future.result().offset for p, future in found.items()}
 
-        with self.failures("look for open transactions"):
+        def both() -> tuple[dict[int, int], dict[int, int]]:
             # In this order: what is written in between makes nobody wait.
             end = offsets(levels.READ_UNCOMMITTED)
-            stable = offsets(levels.READ_COMMITTED)
+            return end, offsets(levels.READ_COMMITTED)
+
+        end, stable = self.answer("look for open transactions", both, wait_s)
         return any(stable[number] < end[number] for number in end)
 
     @property
