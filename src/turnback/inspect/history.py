@@ -38,16 +38,6 @@ _MEASURED = ("duration_ms", "sync_ms", "async_ms", "delta_bytes", "full_bytes")
 # -- checkpoints
 
 
-def newest_checkpoints(storage: Storage, status: Status | None) -> list[CheckpointRow]:
-    """The first rows of `checkpoint_history`, up to the first that is complete and measured."""
-    found = []
-    for row in _checkpoint_rows(storage, status, recorded_history(storage).records):
-        found.append(row)
-        if row.status is CheckpointStatus.COMPLETED and row.duration_ms is not None:
-            break
-    return found
-
-
 def checkpoint_history(storage: Storage, status: Status | None) -> model.CheckpointHistory:
     """Sum up the checkpoints of a job; `status` is that of its driver, if that lives."""
     records, forgotten = recorded_history(storage)

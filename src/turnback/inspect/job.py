@@ -26,7 +26,6 @@ from turnback.inspect.history import (
     AttemptLife,
     checkpoint_history,
     grouped_failures,
-    newest_checkpoints,
     read_attempts,
 )
 from turnback.inspect.load import bottleneck, with_bottlenecks
@@ -34,10 +33,10 @@ from turnback.inspect.locations import display_path, is_directory_of, last_segme
 from turnback.inspect.snapshots import savepoint_rows
 from turnback.inspect.summary import (
     UNREADABLE,
-    current_metrics,
+    Observation,
+    observe,
     operators,
     state_names,
-    summarise,
 )
 from turnback.inspect.throughput import ThroughputHistory, throughput_history
 from turnback.job.catalog import SavepointCatalog, SavepointEntry
@@ -46,7 +45,7 @@ from turnback.job.liveness import Liveness, is_terminal, liveness_of
 from turnback.job.replay import SavepointReplay
 from turnback.job.request import RequestKind, RequestSpec, RequestState, outcome_of_ended_job
 from turnback.job.requests import Requests
-from turnback.job.status import JobProgram, Metrics
+from turnback.job.status import JobProgram
 from turnback.snapshot.find import find_snapshot
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.files import StorageRef
@@ -95,32 +94,33 @@ class Job:
             )
         return info
 
-    def summary(self) -> model.JobSummary:
-        """Return how the job is; UNREADABLE if its files do not say."""
+    def observe(self) -> Observation:
+        """Look how the job is; UNREADABLE if its files do not say."""
         info = None
         try:
             info = self.info()
-            return summarise(self.directory, info, self._clock.now_ms())
+            return observe(self.directory, info, self._clock.now_ms())
         except StorageError as error:
-            return model.JobSummary(
+            summary = model.JobSummary(
                 name=self.name,
                 job_id=info.job_id if info is not None else None,
                 directory=display_path(self.directory.storage.uri),
                 state=UNREADABLE,
                 problem=str(error),
             )
+            return Observation(summary, None, Liveness(UNREADABLE))
+
+    def summary(self) -> model.JobSummary:
+        return self.observe().summary
 
     def liveness(self) -> Liveness:
         return liveness_of(self.directory.status(), self._clock.now_ms())
 
     def detail(self) -> model.JobDetail:
-        summary = self.summary()
+        seen = self.observe()
+        summary, metrics = seen.summary, seen.metrics
         if summary.state == UNREADABLE:
             return model.JobDetail(summary=summary)
-        status = self.directory.status()
-        metrics = Metrics()
-        if status is not None:
-            metrics = current_metrics(status, liveness_of(status, self._clock.now_ms()))
         requests = tuple(row for row in self.requests() if row.state not in ENDED)
         try:
             program = self.directory.program()
@@ -159,12 +159,6 @@ class Job:
         alive = liveness_of(status, self._clock.now_ms())
         return checkpoint_history(self.directory.storage, status if alive.has_live_driver else None)
 
-    def newest_checkpoints(self) -> list[model.CheckpointRow]:
-        """Return the first of them, up to the first that is complete and measured."""
-        status = self.directory.status()
-        alive = liveness_of(status, self._clock.now_ms())
-        return newest_checkpoints(self.directory.storage, status if alive.has_live_driver else None)
-
     def throughput(self, minutes: int) -> ThroughputHistory:
         """Return how fast it was in the last minutes, as far as its drivers have counted."""
         job_id, storage = self.info().job_id, self.directory.storage
@@ -176,7 +170,7 @@ class Job:
 
     def savepoints(self) -> list[model.SavepointRow]:
         """Return the savepoints it has taken, newest first."""
-        entries, program = self.savepoint_entries(), self._program()
+        entries, program = self.savepoint_entries(), self.program()
         script = program.script if program is not None else ()
         replays = self._replays()
         return savepoint_rows(entries, self.name, script, self.options, replays)
@@ -249,7 +243,7 @@ class Job:
         configured so, a target is given or it drains, a cancel only for a target.
         """
         self._require_driver()
-        program = self._program()
+        program = self.program()
         settings = _savepoint_settings(program)
         if drain and savepoint is False:
             raise ConfigurationError(
@@ -301,10 +295,10 @@ class Job:
         return msgspec.structs.replace(row, **measured)
 
     def _require_driver(self) -> None:
-        summary = self.summary()
-        if summary.state == UNREADABLE:
-            raise JobNotRunningError(f"job {self.name!r} cannot take requests: {summary.problem}")
-        alive = self.liveness()
+        seen = self.observe()
+        alive, problem = seen.alive, seen.summary.problem
+        if alive.state == UNREADABLE:
+            raise JobNotRunningError(f"job {self.name!r} cannot take requests: {problem}")
         if alive.takes_requests:
             return
         if alive.driver is None:
@@ -331,7 +325,7 @@ class Job:
         except StorageError:
             return {}  # it is not worth hiding the savepoints for
 
-    def _program(self) -> JobProgram | None:
+    def program(self) -> JobProgram | None:
         try:
             return self.directory.program()
         except (CorruptFileError, FormatVersionError):

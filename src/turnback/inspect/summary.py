@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,10 +22,30 @@ UNREADABLE = "UNREADABLE"
 _WEB_ADDRESS = re.compile(r"https?://[^\s/@]+(/\S*)?")
 
 
-def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary:
-    """Return the summary of a job; `StorageError` if its status cannot be read."""
+@dataclass(frozen=True)
+class Observation:
+    """What was seen of a job at one moment; without a status it has not run, or is unreadable."""
+
+    summary: JobSummary
+    status: Status | None
+    alive: Liveness
+
+    @property
+    def metrics(self) -> Metrics:
+        """Its numbers; lag and load only as long as a driver runs it and reports."""
+        return Metrics() if self.status is None else _current_metrics(self.status, self.alive)
+
+
+def observe(directory: JobDirectory, info: JobInfo, now_ms: int) -> Observation:
+    """Read how a job is; `StorageError` if its status cannot be read."""
     status = directory.status()
     alive = liveness_of(status, now_ms)
+    return Observation(_summary(directory, info, status, alive), status, alive)
+
+
+def _summary(
+    directory: JobDirectory, info: JobInfo, status: Status | None, alive: Liveness
+) -> JobSummary:
     summary = JobSummary(
         name=info.job,
         job_id=info.job_id,
@@ -52,7 +73,7 @@ def summarise(directory: JobDirectory, info: JobInfo, now_ms: int) -> JobSummary
         spark_ui=_web_address(status.spark_ui) if alive.has_live_driver else None,
         records_in=status.metrics.read,
         records_per_s=status.metrics.per_s if reports else None,
-        lag=_total_lag(current_metrics(status, alive).lag.values()),
+        lag=_total_lag(_current_metrics(status, alive).lag.values()),
         restore=status.restore if reports else None,
     )
 
@@ -80,8 +101,7 @@ def _total(how: Callable[[Iterable[float]], float], values: list[float | None]) 
     return how(known) if len(known) == len(values) else None
 
 
-def current_metrics(status: Status, alive: Liveness) -> Metrics:
-    """The numbers of a job; lag and load only as long as a driver runs it and reports."""
+def _current_metrics(status: Status, alive: Liveness) -> Metrics:
     running = status.state is JobState.RUNNING and alive.state in ACTIVE
     if running and not alive.silent:
         return status.metrics

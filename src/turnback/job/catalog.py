@@ -69,6 +69,10 @@ class SavepointCatalog:
             _LOG.warning("a record of a savepoint is left out: %s", error)
         return entries
 
+    def count(self) -> int:
+        """Return how many there are, unreadable ones included."""
+        return len(self._ids())
+
     def latest(self, before_ms: int | None = None) -> SavepointEntry | None:
         """Return the newest savepoint, at all or at or before a time; `None` if there is none.
 
@@ -92,18 +96,19 @@ class SavepointCatalog:
     def _scan(self) -> tuple[builtins.list[SavepointEntry], builtins.list[Unreadable]]:
         entries: list[SavepointEntry] = []
         unreadable: list[Unreadable] = []
-        for path in self._storage.list(DIRECTORY):
-            match = _FILE.fullmatch(path)
-            if match is None or not is_id(match[1]):
-                continue
+        for id_ in self._ids():
             try:
-                entries.append(self.get(match[1]))
+                entries.append(self.get(id_))
             except NotFoundError:
                 continue
             except (CorruptFileError, FormatVersionError) as error:
                 unreadable.append(error)
         entries.sort(key=lambda entry: (entry.checkpoint, entry.created_ms, entry.id))
         return entries, unreadable
+
+    def _ids(self) -> builtins.list[str]:
+        matches = filter(None, map(_FILE.fullmatch, self._storage.list(DIRECTORY)))
+        return [match[1] for match in matches if is_id(match[1])]
 
 
 def _path(id_: str) -> str:

@@ -22,6 +22,7 @@ import re
 import threading
 import uuid
 from contextlib import suppress
+from functools import cached_property
 from os import PathLike, fspath
 from urllib.parse import quote
 
@@ -97,7 +98,6 @@ class JobDirectory:
         self.name = check_job_name(name)
         self._clock = clock or SystemClock()
         self._owner = uuid.uuid4().hex
-        self._process = ProcessId.current()
         self._status: Status | None = None
         self._status_lock = threading.RLock()
 
@@ -116,6 +116,10 @@ class JobDirectory:
             # A file URI is decoded once more, which must not turn %2F back into a slash.
             segment = quote(segment, safe="~")
         return cls(open_storage(f"{base.rstrip('/')}/{segment}", options), name, clock)
+
+    @cached_property
+    def _process(self) -> ProcessId:
+        return ProcessId.current()
 
     # -- identity
 

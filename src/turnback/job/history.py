@@ -239,28 +239,45 @@ def recorded_history(storage: Storage) -> RecordedHistory:
     return _merged(storage, _files(storage))
 
 
+def newest_checkpoint(storage: Storage) -> CheckpointStats | None:
+    """Return the newest complete checkpoint that is recorded; reads no more files than it must."""
+    for name in reversed(_files(storage)):
+        file = _load(storage, name)
+        events = [record.event for record in file.records] if file is not None else []
+        for event in reversed(events):
+            if isinstance(event, CheckpointStats):
+                return event
+    return None
+
+
 def _files(storage: Storage) -> list[str]:
     matches = filter(None, map(_FILE.fullmatch, storage.list(DIRECTORY)))
     return [m[0] for m in sorted(matches, key=lambda m: (int(m[1]), int(m[2])))]
+
+
+def _load(storage: Storage, name: str) -> RecordedHistory | None:
+    """Read one file; None if it is gone by now, damaged, or of a newer version."""
+    try:
+        file = msgspec.json.decode(storage.get(name), type=_File)
+        if file.format > FORMAT:
+            return None
+        records = msgspec.json.decode(file.records, type=list[Record])
+    except NotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
+        return None
+    return RecordedHistory(records, file.forgotten)
 
 
 def _merged(storage: Storage, names: list[str]) -> RecordedHistory:
     merged: dict[tuple[int, int], Record] = {}
     forgotten: dict[int, Forgotten] = {}
     for name in names:
-        try:
-            data = storage.get(name)
-        except NotFoundError:
+        file = _load(storage, name)
+        if file is None:
             continue
-        try:
-            file = msgspec.json.decode(data, type=_File)
-            if file.format > FORMAT:
-                continue
-            records = msgspec.json.decode(file.records, type=list[Record])
-        except msgspec.MsgspecError as error:
-            _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
-            continue
-        merged.update(((record.attempt, record.index), record) for record in records)
+        merged.update(((record.attempt, record.index), record) for record in file.records)
         for attempt, counted in file.forgotten.items():
             # A crash may have left an older count, of which the newer one is a part.
             known = forgotten.get(attempt, counted)

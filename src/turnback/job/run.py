@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from traceback import format_exception_only
 from typing import Any, TypeVar
@@ -59,6 +60,7 @@ class ProcessId(msgspec.Struct, frozen=True):
         return started is not None and started == self.started
 
 
+@cache
 def _machine() -> str | None:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -13,6 +13,7 @@ from turnback.job.history import (
     History,
     JobEnded,
     Restarting,
+    newest_checkpoint,
     read_history,
     recorded_history,
 )
@@ -168,6 +169,23 @@ def test_checkpoints_that_are_forgotten_are_counted(clock, dies) -> None:
         assert counted + sum(isinstance(r.event, kind) for r in records) == wanted
     starts = [r.attempt for r in records if isinstance(r.event, AttemptStarted)]
     assert starts == [1, 2, 3]
+
+
+def test_the_newest_checkpoint_is_found_in_whichever_file_it_is(clock) -> None:
+    storage = memory()
+    assert newest_checkpoint(storage) is None
+    first = History(storage, 2, clock)
+    for number in range(1, 200):  # with the start of the attempt, a whole file
+        first.add(done(number))
+    first.record(AttemptStarted(None))
+    for attempt in (3, 10):
+        later = History(storage, attempt, clock)
+        later.record(AttemptStarted("chk-199"))
+        later.record(CheckpointFailed(200, "periodic", "no answer"))
+    storage.put("history/11-0.json", b"damaged")
+    assert newest_checkpoint(storage) == done(199)
+    later.record(done(201))
+    assert newest_checkpoint(storage) == done(201)
 
 
 def test_files_that_cannot_be_read_are_skipped(clock) -> None:

@@ -13,7 +13,7 @@ import turnback
 from unit.cli.cli_support import Shell, make_job
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = {"starlette", "uvicorn", "prometheus_client", "anyio", "h11"}
+PACKAGES = {"starlette", "uvicorn", "anyio", "h11"}
 WITHOUT = f"""
 import sys
 
@@ -70,7 +70,7 @@ def test_only_the_dashboard_imports_the_packages():
 def test_the_extra_lists_the_packages_and_development_installs_it():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [line.partition(">")[0] for line in project["optional-dependencies"]["ui"]]
-    assert names == ["prometheus-client", "starlette", "uvicorn"]
+    assert names == ["starlette", "uvicorn"]
     assert not [line for line in project["dependencies"] if line.partition(">")[0] in names]
     own = re.fullmatch(r"turnback\[(.*)\]", project["optional-dependencies"]["dev"][0])
     assert own and "ui" in own[1].split(",")

@@ -57,6 +57,8 @@ def test_a_running_job(world, browser):
 
 def test_a_checkpoint_whose_numbers_are_not_recorded_yet(world, browser):
     newest = world.likes.checkpoint((schema(), {"dan": 5})).manifest.number
+    update = StatusUpdate(checkpoint=newest)
+    world.likes.directory.write_status(JobState.RUNNING, world.likes.info.job_id, update)
     found = scrape(browser)
     assert found[JOB + "lastCompletedCheckpointId"]["likes"] == newest
     assert found[JOB + "lastCheckpointDuration"]["likes"] == 30
