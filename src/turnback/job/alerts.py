@@ -2,7 +2,8 @@
 
 Whoever watches a job, its supervisor, its driver or `turnback watch`, claims an event in the job
 directory before it calls anybody: the next number in `alerts/`. So every event is told once,
-however many watch, and whichever of them die and are started again.
+however many watch. A watcher that was killed before it had told the newest one leaves no mark that
+it has; another one tells it then, under the same id.
 """
 
 from __future__ import annotations
@@ -41,9 +42,11 @@ from turnback.storage.envelope import encode_document, read_document
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
-_FILE = re.compile(r"alerts/([0-9]+)\.json")
+_FILE = re.compile(r"alerts/([0-9]+)\.(json|told|again)")
 _KEPT = 50
 _OLD_MS = 86_400_000
+_TELLING_MS = 60_000
+"""Telling takes less; see `Hooks`."""
 _POLL_S = 5.0
 _LAST_S = 30.0
 
@@ -131,12 +134,28 @@ class AlertLog:
         except AlreadyExistsError:
             return False
         for old in self._numbers()[:-_KEPT]:
-            self._storage.delete(_path(old))
+            for kind in ("told", "again", "json"):
+                self._storage.delete(_path(old, kind))
+        return True
+
+    def record_told(self, number: int) -> None:
+        """Note that the hooks were called with an event."""
+        self._storage.put(_path(number, "told"), b"")
+
+    def is_told(self, number: int) -> bool:
+        return _path(number, "told") in self._storage.list("alerts")
+
+    def claim_again(self, number: int) -> bool:
+        """Take over an event whose watcher died; False if somebody else has done so."""
+        try:
+            claim(self._storage, _path(number, "again"), b"")
+        except AlreadyExistsError:
+            return False
         return True
 
     def _numbers(self) -> list[int]:
         matches = map(_FILE.fullmatch, self._storage.list("alerts"))
-        return sorted(int(match[1]) for match in matches if match)
+        return sorted(int(match[1]) for match in matches if match and match[2] == "json")
 
 
 class RememberedAlerts:
@@ -152,9 +171,18 @@ class RememberedAlerts:
         self._alerts = [alert]
         return True
 
+    def record_told(self, number: int) -> None:
+        pass
 
-def _path(number: int) -> str:
-    return f"alerts/{number}.json"
+    def is_told(self, number: int) -> bool:
+        return True
+
+    def claim_again(self, number: int) -> bool:
+        return False
+
+
+def _path(number: int, kind: str = "json") -> str:
+    return f"alerts/{number}.{kind}"
 
 
 class JobWatch:
@@ -176,6 +204,7 @@ class JobWatch:
         self._clock = clock or SystemClock()
         self._alerts = alerts or AlertLog(directory.storage)
         self._last: tuple[int, Alert | None] | None = None
+        self._told = 0
         self._is_failing = False
         self._was_stalled = False
 
@@ -186,15 +215,17 @@ class JobWatch:
         wakes up finds all its drivers silent for a moment.
         """
         try:
-            alert = self._new_alert(once)
+            alert = self._new_alert(once) or self._untold_alert()
+            if alert is not None:
+                document = msgspec.json.encode(alert)
+                self._hooks.call(alert.event.value, alert.job, alert.text, document)
+                self._record_told()
         except TurnbackError as error:
             if not self._is_failing:
                 _LOG.warning("job %r cannot be watched: %s", self._directory.name, error)
             self._is_failing = True
             return None
         self._is_failing = False
-        if alert is not None:
-            self._hooks.call(alert.event.value, alert.job, alert.text, msgspec.json.encode(alert))
         return alert
 
     @contextmanager
@@ -237,6 +268,23 @@ class JobWatch:
                 return alert
             self._last = self._alerts.last()
         return None
+
+    def _untold_alert(self) -> Alert | None:
+        """Take over the newest event if whoever claimed it seems to have died."""
+        number, alert = self._last or (0, None)
+        if alert is None or number == self._told:
+            return None
+        if self._clock.now_ms() - alert.at_ms < _TELLING_MS:
+            return None
+        if not self._alerts.is_told(number) and self._alerts.claim_again(number):
+            return alert
+        self._told = number
+        return None
+
+    def _record_told(self) -> None:
+        assert self._last is not None
+        self._told, _ = self._last
+        self._alerts.record_told(self._told)
 
     def _is_known(self, event: AlertEvent, status: Status) -> bool:
         assert self._last is not None

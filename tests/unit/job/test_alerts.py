@@ -60,7 +60,7 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield server
     server.shutdown()
@@ -171,6 +171,32 @@ def test_of_racing_watchers_one_tells(driver: Driver, receiver: Receiver) -> Non
     assert receiver.events == ["failed"]
 
 
+class Killed(BaseException):
+    """The watcher is gone."""
+
+
+class DyingHooks(Hooks):
+    def call(self, event: str, job: str, text: str, document: bytes) -> list[str]:
+        raise Killed
+
+
+def test_an_event_whose_watcher_is_killed_is_told_by_another(
+    driver: Driver, receiver: Receiver
+) -> None:
+    driver.say(JobState.FAILED, cause="x")
+    dying = JobWatch(driver.directory, DyingHooks(AlertSettings()), driver.clock)
+    with pytest.raises(Killed):
+        dying.look()
+    _, claimed = AlertLog(driver.storage).last()
+    others = [watch(driver, receiver) for _ in range(3)]
+    assert [each.look() for each in others] == [None] * 3  # the first may be about to tell it
+    driver.clock.advance(61_000)
+    assert [each.look() for each in others] == [claimed, None, None]
+    driver.clock.advance(61_000)
+    assert [each.look() for each in (*others, watch(driver, receiver))] == [None] * 4
+    assert receiver.events == ["failed"]
+
+
 def test_the_same_again_in_another_attempt_is_news(driver: Driver, receiver: Receiver) -> None:
     watching = watch(driver, receiver)
     driver.say(JobState.FAILED, cause="x")
@@ -233,7 +259,7 @@ def test_only_the_newest_events_are_kept(driver: Driver) -> None:
         watching.look()
     number, last = AlertLog(driver.storage).last()
     assert (number, last and last.event) == (80, "recovered")
-    assert len(driver.storage.list("alerts")) == 50
+    assert len(driver.storage.list("alerts")) == 2 * 50  # with a mark that it was told
 
 
 def test_without_hooks_nothing_is_claimed(driver: Driver, receiver: Receiver) -> None:
