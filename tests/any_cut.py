@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from local_engine import LocalEngine, environment
+from local_engine import BACKENDS, LocalEngine, environment
 from turnback import CollectSink, StreamExecutionEnvironment
 from turnback.testing.levels import Levels
 
@@ -40,7 +40,7 @@ def results_however_cut(data: st.DataObject, inputs: Inputs, build: Build) -> Re
             sinks = build(env)
             engine = LocalEngine(
                 env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
+                backend=data.draw(st.sampled_from(BACKENDS)),
                 source_tasks=data.draw(st.integers(1, 4)), watermarks=watermarks,
             )  # fmt: skip
             for _ in range(data.draw(st.integers(1, 3))):

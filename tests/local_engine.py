@@ -27,6 +27,9 @@ from turnback.worker.message import Barrier, Order
 from turnback.worker.program import Chains
 from turnback.worker.time import EpochTime
 
+BACKENDS = ("hashmap", "hashmap", "hashmap", "rocksdb")
+"""Seldom the one that takes long to open."""
+
 
 @dataclass
 class FakeFrame:
@@ -72,7 +75,7 @@ class LocalEngine:
         attempt: int = 1,
         files: Sequence[StateFile] = (),
         epoch: int = 0,
-        backend: str = "rocksdb",
+        backend: str = "hashmap",
         source_tasks: int = 2,
         watermarks: Mapping[str, int] | None = None,
     ) -> None:

@@ -93,7 +93,7 @@ class Engine:
         env = environment(parallelism)
         stream = source(env, "s", "k string, n bigint").key_by("k")
         self.sink = collected(stream.process(function, COUNTED).uid("count"), "out")
-        self.engine = LocalEngine(env.plan(), root, **how)
+        self.engine = LocalEngine(env.plan(), root, **{"backend": "rocksdb", **how})
 
     def at(self, minute: float, keys: str) -> list[Any]:
         self.engine.clock.set_now_ms(round(minute * MINUTE))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local_engine import LocalEngine, collected, environment, source
+from local_engine import BACKENDS, LocalEngine, collected, environment, source
 from turnback import Types, count, count_of, last_of, list_of, max_of, mean_of, min_of, sum_of
 from turnback.worker import batch_runners
 
@@ -82,7 +82,7 @@ def test_results_are_those_of_all_elements_so_far(by: str, data: st.DataObject) 
             sink = collected(aggregated.uid("op"), "out")
             engine = LocalEngine(
                 env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
+                backend=data.draw(st.sampled_from(BACKENDS)),
                 source_tasks=data.draw(st.integers(1, 4)),
             )  # fmt: skip
             for _ in range(data.draw(st.integers(1, 3))):

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from local_engine import LocalEngine, collected, environment, source
+from local_engine import BACKENDS, LocalEngine, collected, environment, source
 from turnback import (
     KeyedBatchFunction,
     KeyedColumns,
@@ -117,7 +117,7 @@ def test_output_and_state_are_those_of_a_function_per_element(by: str, data: st.
             sink = collected(stream, "out")
             engine = LocalEngine(
                 env.plan(), Path(root), attempt=attempt, files=files, epoch=number,
-                backend=data.draw(st.sampled_from(["hashmap", "rocksdb"])),
+                backend=data.draw(st.sampled_from(BACKENDS)),
                 source_tasks=data.draw(st.integers(1, 4)),
             )  # fmt: skip
             expected = []

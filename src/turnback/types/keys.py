@@ -24,6 +24,7 @@ from turnback.types.coerce import (
     row_values,
     short_repr,
 )
+from turnback.types.generated import generate
 from turnback.types.row import row_class
 from turnback.types.serializer import Serializer, int_to_bytes
 from turnback.types.typeinfo import (
@@ -372,6 +373,5 @@ def _row_hash(type_: RowTypeInfo) -> Hash:
     width = range(len(scope))
     lines = ["def hash_row(row, seed):", f"    {', '.join(f'v{i}' for i in width)}, = row"]
     lines += [f"    seed = h{i}(v{i}, seed)" for i in width]
-    exec("\n".join([*lines, "    return seed"]), scope)
-    hash_row: Hash = scope["hash_row"]
+    hash_row: Hash = generate("hash_row", [*lines, "    return seed"], scope)
     return hash_row

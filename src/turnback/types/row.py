@@ -10,6 +10,7 @@ from keyword import iskeyword
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from turnback.types.coerce import row_values
+from turnback.types.generated import generate
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
 _new = tuple.__new__
@@ -134,9 +135,7 @@ def _make_getitem(names: tuple[str, ...]) -> Callable[[Any, Any], Any]:
             return _get(row, index)
         return _get(row, key)
 
-    namespace: dict[str, Any] = {"find": find}
-    exec("\n".join(lines), namespace)
-    result: Callable[[Any, Any], Any] = namespace["__getitem__"]
+    result: Callable[[Any, Any], Any] = generate("__getitem__", lines, {"find": find})
     return result
 
 

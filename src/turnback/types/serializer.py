@@ -18,6 +18,7 @@ import msgspec
 
 from turnback.core.errors import ElementTypeError
 from turnback.types.coerce import INT_RANGES, coercer, in_field, row_arranger, type_mismatch
+from turnback.types.generated import generate
 from turnback.types.row import row_builder, row_class
 from turnback.types.typeinfo import (
     BASIC,
@@ -372,8 +373,7 @@ def _compile_pack(type_: RowTypeInfo, fields: list[Packing]) -> Convert:
             tests.insert(0, f"not ({fits})")
         lines.append(f"    if {' and '.join(tests)}: v{i} = p{i}(v{i})")
     lines.append(f"    return ({', '.join(values)},)")
-    exec("\n".join(lines), scope)
-    pack: Convert = scope["pack"]
+    pack: Convert = generate("pack", lines, scope)
     return pack
 
 
