@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from table_support import PLACES, Place
 
-KEYS, EACH, FILES = 500, 400, 20
+KEYS, EACH, FILES = 100, 200, 20
 ROUNDS = [
     "published:2",
     "prepared:3",

@@ -13,7 +13,7 @@ from killed_tables import (
 
 @pytest.mark.crash
 def test_killed_at_every_point(tmp_path):
-    assert_exact_after_kills(KilledJob("iceberg", tmp_path, each=200), ROUNDS)
+    assert_exact_after_kills(KilledJob("iceberg", tmp_path), ROUNDS)
 
 
 @pytest.mark.crash
