@@ -2,7 +2,7 @@
 
 import pytest
 
-from crash import test_driver_killed, test_savepoint_killed, test_two_drivers
+from crash import test_driver_killed, test_two_drivers
 from crash.conftest import MakePlace
 
 pytestmark = pytest.mark.timeout(900)
@@ -16,15 +16,7 @@ def test_fault_3_in_the_driver(on_spark: MakePlace) -> None:
     test_driver_killed.test_fault_3_after_the_manifest_before_the_sink_commit(on_spark)
 
 
-def test_fault_17_started_together_one_wins(on_spark: MakePlace) -> None:
-    test_two_drivers.test_fault_17_started_together_one_wins(on_spark)
-
-
 def test_fault_18_a_zombie_wakes_after_it_was_replaced(on_spark: MakePlace) -> None:
     test_two_drivers.test_fault_18_and_19_a_zombie_wakes_after_it_was_replaced(
         on_spark, "before-manifest:2"
     )
-
-
-def test_killed_while_a_savepoint_is_taken_in(on_spark: MakePlace) -> None:
-    test_savepoint_killed.test_killed_while_a_savepoint_is_taken_in(on_spark)

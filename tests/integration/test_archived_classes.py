@@ -48,16 +48,6 @@ def test_it_is_not_written_twice(cache: Path) -> None:
     assert archive.stat().st_ino == before
 
 
-def test_a_session_starts_with_half_an_archive(cache: Path, tmp_path: Path) -> None:
-    (archive,) = _archives(cache)
-    data = archive.read_bytes()
-    place = tmp_path / "turnback" / "classes" / archive.name
-    place.parent.mkdir(parents=True)
-    place.write_bytes(data[: len(data) // 2])
-    place.chmod(0o444)
-    assert _session(tmp_path) == ["not archived", "3"]
-
-
 def test_a_session_starts_where_the_damage_crashes_java(cache: Path, tmp_path: Path) -> None:
     """Java checks the head of the file alone."""
     (archive,) = _archives(cache)

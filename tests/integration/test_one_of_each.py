@@ -40,7 +40,6 @@ from engine.test_losing_tasks import (
 )
 from engine.test_operator_state import test_buffered_elements_survive_a_rescale
 from engine.test_recipes import test_enrichment
-from engine.test_reprocessing import test_a_corrected_version_from_last_weeks_savepoint
 from engine.test_restarts import fed, test_the_job_goes_on_from_the_last_checkpoint
 from engine.test_restores import saved
 from engine.test_sources import (
@@ -48,7 +47,6 @@ from engine.test_sources import (
     test_a_list_is_read_once_and_goes_on_where_it_was,
     test_an_epoch_reads_files_up_to_a_size,
     test_an_unbounded_job_takes_files_as_they_come,
-    test_many_files_over_many_epochs_and_two_runs,
 )
 from engine.test_streams import test_map_batches, test_types_of_what_comes_out
 from engine.test_timers import (
@@ -71,7 +69,6 @@ __all__ = [
     "saved",
     "test_a_bounded_job_goes_on_with_new_files_only",
     "test_a_copy_of_a_running_job_on_its_machine_disturbs_neither",
-    "test_a_corrected_version_from_last_weeks_savepoint",
     "test_a_list_is_read_once_and_goes_on_where_it_was",
     "test_a_replayed_epoch_does_not_wait_for_locks_of_its_first_run",
     "test_a_timer_by_the_clock_and_a_drain",
@@ -86,7 +83,6 @@ __all__ = [
     "test_every_function_that_was_opened_is_closed",
     "test_files_in_epochs_of_any_size",
     "test_files_that_are_missing_or_swapped",
-    "test_many_files_over_many_epochs_and_two_runs",
     "test_map_batches",
     "test_over_files_in_several_epochs",
     "test_rescaled_twice_with_the_backend_changed_in_between",

@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+_OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-software-rasterizer",
+    "--in-process-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-features=BackForwardCache,OptimizationHints,SpareRendererForSitePerProcess,Translate",
+]
 
 
 @contextmanager

@@ -74,7 +74,3 @@ def test_ctrl_c_in_the_foreground_cancels_the_job(place: Place) -> None:
     assert process.returncode == 130, printed
     assert "the script says hello" in printed
     assert place.ask("status", "counts")["summary"]["state"] == "CANCELED"
-    place.feed()
-    bounded = place.turnback("run", JOB, place.events, place.out, "--bounded")
-    assert "the script says hello" in bounded
-    assert place.complete()

@@ -34,10 +34,10 @@ def test_it_runs_without_turnback_run_and_is_seen_all_the_same(place: Place, how
     (job,) = place.ask("list", "-a")
     assert (job["name"], job["state"], job["log"]) == ("counts", "FINISHED", None)
     assert "not started with" in place.turnback("logs", "counts", code=3)
-    # and turnback run goes on where it ended
-    place.feed()
-    place.turnback("run", JOB, place.events, place.out, "--bounded")
-    assert place.complete()
+    if how == "python":  # and turnback run goes on where it ended
+        place.feed()
+        place.turnback("run", JOB, place.events, place.out, "--bounded")
+        assert place.complete()
 
 
 def test_what_is_wrong_is_said_at_once(place: Place) -> None:
@@ -58,6 +58,7 @@ def test_what_is_wrong_is_said_at_once(place: Place) -> None:
     assert not place.out.exists()
 
 
+@pytest.mark.no_jvm
 def test_a_job_that_runs_already_is_left_alone(place: Place) -> None:
     place.feed()
     first = place.run()

@@ -134,5 +134,6 @@ def _digest(script: str) -> str | None:
 
 @cache
 def _versions() -> dict[str, str]:
-    found = {d.metadata["Name"]: d.version for d in distributions() if d.metadata["Name"]}
+    known = (distribution.metadata for distribution in distributions())  # parsed when asked for
+    found = {each["Name"]: each["Version"] for each in known if each["Name"]}
     return {"python": python_version(), **dict(sorted(found.items(), key=lambda i: i[0].lower()))}
