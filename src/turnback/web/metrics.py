@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from turnback.core.clock import Clock
@@ -190,39 +190,38 @@ def exposition(jobs: Jobs, clock: Clock) -> bytes:
 
 def _lines(jobs: Jobs, clock: Clock) -> Iterator[str]:
     seen = [(job, job.observe()) for job in jobs.all()]
-    running = sum(each.summary.state in ACTIVE for _, each in seen)
-    doc = "Jobs that are running, stalled ones among them."
-    yield from _family("flink_jobmanager_numRunningJobs", doc, [("", running)])
-    labels = [(_job_labels(each.summary), each.summary) for _, each in seen]
-    states = [
-        (f'{{{names},state="{state}"}}', float(state == summary.state))
-        for names, summary in labels
-        for state in _STATES
-    ]
-    yield from _family("turnback_job_state", "1 for the state the job is in.", states)
+    yield from _states([each.summary for _, each in seen])
     samples = [_read(job, each, clock.now_ms()) for job, each in seen]
-    readable = [
-        (f"{{{names}}}", float(sample is not None))
-        for (names, _), sample in zip(labels, samples, strict=True)
-    ]
     doc = "0 if the job's directory cannot be read."
-    yield from _family("turnback_job_readable", doc, readable)
-    known = [
-        (names, sample)
-        for (names, _), sample in zip(labels, samples, strict=True)
-        if sample is not None
-    ]
+    readable = (sample is not None for sample in samples)
+    labels = (_of_job(each.summary) for _, each in seen)
+    yield from _family("turnback_job_readable", doc, zip(labels, readable, strict=True))
+    yield from _numbers([sample for sample in samples if sample is not None])
+
+
+def _states(summaries: Sequence[model.JobSummary]) -> Iterator[str]:
+    doc = "Jobs that are running, stalled ones among them."
+    running = sum(summary.state in ACTIVE for summary in summaries)
+    yield from _family("flink_jobmanager_numRunningJobs", doc, [("", running)])
+    states = (
+        (f'{of_job},state="{state}"', state == summary.state)
+        for summary in summaries
+        for of_job in [_of_job(summary)]
+        for state in _STATES
+    )
+    yield from _family("turnback_job_state", "1 for the state the job is in.", states)
+
+
+def _numbers(samples: Sequence[JobSample]) -> Iterator[str]:
+    jobs = [(_of_job(sample.summary), sample) for sample in samples]
     for name, (doc, of_job) in JOB_METRICS.items():
-        values = [(f"{{{names}}}", of_job(sample)) for names, sample in known]
-        yield from _family(name, doc, values)
+        yield from _family(name, doc, ((labels, of_job(sample)) for labels, sample in jobs))
     nodes = [
-        (f"{{{names},{_node_labels(node)}}}", node)
-        for names, sample in known
-        for node in sample.operators
+        (f"{labels},{_of_node(node)}", node) for labels, sample in jobs for node in sample.operators
     ]
     for name, (doc, of_node) in OPERATOR_METRICS.items():
-        numbers = ((names, of_node(node)) for names, node in nodes)
-        yield from _family(name, doc, [(n, value) for n, value in numbers if value is not None])
+        values = ((labels, of_node(node)) for labels, node in nodes)
+        yield from _family(name, doc, ((at, value) for at, value in values if value is not None))
 
 
 def _read(job: Job, seen: Observation, now_ms: int) -> JobSample | None:
@@ -256,17 +255,17 @@ def _read(job: Job, seen: Observation, now_ms: int) -> JobSample | None:
 
 
 def _family(name: str, doc: str, values: Iterable[tuple[str, float]]) -> Iterator[str]:
-    """The lines of one metric; labels come in braces and escaped."""
+    """The lines of one metric: its value for each set of labels."""
     yield f"# HELP {name} {doc}\n# TYPE {name} gauge\n"
     for labels, value in values:
-        yield f"{name}{labels} {float(value)!r}\n"
+        yield f"{name}{{{labels}}} {float(value)!r}\n" if labels else f"{name} {float(value)!r}\n"
 
 
-def _job_labels(summary: model.JobSummary) -> str:
+def _of_job(summary: model.JobSummary) -> str:
     return f'job_id="{_escaped(summary.job_id or "")}",job_name="{_escaped(summary.name)}"'
 
 
-def _node_labels(node: model.OperatorNode) -> str:
+def _of_node(node: model.OperatorNode) -> str:
     return f'operator_id="{_escaped(node.uid)}",operator_name="{_escaped(node.name)}"'
 
 
