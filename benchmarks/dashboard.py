@@ -66,7 +66,7 @@ def running_jobs(directory: Path, jobs: int, checkpoints: int) -> Iterator[Path]
         (one,) = (path.parent for path in directory.rglob("job.json"))
         for number in range(1, jobs):
             copy = one.with_name(f"job-{number}")
-            shutil.copytree(one, copy)
+            shutil.copytree(one, copy, ignore=shutil.ignore_patterns(".*"))  # half-written files
             rename(copy)
             add_checkpoints(copy, checkpoints)
         yield one.parent

@@ -10,8 +10,9 @@ import logging
 import re
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -109,6 +110,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 DIRECTORY = "history"
 FORMAT = 1
 _FILE = re.compile(rf"{DIRECTORY}/([0-9]+)-([0-9]+)\.json")
@@ -240,13 +242,13 @@ def recorded_history(storage: Storage) -> RecordedHistory:
 
 
 def newest_checkpoint(storage: Storage) -> CheckpointStats | None:
-    """Return the newest complete checkpoint that is recorded; reads no more files than it must."""
+    """Return the newest complete checkpoint that is recorded; reads no more than it must."""
     for name in reversed(_files(storage)):
-        file = _load(storage, name)
-        events = [record.event for record in file.records] if file is not None else []
-        for event in reversed(events):
-            if isinstance(event, CheckpointStats):
-                return event
+        for raw in reversed(_load(storage, name, msgspec.Raw)[0]):
+            with suppress(msgspec.MsgspecError):  # an event that only newer versions know
+                event = msgspec.json.decode(raw, type=Record).event
+                if isinstance(event, CheckpointStats):
+                    return event
     return None
 
 
@@ -255,30 +257,27 @@ def _files(storage: Storage) -> list[str]:
     return [m[0] for m in sorted(matches, key=lambda m: (int(m[1]), int(m[2])))]
 
 
-def _load(storage: Storage, name: str) -> RecordedHistory | None:
-    """Read one file; None if it is gone by now, damaged, or of a newer version."""
+def _load(storage: Storage, name: str, kind: type[T]) -> tuple[list[T], dict[int, Forgotten]]:
+    """Read one file; nothing if it is gone by now, damaged, or of a newer version."""
     try:
         file = msgspec.json.decode(storage.get(name), type=_File)
         if file.format > FORMAT:
-            return None
-        records = msgspec.json.decode(file.records, type=list[Record])
+            return [], {}
+        return msgspec.json.decode(file.records, type=list[kind]), file.forgotten  # type: ignore[valid-type]
     except NotFoundError:
-        return None
+        return [], {}
     except msgspec.MsgspecError as error:
         _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
-        return None
-    return RecordedHistory(records, file.forgotten)
+        return [], {}
 
 
 def _merged(storage: Storage, names: list[str]) -> RecordedHistory:
     merged: dict[tuple[int, int], Record] = {}
     forgotten: dict[int, Forgotten] = {}
     for name in names:
-        file = _load(storage, name)
-        if file is None:
-            continue
-        merged.update(((record.attempt, record.index), record) for record in file.records)
-        for attempt, counted in file.forgotten.items():
+        records, counts = _load(storage, name, Record)
+        merged.update(((record.attempt, record.index), record) for record in records)
+        for attempt, counted in counts.items():
             # A crash may have left an older count, of which the newer one is a part.
             known = forgotten.get(attempt, counted)
             forgotten[attempt] = max(known, counted, key=lambda each: each.last)

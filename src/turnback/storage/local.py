@@ -10,6 +10,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from urllib.parse import quote
 
@@ -69,8 +70,8 @@ class LocalStorage:
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     if not stat.S_ISREG(entry_mode(folder, name)):
                         raise missing
-                    with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
-                        return file.read()
+                    with FileIO(os.open(name, flags, dir_fd=folder)) as file:
+                        return file.readall()
             except (FileNotFoundError, NotADirectoryError):
                 raise missing from None
 

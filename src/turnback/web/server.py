@@ -65,7 +65,10 @@ def create_app(site: Site) -> Starlette:
             Route("/static/{name:path}", assets.file),
             *(Route(path, assets.page) for path in _PAGES),
         ],
-        middleware=[Middleware(Guard, site=site), Middleware(GZipMiddleware, minimum_size=2048)],
+        middleware=[
+            Middleware(Guard, site=site),
+            Middleware(GZipMiddleware, minimum_size=2048, compresslevel=6),
+        ],
         exception_handlers={HTTPException: api.on_http_error},
     )
     # A redirect to another spelling would be made from the Host header.

@@ -183,6 +183,8 @@ def test_the_newest_checkpoint_is_found_in_whichever_file_it_is(clock) -> None:
         later.record(AttemptStarted("chk-199"))
         later.record(CheckpointFailed(200, "periodic", "no answer"))
     storage.put("history/11-0.json", b"damaged")
+    unknown = b'{"attempt":12,"index":0,"at_ms":5,"event":{"type":"of-a-newer-version"}}'
+    storage.put("history/12-0.json", b'{"format":1,"records":[' + unknown + b"]}")
     assert newest_checkpoint(storage) == done(199)
     later.record(done(201))
     assert newest_checkpoint(storage) == done(201)
