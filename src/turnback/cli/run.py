@@ -38,13 +38,15 @@ from turnback.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from turnback.inspect.job import Job
     from turnback.inspect.model import JobSummary
     from turnback.job.run import Launch, RunDirectory, RunEnd, RunningJob
     from turnback.snapshot.preflight import CheckReport
 
 _TAIL = 40
-_FIRST_EPOCH_S, _POLL_S = 3.0, 0.1
-"""How long a detached start waits for the first epoch, which never comes without input."""
+_NO_INPUT_S, _FIRST_EPOCH_S, _POLL_S = 8.0, 60.0, 0.1
+"""For how long a detached start waits for the first epoch to begin, which it never does without
+input; for how long until it is over; and how often it looks."""
 _ADVICE = (
     "On the command line that is --rename OLD=NEW, --allow STATE, or -n to drop all of it. "
     "turnback check tells beforehand."
@@ -186,12 +188,16 @@ def _start(cli: Cli, launch: Launch, detached: bool) -> ExitCode | None:
 
 
 def _failed_at_once(directory: RunDirectory, job: RunningJob) -> JobSummary | None:
-    """Wait a moment for the first epoch; returns how the job is if it has failed before that."""
-    end = time.monotonic() + _FIRST_EPOCH_S
+    """Wait for the first epoch; returns how the job is if it has failed before that."""
+    now = time.monotonic()
+    end, idle_end = now + _FIRST_EPOCH_S, now + _NO_INPUT_S
     while directory.epoch() is None and time.monotonic() < end:
-        summary = _summary(job)
-        if summary.state not in ("CREATED", "RUNNING", "STALLED"):
-            return summary if summary.state in ("RESTARTING", "FAILED", "LOST") else None
+        seen = _job(job).observe()
+        if seen.alive.state not in ("CREATED", "RUNNING", "STALLED"):
+            return seen.summary if seen.alive.state in ("RESTARTING", "FAILED", "LOST") else None
+        progress = seen.metrics.progress
+        if (progress is None or progress.epoch is None) and time.monotonic() > idle_end:
+            return None
         time.sleep(_POLL_S)
     return None
 
@@ -229,9 +235,13 @@ def _print_started(cli: Cli, job: RunningJob) -> None:
 
 
 def _summary(job: RunningJob) -> JobSummary:
+    return _job(job).summary()
+
+
+def _job(job: RunningJob) -> Job:
     from turnback.inspect.jobs import Jobs
 
-    return Jobs(job.root, job.storage_options).get(job.name).summary()
+    return Jobs(job.root, job.storage_options).get(job.name)
 
 
 class AttachedJob:

@@ -182,12 +182,13 @@ def test_a_log_that_is_too_large_is_begun_anew(tmp_path: Path) -> None:
 
 
 FAILING = """
-import sys
+import sys, time
 from turnback import FileSink, StreamExecutionEnvironment
 from turnback.testing import LocalEngine
 
 def check(row):
     if row.n < 0:
+        time.sleep(10)  # as a cold Spark takes
         raise ValueError(f"{row.n} is negative")
     return row.n
 
