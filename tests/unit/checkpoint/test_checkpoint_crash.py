@@ -144,6 +144,7 @@ def test_killed_for_real_at_a_named_point(point: str, tmp_path: Path) -> None:
     assert set(storage.list("state")) == needed
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_the_deliberately_broken_order_is_noticed(tmp_path: Path) -> None:
     wrong = {"TURNBACK_KILL_AT": "before-manifest", "TURNBACK_FAULT_COMMIT_FIRST": "1"}
@@ -158,6 +159,7 @@ def test_nothing_of_it_is_in_what_users_install(tmp_path: Path) -> None:
     assert run_process(tmp_path, injected=False, **wanted) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.crash
 def test_a_point_that_is_reached_less_often_does_nothing(tmp_path: Path) -> None:
     assert run_process(tmp_path, TURNBACK_KILL_AT="before-manifest:99") == 0

@@ -28,7 +28,7 @@ from verification import verify
 
 EPOCHS = 6
 
-pytestmark = pytest.mark.orders
+pytestmark = [pytest.mark.orders, pytest.mark.slow]
 ORDERS = 250
 _SLOT = re.compile(r"checkpoints/chk-(\d+)\.json")
 

@@ -88,6 +88,7 @@ def test_a_restart_within_a_bucket_goes_on_with_it(storage, clock):
     assert read_throughput(storage, "one") == (Bucket(START, 2_000, 100, 10),)
 
 
+@pytest.mark.slow
 def test_the_file_stays_small_for_ever_and_loses_no_record_of_a_week(storage, clock):
     log = started(storage, clock)
     for _ in range(9 * 24 * 2):

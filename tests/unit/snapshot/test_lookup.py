@@ -58,6 +58,7 @@ def test_none_is_a_value(job):
     assert not get(job, "maybe", "b").found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])
 def test_pages_hold_every_entry_once(job, limit):
     elements, days = [f"e{i}" for i in range(20)], {day: day * day for day in range(-5, 15)}

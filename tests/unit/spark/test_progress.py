@@ -171,6 +171,7 @@ def wait_for_gate(row: object) -> object:
     return GATE(row)
 
 
+@pytest.mark.slow
 def test_a_function_that_never_returns_stalls_the_job_and_is_told(tmp_path: Path) -> None:
     def program(env):
         source(env, "numbers", "n bigint").map(wait_for_gate, "n bigint").print().uid("out")
@@ -198,6 +199,7 @@ def test_a_function_that_never_returns_stalls_the_job_and_is_told(tmp_path: Path
     assert second == "recovered: job 'job' is RUNNING again"
 
 
+@pytest.mark.slow
 def test_an_engine_that_does_not_answer_and_records_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from turnback.program.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -47,6 +49,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 def test_odd_keys_and_map_keys_round_trip(job):
     j = job(
         ValueStateDescriptor("value", Types.STRING()),

@@ -133,6 +133,7 @@ def test_a_wrong_level_or_position_is_refused(browser, query):
     assert "parameter" in answer.json()["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_big_log_is_searched_and_sent_in_parts(world, browser):
     """The memory for it is a small part of what it takes up on disk."""
     line = b"2026-11-17 16:38:25,518 INFO    turnback: nothing of interest " + b"x" * 1_000 + b"\n"
