@@ -133,7 +133,7 @@ class KafkaClient:
         except confluent_kafka().KafkaException as error:
             raise self.explain(error.args[0], what) from error
 
-    def answer(self, what: str, question: Callable[[], T], patience_s: float) -> T:
+    def ask(self, what: str, question: Callable[[], T], patience_s: float) -> T:
         """Ask Kafka something, again and again while what is asked for moves between brokers.
 
         A cluster that does not answer at all is not asked again.

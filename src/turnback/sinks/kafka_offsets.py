@@ -109,9 +109,7 @@ class KafkaOffsets(KafkaClient):
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of topics, by name; see `topic_ids`."""
         names = list(topics)
-        return self.answer(
-            "look up topics", lambda: topic_ids(self._admin, names, ANSWER_S), ANSWER_S
-        )
+        return self.ask("look up topics", lambda: topic_ids(self._admin, names, ANSWER_S), ANSWER_S)
 
     def retention(self, topics: Iterable[str]) -> dict[str, TopicRetention]:
         """For how long topics keep records; one that is only compacted keeps them for ever."""
@@ -135,7 +133,7 @@ class KafkaOffsets(KafkaClient):
                     if partition.error is not None:
                         raise api.KafkaException(partition.error)
 
-        self.answer(f"commit offsets of group {group!r}", commit, ANSWER_S)
+        self.ask(f"commit offsets of group {group!r}", commit, ANSWER_S)
 
     def close(self) -> None:
         self._consumer.close()
@@ -152,7 +150,7 @@ class KafkaOffsets(KafkaClient):
             )
             return {(p.topic, p.partition): int(f.result().offset) for p, f in answers.items()}
 
-        found = self.answer("look up offsets", offsets, ANSWER_S)
+        found = self.ask("look up offsets", offsets, ANSWER_S)
         if any(offset < 0 for offset in found.values()):  # what librdkafka makes of a timeout
             raise SourceError(
                 f"{self.name}: cannot look up offsets at {self.cluster.servers}: no answer within "

@@ -92,7 +92,7 @@ class KafkaTopics(KafkaClient):
         """The first offset that a partition still has, and the one after its last."""
         place = confluent_kafka().TopicPartition(topic, partition)
         wait_s = kafka_client.START_S
-        low, high = self.answer(
+        low, high = self.ask(
             f"look into topic {topic!r}",
             lambda: self._consumer.get_watermark_offsets(place, timeout=wait_s),
             wait_s,
@@ -104,7 +104,7 @@ class KafkaTopics(KafkaClient):
         api = require("confluent_kafka.admin", "kafka", "KafkaSource")
         admin = self.make(api.AdminClient, dict(self._settings))
         names, wait_s = list(topics), kafka_client.START_S
-        return self.answer("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s)
+        return self.ask("look up topics", lambda: topic_ids(admin, names, wait_s), wait_s)
 
     def held_up(self, topic: str) -> bool:
         """Whether a transaction is open in a topic, so that readers of committed records wait.
@@ -128,7 +128,7 @@ class KafkaTopics(KafkaClient):
             end = offsets(levels.READ_UNCOMMITTED)
             return end, offsets(levels.READ_COMMITTED)
 
-        end, stable = self.answer("look for open transactions", both, wait_s)
+        end, stable = self.ask("look for open transactions", both, wait_s)
         return any(stable[number] < end[number] for number in end)
 
     @property

@@ -27,13 +27,13 @@ class Answers:
 
 def test_a_partition_that_moves_is_asked_for_again():
     moving = Answers(KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
-    assert client().answer("look up offsets", moving, patience_s=60.0) == 7
+    assert client().ask("look up offsets", moving, patience_s=60.0) == 7
 
 
 def test_a_partition_that_goes_on_moving_is_told():
     moving = Answers(*[KafkaError.NOT_LEADER_FOR_PARTITION] * 100)
     with pytest.raises(SinkError, match=r"Kafka: cannot look up offsets at broker:9092: .*eader"):
-        client().answer("look up offsets", moving, patience_s=0.0)
+        client().ask("look up offsets", moving, patience_s=0.0)
     assert len(moving.left) == 99
 
 
@@ -41,5 +41,5 @@ def test_a_partition_that_goes_on_moving_is_told():
 def test_what_will_not_pass_is_told_at_once(code):
     failing = Answers(code)
     with pytest.raises(TurnbackError, match="Kafka: cannot look up offsets at broker:9092"):
-        client().answer("look up offsets", failing, patience_s=60.0)
+        client().ask("look up offsets", failing, patience_s=60.0)
     assert failing.left == []
