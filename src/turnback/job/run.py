@@ -60,14 +60,18 @@ class ProcessId(msgspec.Struct, frozen=True):
         return started is not None and started == self.started
 
 
-@cache
 def _machine() -> str | None:
+    return _linux_machine() or _output("sysctl", "-n", "kern.boottime")  # macOS
+
+
+@cache
+def _linux_machine() -> str | None:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         # Containers share the boot but count their processes separately.
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
-        return _output("sysctl", "-n", "kern.boottime")  # macOS
+        return None
 
 
 def _started(pid: int) -> str | None:

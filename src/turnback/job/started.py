@@ -134,6 +134,7 @@ def _digest(script: str) -> str | None:
 
 @cache
 def _versions() -> dict[str, str]:
-    known = (distribution.metadata for distribution in distributions())  # parsed when asked for
+    # The attribute reads and parses a file, each time.
+    known = (distribution.metadata for distribution in distributions())
     found = {each["Name"]: each["Version"] for each in known if each["Name"]}
     return {"python": python_version(), **dict(sorted(found.items(), key=lambda i: i[0].lower()))}
