@@ -8,6 +8,8 @@ import pytest
 
 from local_engine import FakeFrame, collected, environment, source
 from turnback import (
+    DiscardSink,
+    FileSink,
     KeyedProcessFunction,
     MapFunction,
     MapStateDescriptor,
@@ -162,6 +164,16 @@ class TestGeneratedUids:
         told = self.plan().warnings
         assert [w.split(" ")[0] for w in told] == ["source", "keyed_process"]
         assert all("Add .uid(...)" in w for w in told)
+
+    def test_only_sinks_that_keep_something_earn_one(self, tmp_path):
+        env = environment()
+        stream = source(env, "s", SCHEMA)
+        stream.print()
+        stream.sink_to(DiscardSink())
+        assert env.plan().warnings == ()
+        stream.sink_to(FileSink(tmp_path, "json"))
+        (told,) = env.plan().warnings
+        assert told.startswith("sink 'FileSink' has no uid")
 
     def test_twins_get_different_ones(self):
         env = environment()
