@@ -123,6 +123,23 @@ class CheckpointLog:
         manifests = tuple(slot for _, slot in reversed(slots) if isinstance(slot, Manifest))
         return Scan(manifests, {n: slot for n, slot in slots if not isinstance(slot, Manifest)})
 
+    def nonce_of(self, attempt: int) -> str | None:
+        """Return which driver had an attempt; `None` if the log has no such attempt.
+
+        Raises:
+            CorruptFileError: A slot on the way is damaged, so that it is not known.
+        """
+        for number in reversed(self.numbers()):
+            try:
+                slot = self.get(number)
+            except CheckpointNotFoundError:
+                continue  # a checkpoint, which was dropped since
+            if slot.attempt < attempt:
+                return None
+            if isinstance(slot, Fence) and slot.attempt == attempt:
+                return slot.nonce
+        return None
+
     # -- writing
 
     def fence(

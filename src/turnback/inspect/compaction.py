@@ -13,12 +13,11 @@ from contextlib import redirect_stdout
 from turnback.core.errors import ConfigurationError, JobNotFoundError
 from turnback.inspect.job import Job
 from turnback.inspect.model import View
-from turnback.sinks.base import CommitterContext, Sink
+from turnback.sinks.base import Sink
 from turnback.sinks.registry import sink_from_description
 from turnback.sinks.table_files import TABLE_KINDS
 from turnback.sinks.tables import TableSink
-from turnback.spark.sinks import SinkRecord, recorded_sinks
-from turnback.state.files import StorageRef
+from turnback.spark.sinks import SinkRecord, committer_context, recorded_sinks
 
 
 class CompactedTable(View, frozen=True, kw_only=True):
@@ -69,15 +68,7 @@ def compact(
     done = []
     for name, sink in tables.items():
         on_table(name)
-        uri = job.directory.storage.uri
-        ctx = CommitterContext(
-            info.job,
-            info.job_id,
-            name,
-            0,
-            job_directory=uri,
-            storage=StorageRef(uri, job.options),
-        )
+        ctx = committer_context(job.directory, info.job_id, name, options=job.options)
         with redirect_stdout(sys.stderr):
             result = sink.compact(ctx, dry_run=dry_run)
         done.append(

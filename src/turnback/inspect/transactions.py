@@ -8,12 +8,13 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from enum import StrEnum
 
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Manifest
+from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.core.clock import SystemClock
 from turnback.core.errors import (
     ConfigurationError,
@@ -42,8 +43,7 @@ from turnback.sinks.registry import (
     staged_behind,
 )
 from turnback.snapshot.find import resume_point
-from turnback.spark.sinks import SinkRecord, recorded_sinks
-from turnback.state.files import StorageRef
+from turnback.spark.sinks import SinkRecord, committer_context, recorded_sinks
 
 _AGAIN = "Nothing is lost: do it again, or start the job"
 _DROPPED = "It is dropped for good; do it again, or start the job, to remove what is left of it"
@@ -149,10 +149,10 @@ def settle(
     log.check_fence()
 
     def settle_each(action: Callable[[str, Committer], None], advice: str) -> None:
-        _settle_each(job, info, fence.attempt, usable, action, advice)
+        _settle_each(job, info, fence, usable, action, advice)
 
     def commit(uid: str, committer: Committer) -> None:
-        committer.recover(pending.get(uid, ()))
+        committer.commit(pending.get(uid, ()))
         if manifest is not None and pending.get(uid):
             version = target_version(committer)
             log.record_commit(manifest.number, [uid], {uid: version} if version else {})
@@ -161,11 +161,16 @@ def settle(
         committer.abort(pending.get(uid, ()))
         committer.recover(())
 
+    def roll_back_leftovers(uid: str, committer: Committer) -> None:
+        committer.recover(())
+
     if action is Action.COMMIT:
         settle_each(commit, _AGAIN)
     if manifest is not None:
         log.record_commit(manifest.number)
-    if action is Action.ABORT:
+    if action is Action.COMMIT:
+        settle_each(roll_back_leftovers, _AGAIN)
+    else:
         settle_each(drop, _DROPPED)
     return Settled(
         action=action,
@@ -246,7 +251,7 @@ def _usable_sinks(
 def _settle_each(
     job: Job,
     info: JobInfo,
-    attempt: int,
+    fence: Fence,
     sinks: Mapping[str, Sink],
     action: Callable[[str, Committer], None],
     advice: str,
@@ -256,7 +261,11 @@ def _settle_each(
     for uid, sink in sinks.items():
         try:
             with redirect_stdout(sys.stderr):  # what a sink prints is not the command's answer
-                committer = sink.committer(_context(job, info, uid, attempt))
+                committer = sink.committer(
+                    committer_context(
+                        job.directory, info.job_id, uid, options=job.options, fence=fence
+                    )
+                )
                 try:
                     action(uid, committer)
                 finally:
@@ -270,12 +279,6 @@ def _settle_each(
             for uid, error in failed
         )
         raise SinkError(f"job {job.name!r}: {reasons}. {advice}") from failed[0][1]
-
-
-def _context(job: Job, info: JobInfo, uid: str, attempt: int) -> CommitterContext:
-    uri = job.directory.storage.uri
-    storage = StorageRef(uri, job.options)
-    return CommitterContext(info.job, info.job_id, uid, attempt, job_directory=uri, storage=storage)
 
 
 class _Listing:
@@ -335,7 +338,9 @@ class _Listing:
             return None
 
     def _context(self, uid: str) -> CommitterContext:
-        return _context(self._job, self._info, uid, self._attempt)
+        job = self._job
+        ctx = committer_context(job.directory, self._info.job_id, uid, options=job.options)
+        return replace(ctx, attempt=self._attempt)
 
 
 def _row(uid: str, kind: str, state: TransactionState, info: TransactionInfo) -> TransactionRow:

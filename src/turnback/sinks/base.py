@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from turnback.core.errors import SinkError, TurnbackError
+from turnback.core.errors import ConfigurationError, FencedError, SinkError, TurnbackError
 from turnback.state.files import StorageRef
 from turnback.types.columns import Batch
 from turnback.types.typeinfo import TypeInfo
@@ -25,6 +28,27 @@ def version_of(attempt: int, epoch: int) -> int:
     same numbers again, with other output. Attempts only grow.
     """
     return attempt << 40 | epoch
+
+
+def attempt_of(version: int) -> int:
+    """The attempt in a number that `version_of` made."""
+    return version >> 40
+
+
+def canonical_directory(directory: str) -> str:
+    """A job directory's URI, the same by whatever links it was reached."""
+    url = urlsplit(directory)
+    if url.scheme != "file":
+        return directory
+    return Path(unquote(url.path)).resolve().as_uri()
+
+
+def directory_digest(directory: str) -> str:
+    """12 characters that stand for a job directory in the names of transactions.
+
+    Ids and names inside a directory are copied with it, so the place alone tells copies apart.
+    """
+    return hashlib.sha256(canonical_directory(directory).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,12 @@ class WriterContext:
         type: Type of the stream's elements.
         storage: The job directory, where a sink may stage what it publishes later, below
             `JobDirectory.sink_path`. None where it is not known.
+        directory_id: Stands for the job directory, see `directory_digest`. Together with `job_id`
+            and `uid` it tells the sink apart from every other, also from those of a copy of the
+            job: put all three into the names of transactions, versions and owner notes. Empty
+            where the job directory is not known.
+        nonce: Which driver runs this attempt. A job directory that was restored from a backup
+            counts the same attempts again, with other nonces.
     """
 
     job: str
@@ -54,11 +84,33 @@ class WriterContext:
     task_attempt_id: int
     type: TypeInfo
     storage: StorageRef | None = None
+    directory_id: str = ""
+    nonce: str = ""
 
     @property
     def version(self) -> int:
         """Attempt and epoch in one number; see `version_of`."""
         return version_of(self.attempt, self.epoch)
+
+
+class AttemptHistory(Protocol):
+    """The attempts that a job directory knows of."""
+
+    def nonce_of(self, attempt: int) -> str | None:
+        """Which driver had an attempt; None if the job directory has no such attempt."""
+
+
+class OtherJobs(Protocol):
+    """What can be learned of the job that owns a target."""
+
+    def promised_by(self, directory: str) -> int:
+        """How many transactions the job in a directory has promised and not committed yet.
+
+        0 if there is no job there any more.
+
+        Raises:
+            StorageError: The directory cannot be read, so nobody knows.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +127,9 @@ class CommitterContext:
             same in a copy. None where it is not known.
         take_over: Whether the user allows to take the sink's target over from another job.
         storage: The job directory, as in `WriterContext`.
+        nonce: Which driver runs this attempt, as in `WriterContext`; empty before the start.
+        attempts: The attempts that the job directory knows of. None where they are not known.
+        other_jobs: What can be learned of the job that owns a target. None where nothing can.
     """
 
     job: str
@@ -85,6 +140,46 @@ class CommitterContext:
     job_directory: str | None = None
     take_over: bool = False
     storage: StorageRef | None = None
+    nonce: str = ""
+    attempts: AttemptHistory | None = None
+    other_jobs: OtherJobs | None = None
+
+    @property
+    def directory_id(self) -> str:
+        """Stands for the job directory, as in `WriterContext`."""
+        return "" if self.job_directory is None else directory_digest(self.job_directory)
+
+
+def require_known_attempt(ctx: CommitterContext, attempt: int, nonce: str, target: str) -> None:
+    """Refuse to write to a target that remembers an attempt this job directory does not know.
+
+    Call it with what the target remembers of `(ctx.directory_id, ctx.job_id, ctx.uid)`, before
+    anything that the target has is taken for published. An empty nonce is not compared.
+
+    Raises:
+        FencedError: A newer attempt of this job has written to the target.
+        ConfigurationError: The job directory is older than the target, as after it was restored
+            from a backup, and the user does not allow to take the target over.
+    """
+    if ctx.attempts is None or attempt <= 0:
+        return
+    known = ctx.attempts.nonce_of(attempt)
+    if known is not None and nonce in ("", known):
+        if ctx.attempt and attempt > ctx.attempt:
+            raise FencedError(
+                f"{name_sink(ctx.job, ctx.uid)}: attempt {ctx.attempt} may write nothing any more, "
+                f"attempt {attempt} has written to {target}. Stop this driver"
+            )
+        return
+    if ctx.take_over:
+        return
+    raise ConfigurationError(
+        f"{name_sink(ctx.job, ctx.uid)}: {target} has output of attempt {attempt} of this job, of "
+        "which the job directory knows nothing: it was restored from a backup, or replaced by a "
+        "copy. Restore the target from the same time as well, or give this sink another target; "
+        "or go on with what is there, which doubles the output since then, with "
+        "take_over_sinks=True (turnback run --take-over-sinks)"
+    )
 
 
 class Committer(Protocol):
@@ -96,8 +191,9 @@ class Committer(Protocol):
     def commit(self, transactions: Sequence[bytes]) -> None:
         """Make transactions visible.
 
-        Called after the manifest that holds them is durable. Idempotent: after a failure the
-        same transactions come again, some or all of them already committed.
+        Called after the manifest that holds them is durable; before `recover`, with what earlier
+        attempts have promised. Idempotent: after a failure the same transactions come again, some
+        or all of them already committed.
 
         Raises:
             SinkError: Not all are committed; the caller tries all of them again later.
@@ -106,13 +202,18 @@ class Committer(Protocol):
         """
 
     def abort(self, transactions: Sequence[bytes]) -> None:
-        """Roll transactions back that no manifest holds; those already gone are fine."""
+        """Roll transactions back that no manifest holds; those already gone are fine.
+
+        What the target has must stay: after a commit with an unknown outcome, only the target can
+        tell whether there is anything left to roll back.
+        """
 
     def recover(self, pending: Sequence[bytes]) -> None:
         """Settle what earlier attempts left, before the first epoch of this one.
 
-        Commits `pending` (the restored manifest's transactions) and rolls back everything else
-        that dead attempts of this job prepared or began.
+        Commits `pending`, if any, and rolls back everything else that dead attempts of this job
+        prepared or began, under whatever uid. Called when it is durable what this attempt starts
+        from, and when all sinks of the job have committed what that promises.
         """
 
     def discard_others(self, known: Sequence[bytes]) -> None:

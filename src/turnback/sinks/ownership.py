@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -21,7 +19,7 @@ from turnback.core.errors import (
     StorageError,
 )
 from turnback.core.ids import path_segment
-from turnback.sinks.base import CommitterContext, name_sink
+from turnback.sinks.base import CommitterContext, canonical_directory, name_sink
 from turnback.storage.base import Storage, claim
 from turnback.storage.envelope import seal, unseal
 
@@ -156,11 +154,3 @@ class Ownership:
                 f"transactions commit {owner.job}`; if that job is gone for good, remove "
                 f"{self._place}/{home}"
             )
-
-
-def canonical_directory(directory: str) -> str:
-    """A job directory's URI, the same by whatever links it was reached."""
-    url = urlsplit(directory)
-    if url.scheme != "file":
-        return directory
-    return Path(unquote(url.path)).resolve().as_uri()

@@ -13,10 +13,9 @@ import pyarrow.types as pt
 
 from turnback.core.errors import ConfigurationError, SinkError
 from turnback.core.extras import require
-from turnback.sinks.base import CommitterContext, WriterContext, name_sink
+from turnback.sinks.base import CommitterContext, WriterContext, canonical_directory, name_sink
 from turnback.sinks.formats import json_column, text_column
 from turnback.sinks.idempotent import IdempotentSink
-from turnback.sinks.ownership import canonical_directory
 from turnback.sinks.passwords import password_of
 from turnback.types.columns import Batch, stream_columns
 from turnback.types.typeinfo import TypeInfo

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from turnback.core.errors import ConfigurationError, SinkError
-from turnback.sinks.base import CommitterContext, name_sink
-from turnback.sinks.ownership import canonical_directory
+from turnback.sinks.base import CommitterContext, canonical_directory, name_sink
 from turnback.sinks.sql_database import Database, name_job_in_database
 
 

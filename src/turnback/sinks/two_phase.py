@@ -220,21 +220,31 @@ class _TwoPhaseCommitter(_Caller[T]):
         super().__init__(sink, ctx)
         self._ctx = ctx
         self._last_commit: Sequence[bytes] = ()
+        self._recovered = False
 
     def commit(self, transactions: Sequence[bytes]) -> None:
+        if not self._recovered:
+            self._commit_recovered(transactions)
+            return
         self._last_commit = transactions
         for txn in self.decode(transactions):
             self._call("commit", self._sink.commit, txn)
+
+    def _commit_recovered(self, transactions: Sequence[bytes]) -> None:
+        """Commit what earlier attempts have promised."""
+        self._last_commit = (*self._last_commit, *transactions)
+        for txn in self.decode(transactions):
+            self._call("recover_and_commit", self._sink.recover_and_commit, txn)
 
     def abort(self, transactions: Sequence[bytes]) -> None:
         for txn in self.decode(transactions):
             self._call("abort", self._sink.abort, txn)
 
     def recover(self, pending: Sequence[bytes]) -> None:
-        self._last_commit = pending
-        committed = self.decode(pending)
-        for txn in committed:
-            self._call("recover_and_commit", self._sink.recover_and_commit, txn)
+        self._commit_recovered(pending)
+        self._recovered = True
+        # A system may go on listing for a while what was just committed.
+        committed = self.decode(self._last_commit)
         for txn in self.dangling():
             if txn not in committed:
                 self._call("recover_and_abort", self._sink.recover_and_abort, txn)

@@ -19,6 +19,7 @@ from turnback.checkpoint.manifest import (
 from turnback.core.errors import EpochConflictError
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Level
+from turnback.sinks.base import directory_digest
 from turnback.spark.driver import AttemptContext, JobContext
 from turnback.spark.engine import EpochInput, Query
 from turnback.spark.event_time import EventTime
@@ -145,6 +146,7 @@ class Epochs:
         self._spec = job.spec
         self._fence = context.fence
         self._storage = job.storage
+        self._directory_id = directory_digest(job.storage.uri)
         self._query = query
         self._identities = job.identities
         self._coordinator = coordinator
@@ -281,6 +283,8 @@ class Epochs:
             storage=self._storage,
             files=self._chains.of_level(level.index),
             line=self._fence.line,
+            nonce=self._fence.nonce,
+            directory_id=self._directory_id,
             time=now,
             letters=tuple(chain.from_iterable(letters)),
         )

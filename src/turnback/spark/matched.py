@@ -8,6 +8,8 @@ from itertools import chain
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Manifest
+from turnback.core.errors import ConfigurationError
+from turnback.job.directory import JobDirectory
 from turnback.sinks.base import target_version
 from turnback.snapshot.matching import Match
 from turnback.snapshot.snapshot import Snapshot
@@ -34,15 +36,63 @@ class Matched:
         return tuple(chain.from_iterable(handles))
 
 
-def settle(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
-    """Commit what was promised; before anything else, so that a savepoint lacks nothing."""
-    manifest = matched.snapshot.manifest if matched is not None else None
+def commit_promised(log: CheckpointLog, sinks: JobSinks, matched: Matched | None) -> None:
+    """Commit what the snapshot promises, and nothing else; a savepoint then lacks nothing."""
+    if matched is None:
+        return
+    manifest = matched.snapshot.manifest
     for uid, committer in sinks.committers.items():
-        promised = matched.promised(uid) if matched is not None else ()
-        committer.recover(promised)
-        if promised and matched is not None and manifest is not None:
+        promised = matched.promised(uid)
+        if not promised:
+            continue
+        committer.commit(promised)
+        if manifest is not None:
             done = [was for was, now in matched.sinks.items() if now == uid]
             version = target_version(committer)
             targets = {} if version is None else dict.fromkeys(done, version)
             log.record_commit(manifest.number, done, targets)
+
+
+def abandoned_output(log: CheckpointLog, job_id: str, own: Manifest | None) -> tuple[int, ...]:
+    """The job's checkpoints whose promised output is rolled back by a start from `own`.
+
+    With None it starts from something else than a checkpoint of its own.
+    """
+    return tuple(
+        manifest.number
+        for manifest in log.scan().manifests
+        if manifest.job_id == job_id
+        and (own is None or manifest.number != own.number)
+        and log.uncommitted(manifest)
+    )
+
+
+def require_kept_output(directory: JobDirectory, snapshot: Snapshot) -> None:
+    """Refuse a checkpoint whose promised output a later attempt has rolled back.
+
+    Raises:
+        ConfigurationError: Records would be lost: the job would go on after them.
+    """
+    manifest = snapshot.manifest
+    if manifest is None or not snapshot.promised:
+        return
+    for attempt in directory.attempts():
+        info = directory.attempt(attempt) if attempt > manifest.attempt else None
+        if info is not None and manifest.number in info.abandoned:
+            raise ConfigurationError(
+                f"{snapshot.name} of job {directory.name!r} cannot be started from: the output "
+                f"that it promised was rolled back when attempt {attempt} was started from "
+                "something else, so its records would be lost. Start from an older checkpoint or "
+                "a savepoint, which writes them again"
+            )
+
+
+def roll_back_leftovers(sinks: JobSinks) -> None:
+    """Roll back what earlier attempts have prepared, now that all that is promised is committed.
+
+    To be called when it is durable what this attempt starts from: until then another start may go
+    on from a newer checkpoint, which promises what would be rolled back here.
+    """
+    for committer in sinks.committers.values():
+        committer.recover(())
     sinks.record()

@@ -42,7 +42,12 @@ from turnback.spark.job import (
     lost_error,
 )
 from turnback.spark.lag import total_lag
-from turnback.spark.matched import Matched, settle
+from turnback.spark.matched import (
+    Matched,
+    abandoned_output,
+    commit_promised,
+    roll_back_leftovers,
+)
 from turnback.spark.progress import watch_limits
 from turnback.spark.redrive import redriven_at_start
 from turnback.spark.replay import ReplayLimits
@@ -179,10 +184,12 @@ class JobRunner:
             history = self._history = History(self._directory.storage, fence.attempt, self._clock)
             first = not self.report.attempts
             matched = self._starter.find(log, self._info.job_id, self._attempts, first=first)
-            sinks = JobSinks(self._plan, fence, self._directory, self._context.storage)
-            settle(log, sinks, matched)
+            sinks = JobSinks(self._plan, fence, self._directory, self.spec.storage_options)
+            commit_promised(log, sinks, matched)
             if matched is not None and matched.own is not None and matched.upgrade:
                 self.requests.save_before_upgrade(matched.own)
+            self._record_start(log, fence.attempt, matched)
+            roll_back_leftovers(sinks)
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)
@@ -216,16 +223,22 @@ class JobRunner:
         self._attempts.add(fence.attempt)
         return fence
 
-    def _begin(self, attempt: int, matched: Matched | None) -> None:
-        """Record what an attempt starts from, everywhere it is looked for."""
+    def _record_start(self, log: CheckpointLog, attempt: int, matched: Matched | None) -> None:
+        """Make durable what an attempt starts from: other starts go on from there as well."""
         snapshot = matched.snapshot if matched else None
         own = matched.own if matched else None
         self._directory.record_attempt(
             attempt,
             checkpoint=own.number if own else None,
             snapshot=snapshot.origin.uri if snapshot and not own else None,
+            abandoned=abandoned_output(log, self._info.job_id, own),
             started=self.spec.started,
         )
+
+    def _begin(self, attempt: int, matched: Matched | None) -> None:
+        """Tell what an attempt starts from, everywhere it is looked for."""
+        snapshot = matched.snapshot if matched else None
+        own = matched.own if matched else None
         if snapshot is not None and own is None:
             self.origin = snapshot.origin
             if self.spec.claim_mode is ClaimMode.CLAIM and snapshot.metadata is not None:

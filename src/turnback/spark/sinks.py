@@ -8,14 +8,16 @@ from collections.abc import Mapping
 import msgspec
 
 from turnback.checkpoint.commits import EpochCommitter
+from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
 from turnback.core.errors import CorruptFileError, TurnbackError
 from turnback.job.directory import JobDirectory
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator, Plan
 from turnback.sinks.base import ClosingCommitter, CommitterContext, Sink
-from turnback.state.files import StorageRef
+from turnback.state.files import StorageRef, storage_of
 from turnback.storage.envelope import decode_document, encode_document
+from turnback.types.typeinfo import TypeInfo
 
 _LOG = logging.getLogger(__name__)
 FORMAT = 1
@@ -27,18 +29,60 @@ def _sink_operators(plan: Plan) -> list[Operator]:
     return [op for op in plan.operators() if op.kind is NodeKind.SINK]
 
 
+class _OtherJobs:
+    """What the logs of other jobs say, read with the credentials of this one."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = dict(options)
+
+    def promised_by(self, directory: str) -> int:
+        storage = storage_of(StorageRef(directory, self._options))
+        log = CheckpointLog(storage)
+        newest = log.latest()
+        if newest is None:
+            return 0
+        return sum(map(len, log.uncommitted(newest).values()))
+
+
+def committer_context(
+    directory: JobDirectory,
+    job_id: str,
+    uid: str,
+    *,
+    options: Mapping[str, str],
+    fence: Fence | None = None,
+    type: TypeInfo | None = None,
+    take_over: bool = False,
+) -> CommitterContext:
+    """What the committer of a sink is told; without a fence no attempt has begun."""
+    uri = directory.storage.uri
+    return CommitterContext(
+        job=directory.name,
+        job_id=job_id,
+        uid=uid,
+        attempt=fence.attempt if fence is not None else 0,
+        type=type,
+        job_directory=uri,
+        take_over=take_over,
+        storage=StorageRef(uri, dict(options)),
+        nonce=fence.nonce if fence is not None else "",
+        attempts=CheckpointLog(directory.storage),
+        other_jobs=_OtherJobs(options),
+    )
+
+
 def claim_targets(
     plan: Plan,
     directory: JobDirectory,
     job_id: str,
-    attempt: int = 0,
+    fence: Fence | None = None,
     *,
+    options: Mapping[str, str],
     take_over: bool = False,
-    storage: StorageRef | None = None,
 ) -> dict[str, CommitterContext]:
     """Make the targets of all sinks this job's; return the context of each committer, by uid.
 
-    A job that is yet to be created has no id, one that is yet to start no attempt. With `take_over`
+    A job that is yet to be created has no id, one that is yet to start no fence. With `take_over`
     targets that belong to other jobs become this job's.
 
     Raises:
@@ -46,15 +90,14 @@ def claim_targets(
     """
     sinks = _sink_operators(plan)
     contexts = {
-        op.uid: CommitterContext(
-            job=directory.name,
-            job_id=job_id,
-            uid=op.uid,
-            attempt=attempt,
+        op.uid: committer_context(
+            directory,
+            job_id,
+            op.uid,
+            options=options,
+            fence=fence,
             type=op.input_type,
-            job_directory=directory.storage.uri,
             take_over=take_over,
-            storage=storage,
         )
         for op in sinks
     }
@@ -74,12 +117,12 @@ class JobSinks:
     """
 
     def __init__(
-        self, plan: Plan, fence: Fence, directory: JobDirectory, storage: StorageRef
+        self, plan: Plan, fence: Fence, directory: JobDirectory, options: Mapping[str, str]
     ) -> None:
         self._attempt = fence.attempt
         self._directory = directory
         self._sinks = {op.uid: op.function for op in _sink_operators(plan)}
-        contexts = claim_targets(plan, directory, fence.job_id, fence.attempt, storage=storage)
+        contexts = claim_targets(plan, directory, fence.job_id, fence, options=options)
         self.committers: dict[str, EpochCommitter] = {}
         try:
             for uid, sink in self._sinks.items():

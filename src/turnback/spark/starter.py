@@ -35,7 +35,7 @@ from turnback.spark.driver import JobContext
 from turnback.spark.frames import pickled
 from turnback.spark.job import ClaimMode
 from turnback.spark.kafka_check import check_sources
-from turnback.spark.matched import Matched
+from turnback.spark.matched import Matched, require_kept_output
 from turnback.spark.sinks import claim_targets
 from turnback.spark.sources import leaf_names, stream_counts
 from turnback.state.operator import is_redistributed
@@ -88,7 +88,8 @@ class Starter:
             snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
             check_sources(self._plan, self._spec.name, snapshot, claims)
             take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
-            claim_targets(self._plan, self._directory, job_id, take_over=take_over)
+            options = self._spec.storage_options
+            claim_targets(self._plan, self._directory, job_id, options=options, take_over=take_over)
         except FINAL:
             raise
         except Exception as e:
@@ -138,6 +139,8 @@ class Starter:
                 lost unasked.
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
+        if own is not None:
+            require_kept_output(self._directory, snapshot)
         if known and own is not None:
             return Matched(snapshot, own, sinks={uid: uid for uid in snapshot.promised})
         self._check_job(snapshot)

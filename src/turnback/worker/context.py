@@ -167,4 +167,6 @@ class SinkWriters:
             task_attempt_id=name.attempt,
             type=operator.input_type,
             storage=order.storage,
+            directory_id=order.directory_id,
+            nonce=order.nonce,
         )

@@ -166,7 +166,9 @@ def test_abort_on_the_driver_and_in_the_task(path, writer_ctx, committer_ctx):
     committer.abort([transaction])
     committer.abort([transaction])
     assert read(path, "prepared") == []
-    with pytest.raises(SinkError, match=r"SqliteSink.commit failed: RuntimeError: .* is lost"):
+    with pytest.raises(
+        SinkError, match=r"SqliteSink.recover_and_commit failed: RuntimeError: .* is lost"
+    ):
         committer.commit([transaction])
     writer = sink.writer(writer_ctx())
     writer.write(Batch(POSTS, [("a", 1)]))
