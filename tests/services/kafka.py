@@ -59,6 +59,11 @@ class KafkaBroker:
         self.stop()
         self.start()
 
+    def crash(self) -> None:
+        """End the broker as a crash of its machine would."""
+        os.kill(self._pid, signal.SIGKILL)
+        self._running.close()
+
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop answering for a while, with connections open."""

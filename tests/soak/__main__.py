@@ -8,12 +8,14 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 from services.java import java_options
 from soak.harness import Soak
 from soak.place import Place
 from soak.plan import Victim
+from soak.servers import running_servers
 from soak.summary import Summary
 
 
@@ -22,6 +24,7 @@ def soak(
     seed: int | None = None,
     without: tuple[Victim, ...] = (),
     *,
+    servers: bool = False,
     report: Path | None = None,
     keep: bool = False,
 ) -> Summary:
@@ -31,13 +34,16 @@ def soak(
         minutes: How long processes are killed.
         seed: From which everything follows; a new one if there is none.
         without: Processes that are not killed.
+        servers: Whether the job runs on a cluster and writes to a database and a broker as well.
         report: Directory for the summary as JSON and Markdown.
         keep: Keep the directory in any case.
     """
     directory = Path(tempfile.mkdtemp(prefix="turnback-soak-"))
-    place = Place(directory / "soak", java_options())
     chosen = secrets.randbelow(1_000_000) if seed is None else seed
-    summary = Soak(place, chosen, without, lambda text: print(text, flush=True)).run(minutes)
+    java = java_options()
+    with running_servers(directory, java) if servers else nullcontext() as running:
+        place = Place(directory / "soak", java, running)
+        summary = Soak(place, chosen, without, lambda text: print(text, flush=True)).run(minutes)
     print(f"\n{summary.to_markdown()}", flush=True)
     if report is not None:
         report.mkdir(parents=True, exist_ok=True)
@@ -63,12 +69,24 @@ def main() -> int:
         default=[],
         help="never kill these processes; may be repeated",
     )
+    parser.add_argument(
+        "--servers",
+        action="store_true",
+        help="on a cluster, into a database and a broker as well, all of which are killed too",
+    )
     parser.add_argument("--report", type=Path, help="directory for the summary")
     parser.add_argument("--keep", action="store_true", help="keep the directory of the run")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that all is cleaned up
     without = tuple(args.without)
-    summary = soak(args.minutes, args.seed, without, report=args.report, keep=args.keep)
+    summary = soak(
+        args.minutes,
+        args.seed,
+        without,
+        servers=args.servers,
+        report=args.report,
+        keep=args.keep,
+    )
     return 1 if summary.violations else 0
 
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soak.place import JOB, CommandError, Place, command_line
-from soak.plan import Kind, Step, Victim, plan
+from soak.plan import SERVERS, Kind, Step, Victim, plan
 from soak.reader import Reader
 from soak.replay import Fed
 from soak.summary import Summary
-from soak.verify import verify_output, verify_savepoint
+from soak.verify import verify_output, verify_rows, verify_savepoint
 
 _PROGRESS_S = 240.0
 _FIRST_START_S = 300.0
@@ -48,7 +48,8 @@ class Soak:
     ) -> None:
         self.summary = Summary(seed)
         self._place = place
-        self._plan = plan(seed, without)
+        missing = () if place.servers is not None else SERVERS
+        self._plan = plan(seed, (*without, *missing))
         self._print = tell
         self._began = time.monotonic()
         self._reader = Reader(place.out)
@@ -160,6 +161,10 @@ class Soak:
         self.summary.steps[step.kind] += 1
         if step.kind is Kind.SAVEPOINT:
             self._ask_for_savepoint(step)
+        if step.kind in (Kind.DATABASE, Kind.BROKER):
+            self._kill_server(step)
+            self._await_progress(self._reader.epoch, allowed_to_end=False)
+            return
         for number, victim in enumerate(step.victims):
             if number or step.kind is Kind.SAVEPOINT:
                 time.sleep(step.delay_s)
@@ -167,6 +172,17 @@ class Soak:
         # A supervisor that dies alone is replaced; if the driver dies as well, nobody may be left.
         may_end = len(step.victims) > 1 and Victim.SUPERVISOR in step.victims
         self._await_progress(self._reader.epoch, allowed_to_end=may_end)
+
+    def _kill_server(self, step: Step) -> None:
+        """Kill the database or the broker, and start it again after a while."""
+        servers = self._place.servers
+        assert servers is not None
+        server = servers.database if step.kind is Kind.DATABASE else servers.broker
+        server.crash()
+        self._tell(f"killed the {step.kind}")
+        self.summary.kills[step.kind] += 1
+        time.sleep(step.delay_s)
+        server.start()
 
     def _kill(self, victim: Victim, pick: float) -> None:
         end = time.monotonic() + _APPEARS_S
@@ -260,6 +276,11 @@ class Soak:
         fed = Fed.read(self._place.events, self._place.fed)
         for line in verify_output(fed, self._place.out):
             self._violation(f"output: {line}")
+        if (servers := self._place.servers) is not None:
+            for line in verify_rows(fed, servers.account_rows(), servers.region_rows()):
+                self._violation(f"servers: {line}")
+            if left := servers.left_open():
+                self._violation(f"transactions are left open: {left}")
         for path in (*self._savepoints, *([last] if last else ())):
             try:
                 lines = verify_savepoint(fed, path, complete=path == last)

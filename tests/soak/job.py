@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse
 
 from turnback import (
+    DeliveryGuarantee,
     FileSink,
+    JsonRowSerializationSchema,
+    KafkaRecordSerializationSchema,
+    KafkaSink,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    PostgresSink,
     Row,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
@@ -69,12 +74,34 @@ class Regions(KeyedProcessFunction):
         yield Row(row.region, count, total, row.account, row.seq, row.amount, of_account)
 
 
+def topic_of(servers: str, topic: str) -> KafkaSink:
+    records = (
+        KafkaRecordSerializationSchema.builder()
+        .set_topic(topic)
+        .set_key_field("region")
+        .set_value_serialization_schema(JsonRowSerializationSchema.builder().build())
+        .build()
+    )
+    return (
+        KafkaSink.builder()
+        .set_bootstrap_servers(servers)
+        .set_record_serializer(records)
+        .set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+        .set_transactional_id_prefix("soak")
+        .build()
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("events")
     parser.add_argument("out")
     parser.add_argument("--files", type=int, default=16, help="input files per epoch")
     parser.add_argument("--bounded", action="store_true", help="end with the input")
+    parser.add_argument("--postgres", help="a database for the rows of accounts as well")
+    parser.add_argument("--password-from", help="the variable with its password")
+    parser.add_argument("--kafka", help="a broker for the rows of regions as well")
+    parser.add_argument("--topic", help="where they go there")
     args = parser.parse_args()
 
     env = StreamExecutionEnvironment.get_execution_environment()
@@ -84,8 +111,13 @@ def main() -> None:
     )
     accounts = records.key_by("account").process(Accounts(), output_type=ACCOUNT_ROW)
     accounts.uid("accounts").sink_to(FileSink(f"{args.out}/accounts", "json")).uid("account rows")
+    if args.postgres:
+        table = PostgresSink(args.postgres, table="accounts", password_from=args.password_from)
+        accounts.sink_to(table).uid("account table")
     regions = accounts.key_by("region").process(Regions(), output_type=REGION_ROW)
     regions.uid("regions").sink_to(FileSink(f"{args.out}/regions", "json")).uid("region rows")
+    if args.kafka:
+        regions.sink_to(topic_of(args.kafka, args.topic)).uid("region topic")
     env.execute("soak", bounded=args.bounded)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.plan import Victim
+from soak.servers import Servers
 from turnback.job.run import ProcessId, RunDirectory
 
 JOB = "soak"
@@ -27,13 +28,15 @@ execution.checkpointing.num-retained: 2
 restart-strategy.type: fixed-delay
 restart-strategy.fixed-delay.attempts: 100000
 restart-strategy.fixed-delay.delay: 1 s
-spark.master: local[2]
 spark.driver.memory: 1g
 spark.sql.shuffle.partitions: 2
 spark.ui.enabled: false
-spark.driver.host: 127.0.0.1
-spark.driver.bindAddress: 127.0.0.1
 """
+_ALONE = {
+    "spark.master": "local[2]",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
 
 
 class CommandError(Exception):
@@ -46,9 +49,11 @@ class Place:
     Args:
         directory: An empty one.
         java: Options for Java.
+        servers: What the job works with besides files, if anything.
     """
 
-    def __init__(self, directory: Path, java: str) -> None:
+    def __init__(self, directory: Path, java: str, servers: Servers | None = None) -> None:
+        self.servers = servers
         self.directory = directory.resolve()
         self.events = self.directory / "events"
         self.fed = self.directory / "fed.jsonl"
@@ -58,7 +63,9 @@ class Place:
         for path in (self.events, self.runs, self.directory / "tmp"):
             path.mkdir(parents=True)
         settings = self.directory / "turnback.yaml"
-        settings.write_text(_SETTINGS.format(self.directory))
+        more = _ALONE if servers is None else servers.settings
+        lines = "".join(f"{key}: {value}\n" for key, value in more.items())
+        settings.write_text(_SETTINGS.format(self.directory) + lines)
         self._mark = f"TURNBACK_CONF={settings}"
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("TURNBACK_")},
@@ -68,7 +75,9 @@ class Place:
             "SPARK_LOCAL_DIRS": str(self.directory / "tmp"),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "JDK_JAVA_OPTIONS": f"{java} -Djava.io.tmpdir={self.directory / 'tmp'}",
+            **({} if servers is None else servers.environment),
         }
+        self._arguments = () if servers is None else servers.arguments
 
     # -- the installed program
 
@@ -107,7 +116,8 @@ class Place:
 
     def run_job(self) -> None:
         """Start the job, or start it again."""
-        self.turnback("run", "-d", str(_SCRIPT), str(self.events), str(self.out))
+        script = (str(_SCRIPT), str(self.events), str(self.out))
+        self.turnback("run", "-d", *script, *self._arguments)
 
     def run_bounded(self) -> None:
         """Run the job until the end of its input."""
@@ -152,6 +162,11 @@ class Place:
         if victim is Victim.DRIVER or not drivers:
             return drivers
         children = _children()
+        if self.servers is not None and victim in (Victim.EXECUTOR, Victim.WORKER):
+            executors = self.servers.cluster.executors()
+            if victim is Victim.EXECUTOR:
+                return [ProcessId.of(pid) for pid in executors]
+            return [ProcessId.of(pid) for jvm in executors for pid in _below(jvm, children)]
         jvms = [pid for pid in children.get(drivers[0].pid, ()) if _name(pid) == "java"]
         if victim is Victim.JVM:
             return [ProcessId.of(pid) for pid in jvms]

@@ -15,6 +15,13 @@ class Victim(StrEnum):
     JVM = "jvm"
     WORKER = "worker"
     SUPERVISOR = "supervisor"
+    EXECUTOR = "executor"
+    DATABASE = "database"
+    BROKER = "broker"
+
+
+SERVERS = (Victim.EXECUTOR, Victim.DATABASE, Victim.BROKER)
+"""What there is only beside a job that works with servers."""
 
 
 class Kind(StrEnum):
@@ -28,6 +35,12 @@ class Kind(StrEnum):
     """Kill a Python worker, or the process that forks them."""
     SUPERVISOR = "supervisor"
     """Kill the supervisor."""
+    EXECUTOR = "executor"
+    """Kill an executor."""
+    DATABASE = "database"
+    """Kill the database, and start it again."""
+    BROKER = "broker"
+    """Kill the broker, and start it again."""
     SAVEPOINT = "savepoint"
     """Kill the driver while a savepoint is being taken."""
     SUPERVISOR_DRIVER = "supervisor-driver"
@@ -39,13 +52,18 @@ class Kind(StrEnum):
 _WEIGHTS = {
     Kind.DRIVER: 3,
     Kind.JVM: 3,
-    Kind.WORKER: 4,
-    Kind.SUPERVISOR: 3,
+    Kind.WORKER: 7,
+    Kind.SUPERVISOR: 5,
+    Kind.EXECUTOR: 8,
+    Kind.DATABASE: 8,
+    Kind.BROKER: 6,
     Kind.SAVEPOINT: 2,
     Kind.SUPERVISOR_DRIVER: 2,
     Kind.TWICE: 3,
 }
 _LONGEST_DELAY_S = {
+    Kind.DATABASE: 3.0,
+    Kind.BROKER: 3.0,
     Kind.SAVEPOINT: 2.5,
     Kind.SUPERVISOR_DRIVER: 4.0,
     Kind.TWICE: 9.0,
@@ -62,7 +80,8 @@ class Step:
         number: Counted from 1.
         kind: What is done.
         pause_s: How long the job may work before.
-        delay_s: Time between the two parts of the step, for kinds that have two.
+        delay_s: Time between the two parts of the step, for kinds that have two, or until a
+            server is started again.
         victims: What is killed, in this order.
         pick: Which of several processes of the kind, as a fraction.
     """

@@ -46,10 +46,15 @@ class Problems:
 
 
 def verify_output(fed: Fed, out: Path) -> list[str]:
-    """Return what is wrong with the committed output of a job that has read everything."""
+    """Return what is wrong with the committed files of a job that has read everything."""
+    return verify_rows(fed, read_rows(out / "accounts"), read_rows(out / "regions"))
+
+
+def verify_rows(fed: Fed, accounts: list[Row], regions: list[Row]) -> list[str]:
+    """Return what is wrong with all rows of a job that has read everything."""
     problems = Problems()
-    _verify_accounts(fed, read_rows(out / "accounts"), problems)
-    _verify_regions(fed, read_rows(out / "regions"), problems)
+    _verify_accounts(fed, accounts, problems)
+    _verify_regions(fed, regions, problems)
     return problems.lines()
 
 
