@@ -55,12 +55,13 @@ fetch: env
 compat:
 	$(PYTHON) tests/compat/run.py
 
-# Kills processes of a job at random: make soak MINUTES=30 SEED=7 (the seed repeats another run)
+# Kills processes of a job and its servers at random: make soak MINUTES=30 SEED=7 (the seed repeats another run)
 MINUTES ?= 30
 SEED ?=
 
 soak: env
-	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report .cache/soak
+	@sh tests/services/install.sh
+	PYTHONPATH=tests $(BIN)/python -m soak --servers --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) --report .cache/soak
 	@$(MAKE) soak-targets
 
 # 200,000 transfers into every exactly-once sink, with 40 kills each: make soak-targets TARGETS="kafka postgres"
