@@ -77,7 +77,8 @@ def expected(
             own[window] = [total, is_new]
             if not is_new:
                 fired.append((key, *window, total))
-        if is_late:
+        # What lies between two windows is late only if event time has passed it.
+        if is_late and at + lateness <= mark:
             late.append((key, at, n))
     advance(MAX_TIME)
     return fired, late
