@@ -293,3 +293,21 @@ def test_windows_take_elements_for_as_long_as_they_are_told_to_now(
         # Without any lateness the window was gone before the program changed.
         late.append((0, "3" if before else "1"))
     assert told == [(0, "2"), (500, "1"), *late]
+
+
+def test_nothing_is_left_of_windows_of_older_versions(tmp_path: Path) -> None:
+    """Their timers did not tell which windows they were for, nor were purged windows kept."""
+    shutil.copytree(GOLDEN / "windows-1", tmp_path / "savepoint")
+    build, _ = timed_job.PROGRAMS["windows"]
+    with JobHarness(build, tmp_path / "job") as job:
+        timed_job.push_first(job)
+        job.stop()
+        job.start(start_from=tmp_path / "savepoint")
+        job.push("s", *timed_job.elements(range(40, 60)))
+        job.push("s", ("new", 10_000, 1))
+        job.push("s", ("new", 20_000, 2))
+        for uid in ("purged", "overlapping"):
+            for name in ("windows", "window.elements", "window.state", "window.alarms"):
+                assert set(job.state(uid, name)) <= {"new"}, (uid, name)
+            assert set(job.state(uid, "timers.event")) == {"new"}
+        assert set(job.state("purged", "window.triggers")) <= {"new"}
