@@ -296,7 +296,7 @@ class WindowOperator(KeyedProcessFunction):
         purged = {(each[0], each[1]) for each in self._triggers}
         if self._states is not None:
             purged |= self._states.windows()
-        for window in purged - found:
+        for window in purged - found - {GLOBAL_WINDOW}:
             self._put_empty(TimeWindow(*window))
         return {TimeWindow(*each) for each in found | purged}
 

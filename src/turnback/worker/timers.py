@@ -74,19 +74,18 @@ class TimerContext(KeyedContext):
 
     def register_named(self, domain: TimeDomain, timestamp: int, name: Name) -> None:
         """Register a timer that holds what it is for; for the timers of windows."""
-        timers, time = self._timers(domain), _checked(timestamp)
-        names = _names(timers, time)
-        timers.put(time, names if name in names else [*names, name])
+        self._timers(domain).add(_checked(timestamp), name)
 
     def delete_named(self, domain: TimeDomain, timestamp: int, name: Name) -> None:
         """Delete a timer as far as it is for this; nothing happens if it is not."""
-        timers, time = self._timers(domain), _checked(timestamp)
-        names = _names(timers, time)
+        timers = self._timers(domain)
+        time = _checked(timestamp)
+        names = timers.get(time) or []
         if name not in names:
             return
-        names.remove(name)
-        if names:
-            timers.put(time, names)
+        others = [each for each in names if each != name]
+        if others:
+            timers.put(time, others)
         else:
             timers.remove(time)
 
@@ -96,11 +95,6 @@ class TimerContext(KeyedContext):
 
 Name = tuple[int, ...]
 """What a timer is for."""
-
-
-def _names(timers: WaitingState, time: int) -> list[Name]:
-    """What a timer is for; a list of its own."""
-    return [tuple(each) for each in timers.get(time) or ()]
 
 
 def _checked(timestamp: Any) -> int:
