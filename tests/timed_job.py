@@ -1,8 +1,9 @@
 """A job with all that goes by time: state that expires, timers, windows, and their own state.
 
 `python tests/timed_job.py timed DIRECTORY` takes a savepoint of it, like those in `golden` called
-`timed`, with `panes` of windows that are kept in panes, with `joins` of two streams. Those in
-`golden` are never made anew: they show that what older versions wrote can still be read.
+`timed`, with `panes` of windows that are kept in panes, with `joins` of two streams, with `windows`
+of windows that keep their elements. Those in `golden` are never made anew: they show that what
+older versions wrote can still be read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from turnback import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    ContinuousEventTimeTrigger,
     CountTrigger,
     DataStream,
     DiscardSink,
@@ -27,6 +29,7 @@ from turnback import (
     MapStateDescriptor,
     ProcessJoinFunction,
     ProcessWindowFunction,
+    PurgingTrigger,
     ReducingStateDescriptor,
     SlidingEventTimeWindows,
     StateTtlConfig,
@@ -159,6 +162,32 @@ def build_panes(env: StreamExecutionEnvironment) -> None:
         streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
 
 
+WINDOWS = ("purged", "overlapping", "counted", "with-gaps")
+
+
+def build_windows(env: StreamExecutionEnvironment) -> None:
+    """Windows that keep their elements: some purged, some that have fired and wait to be gone."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(3))
+    timed = (
+        source(env, "s", SCHEMA)
+        .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("at"))
+        .uid("time")
+    )
+    keyed = timed.key_by("k")
+    again = PurgingTrigger.of(ContinuousEventTimeTrigger.of(Time(4)))
+    purged = keyed.window(TumblingEventTimeWindows.of(Time(30))).trigger(again)
+    overlapping = keyed.window(SlidingEventTimeWindows.of(Time(40), Time(20)))
+    with_gaps = keyed.window(SlidingEventTimeWindows.of(Time(13), Time(25)))
+    streams: dict[str, DataStream] = {
+        "purged": purged.allowed_lateness(Time(15)).process(Bounds(), OUTPUT),
+        "overlapping": overlapping.allowed_lateness(Time(35)).process(Bounds(), OUTPUT),
+        "counted": keyed.count_window(3).process(Bare(), OUTPUT),
+        "with-gaps": with_gaps.aggregate(Sum(), Labelled(), Types.LONG(), OUTPUT),
+    }
+    for uid in WINDOWS:
+        streams[uid].uid(uid).sink_to(DiscardSink()).uid(f"{uid}-out")
+
+
 JOINS = ("pairs", "together", "windowed")
 
 
@@ -226,6 +255,7 @@ PROGRAMS = {
     "timed": (build, OUTPUTS),
     "panes": (build_panes, PANES),
     "joins": (build_joins, JOINS),
+    "windows": (build_windows, WINDOWS),
 }
 
 

@@ -35,9 +35,12 @@ def assigned(kind: str, at: int) -> list[tuple[int, int]]:
 
 
 def expected(
-    kind: str, events: list[Event], bound: int, lateness: int
+    kind: str, events: list[Event], bound: int, lateness: int, *, purging: bool = False
 ) -> tuple[list[Any], list[Any]]:
-    """All firings and all late elements, in a loop over the elements."""
+    """All firings and all late elements, in a loop over the elements.
+
+    With `purging` a window is empty after it has fired; it is still the window that it was.
+    """
     fired: list[Any] = []
     late: list[Any] = []
     windows: dict[str, dict[tuple[int, int], list[Any]]] = {}
@@ -48,7 +51,7 @@ def expected(
             for window in sorted(own, key=lambda w: w[1]):
                 total, is_new = own[window]
                 if is_new and window[1] - 1 <= mark:
-                    own[window][1] = False
+                    own[window] = [0 if purging else total, False]
                     fired.append((key, *window, total))
                 if window[1] - 1 + lateness <= mark:
                     del own[window]
@@ -74,10 +77,11 @@ def expected(
             is_late = False
             total = held + n + (own[window][0] if window in own else 0)
             is_new = window[1] - 1 > mark
-            own[window] = [total, is_new]
+            own[window] = [total if is_new or not purging else 0, is_new]
             if not is_new:
                 fired.append((key, *window, total))
-        if is_late:
+        # What lies between two windows is late only if event time has passed it.
+        if is_late and at + lateness <= mark:
             late.append((key, at, n))
     advance(MAX_TIME)
     return fired, late

@@ -20,7 +20,7 @@ from verification import verify_savepoint
 ALL = sorted((Path(__file__).parents[1] / "integration" / "golden").iterdir())
 GOLDEN = [path for path in ALL if path.name.startswith("savepoint")]
 SUBTASKS = [path for path in ALL if path.name.startswith("subtasks")]
-TIMED = [path for path in ALL if path.name.startswith(("joins", "panes", "timed"))]
+TIMED = [path for path in ALL if path.name.startswith(("joins", "panes", "timed", "windows"))]
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name)

@@ -32,14 +32,13 @@ from turnback import (
     mean_of,
     sum_of,
 )
-from turnback.core.errors import JobFailedError, PlanError
+from turnback.core.errors import PlanError
 from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, at bigint, n bigint"
 TEN = TumblingEventTimeWindows.of(Time(10))
 MONOTONOUS = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NO_RESTART = {"restart-strategy.type": "none"}
 
 
 def at(milliseconds: int) -> datetime:
@@ -192,24 +191,6 @@ def test_nothing_is_left_of_windows_that_have_ended(tmp_path: Path, lateness: in
         assert set(job.state("windows", "windows")) == {"a", "b"}
         job.push("s", ("c", 100, 1))
         assert set(job.state("windows", "windows")) == {"c"}
-
-
-@pytest.mark.parametrize("declared", [True, False], ids=["declared", "a function"])
-def test_other_windows_than_the_state_has_are_refused(tmp_path: Path, declared: bool) -> None:
-    def windows(size: int) -> Any:
-        aggregate: Any = {"n": count()} if declared else {
-            "aggregate_function": Count(), "accumulator_type": int, "output_type": int,
-        }  # fmt: skip
-        assigner = TumblingEventTimeWindows.of(Time(size))
-        return program(lambda keyed: keyed.window(assigner).aggregate(**aggregate))
-
-    with JobHarness(windows(10), tmp_path, configuration=NO_RESTART) as job:
-        job.push("s", ("a", 1, 1))
-        savepoint = job.savepoint()
-        job.close()
-        job.start(windows(5), start_from=savepoint)
-        with pytest.raises(JobFailedError, match=r"(?s)'windows'.*window.*cannot change.*--drain"):
-            job.push("s", ("a", 30, 1))
 
 
 class Count(AggregateFunction):

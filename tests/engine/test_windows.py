@@ -17,13 +17,17 @@ from turnback import (
     CountEvictor,
     CountTrigger,
     DiscardSink,
+    Duration,
     EventTimeSessionWindows,
+    EventTimeTrigger,
+    Evictor,
     GlobalWindows,
     OutputTag,
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
     PurgingTrigger,
     ReducingStateDescriptor,
+    Row,
     SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     Time,
@@ -36,8 +40,11 @@ from turnback import (
     WatermarkStrategy,
     WindowedStream,
     WindowFunction,
+    count,
+    sum_of,
 )
 from turnback.core.errors import JobFailedError, PlanError
+from turnback.state.collections import MapState
 from turnback.testing import JobHarness, source
 
 SCHEMA = "k string, at bigint"
@@ -110,6 +117,62 @@ def test_sliding_count_windows(tmp_path: Path) -> None:
     with JobHarness(windowed(lambda s: s.count_window(3, 2), stamped=False), tmp_path) as job:
         job.push("s", *(("a", at) for at in range(1, 8)))
         assert [row[3] for row in output(job)] == ["1 2", "2 3 4", "4 5 6"]
+
+
+def summed(windows: WindowedStream, how: str) -> Any:
+    """The sum of the times of each window, in one of the ways to have it."""
+    if how == "reduce":
+        return windows.reduce(lambda a, b: Row(a.k, a.at + b.at))
+    if how == "aggregate":
+        return windows.aggregate(SumOfTimes(), Labelled(), int, SCHEMA)
+    declared = windows.aggregate(at=sum_of("at"))
+    return declared.uid("declared").map(lambda row: Row(row.k, row.at), SCHEMA)
+
+
+class SumOfTimes(AggregateFunction):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + int(value.at)
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> int:
+        return acc_a + acc_b
+
+
+class Labelled(WindowFunction):
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterator[Any]:
+        for total in inputs:
+            yield key, total
+
+
+@pytest.mark.parametrize("how", ["reduce", "aggregate", "declared"])
+def test_sliding_count_windows_are_folded_when_they_fire(tmp_path: Path, how: str) -> None:
+    program = windowed(lambda s: summed(s.count_window(3, 2), how), stamped=False)
+    with JobHarness(program, tmp_path) as job:
+        job.push("s", ("a", 1), ("a", 2), ("a", 3))
+        job.crash()
+        job.start()
+        job.push("s", ("b", 10), ("a", 4), ("a", 5), ("a", 6), ("b", 20))
+        assert output(job) == [("a", 3), ("a", 9), ("a", 15), ("b", 30)]
+
+
+class Everything(Evictor):
+    """Leaves nothing for the function."""
+
+    def evict_before(self, elements: Any, window: Any, now: int) -> Any:
+        return [each for each in elements if each[1].at < 0]
+
+
+@pytest.mark.parametrize("how", ["reduce", "aggregate", "declared"])
+def test_a_window_without_elements_is_not_folded(tmp_path: Path, how: str) -> None:
+    evicted = windowed(lambda s: summed(s.window(TEN).evictor(Everything()), how))
+    with JobHarness(evicted, tmp_path) as job:
+        job.push("s", ("a", 1), ("a", 30))
+        assert output(job) == []
 
 
 def test_a_global_window_fires_by_its_trigger_alone(tmp_path: Path) -> None:
@@ -255,10 +318,6 @@ def test_windows_are_a_table_in_savepoints(tmp_path: Path) -> None:
         (lambda s: s.window(TEN).side_output_late_data("late"), "takes an OutputTag"),
         (lambda s: s.window(TEN).process(Listed()), "need output_type"),
         (lambda s: s.window(TEN).aggregate(Count), "takes an AggregateFunction"),
-        (
-            lambda s: s.window(TEN).evictor(CountEvictor.of(1)).reduce(lambda a, b: a),
-            "an evictor needs all elements",
-        ),
         (lambda s: s.count_window(0), "whole number above 0"),
         (
             lambda s: (
@@ -291,3 +350,133 @@ def test_late_elements_that_nobody_wants_are_dropped(tmp_path: Path) -> None:
     with JobHarness(windowed(windows), tmp_path) as job:
         job.push("s", ("a", 1), ("a", 30), ("a", 2), ("a", 60))
         assert output(job) == [("a", 0, 10, "1"), ("a", 30, 40, "30")]
+
+
+@pytest.mark.parametrize("lateness", [0, 40])
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda windows: windows.process(Listed(), OUTPUT),
+        lambda windows: windows.reduce(lambda a, b: b),
+        lambda windows: windows.aggregate(n=count()),
+    ],
+    ids=["process", "reduce", "declared"],
+)
+def test_what_lies_between_windows_is_not_late(tmp_path: Path, made: Any, lateness: int) -> None:
+    late = OutputTag("late", SCHEMA)
+
+    def with_gaps(keyed: Any) -> Any:
+        windows = keyed.window(SlidingEventTimeWindows.of(Time(10), Time(100)))
+        results = made(windows.allowed_lateness(lateness).side_output_late_data(late))
+        results.get_side_output(late).sink_to(DiscardSink()).uid("late")
+        return results
+
+    with JobHarness(windowed(with_gaps), tmp_path) as job:
+        job.push("s", ("a", 5), ("a", 50), ("a", 105), ("a", 150), ("a", 300))
+        assert len(output(job)) == 2
+        assert job.output("late") == []
+        # Event time has passed these, in a window or not.
+        job.push("s", ("a", 155), ("a", 205), ("a", 290))
+        passed = [155, 205] if lateness else [155, 205, 290]
+        assert [row.at for row in job.output("late")] == passed
+
+
+def left(job: JobHarness, *more: str) -> set[tuple[int, int]]:
+    """The windows of which anything is stored, whatever it is."""
+    bounds = {
+        tuple(entry)[-2:] if name == "window.alarms" else tuple(entry)[:2]
+        for name in ("windows", "window.triggers", "window.alarms", *more)
+        for entries in job.state("windows", name).values()
+        for entry in entries
+    }
+    timers = job.state("windows", "timers.event").values()
+    named = {tuple(each) for entries in timers for names in entries.values() for each in names}
+    return bounds | named
+
+
+def test_a_session_that_was_purged_goes_on(tmp_path: Path) -> None:
+    sessions = EventTimeSessionWindows.with_gap(Time(100))
+    pairs = PurgingTrigger.of(CountTrigger.of(2))
+    with JobHarness(windowed(lambda s: s.window(sessions).trigger(pairs)), tmp_path) as job:
+        job.push("s", ("a", 0), ("a", 10), ("a", 20))
+        job.crash()
+        job.start()
+        job.push("s", ("a", 30), ("a", 1000))
+        assert output(job) == [("a", 0, 110, "0 10"), ("a", 0, 130, "20 30")]
+        assert left(job, "window.elements") == {(1000, 1100)}
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("folded", [False, True])
+def test_a_late_element_goes_to_the_session_that_was_purged(
+    tmp_path: Path, folded: bool, parallelism: int
+) -> None:
+    """Also if it is empty when a savepoint is taken."""
+
+    def windows(keyed: Any) -> Any:
+        sessions = keyed.window(EventTimeSessionWindows.with_gap(Time(100)))
+        at_its_end = PurgingTrigger.of(EventTimeTrigger.create())
+        late = sessions.allowed_lateness(Duration.of_seconds(3)).trigger(at_its_end)
+        return late.aggregate(SumOfTimes(), Sums(), int, OUTPUT) if folded else late
+
+    with JobHarness(windowed(windows), tmp_path) as job:
+        job.push("s", ("a", 0), ("a", 50), ("b", 1000))
+        savepoint = job.savepoint()
+        job.close()
+        job.start(start_from=savepoint, parallelism=parallelism)
+        job.push("s", ("a", 30), ("a", 120), ("b", 1001))
+        held = ["50", "30", "120"] if folded else ["0 50", "30", "120"]
+        assert [row for row in output(job) if row[0] == "a"] == [
+            ("a", 0, 150, held[0]),
+            ("a", 0, 150, held[1]),
+            ("a", 0, 220, held[2]),
+        ]
+        job.push("s", ("b", 5000))
+        assert left(job) == {(5000, 5100)}
+
+
+class Sums(WindowFunction):
+    def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterator[Any]:
+        (total,) = inputs
+        yield key, window.start, window.end, str(total)
+
+
+@pytest.mark.parametrize("size", ["one epoch", "many epochs"])
+@pytest.mark.parametrize("lateness", ["all stay open", "all are gone"])
+def test_work_grows_with_the_number_of_windows_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str, lateness: str
+) -> None:
+    """Not with its square: a timer looks at the windows that it is for."""
+    touched = 0
+    find, put, every = MapState._find, MapState._set, MapState._all
+
+    def count_one(method: Any) -> Any:
+        def counted(self: Any, *args: Any) -> Any:
+            nonlocal touched
+            touched += 1
+            return method(self, *args)
+
+        return counted
+
+    def count_all(self: Any) -> Any:
+        nonlocal touched
+        found = every(self)
+        touched += 1 + len(self._entries().known)
+        return found
+
+    monkeypatch.setattr(MapState, "_find", count_one(find))
+    monkeypatch.setattr(MapState, "_set", count_one(put))
+    monkeypatch.setattr(MapState, "_all", count_all)
+
+    def work(windows: int) -> int:
+        nonlocal touched
+        touched = 0
+        program = windowed(lambda s: s.window(TEN).allowed_lateness(10_000_000))
+        with JobHarness(program, tmp_path / str(windows), parallelism=1) as job:
+            rows = [("a", 10 * number) for number in range(windows)]
+            rows += [("a", 100_000_000)] * (lateness == "all are gone")
+            for push in [rows] if size == "one epoch" else [[row] for row in rows]:
+                job.push("s", *push)
+        return touched
+
+    assert work(90) < 3.3 * work(30)

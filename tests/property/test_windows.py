@@ -14,8 +14,10 @@ from turnback import (
     AggregateFunction,
     CollectSink,
     Duration,
+    EventTimeTrigger,
     OutputTag,
     ProcessWindowFunction,
+    PurgingTrigger,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
@@ -56,6 +58,7 @@ class Labelled(ProcessWindowFunction):
     bound=st.integers(0, 15),
     lateness=st.sampled_from([0, 0, 3, 12]),
     folded=st.booleans(),
+    purging=st.booleans(),
     data=st.data(),
 )
 def test_however_the_input_is_cut(
@@ -64,6 +67,7 @@ def test_however_the_input_is_cut(
     bound: int,
     lateness: int,
     folded: bool,
+    purging: bool,
     data: st.DataObject,
 ) -> None:
     def build(env: StreamExecutionEnvironment) -> list[CollectSink]:
@@ -78,6 +82,8 @@ def test_however_the_input_is_cut(
             .allowed_lateness(lateness)
             .side_output_late_data(LATE)
         )
+        if purging:
+            windows = windows.trigger(PurgingTrigger.of(EventTimeTrigger.create()))
         if folded:
             results = windows.aggregate(Total(), Labelled(), int, OUTPUT)
         else:
@@ -86,6 +92,6 @@ def test_however_the_input_is_cut(
         return [collected(results, "out"), collected(too_late, "late")]
 
     fired, late = results_however_cut(data, {"s": events}, build)
-    want, want_late = expected(kind, events, bound, lateness)
+    want, want_late = expected(kind, events, bound, lateness, purging=purging)
     assert sorted(fired) == sorted(want)
     assert sorted(late) == sorted(want_late)

@@ -350,7 +350,8 @@ class StreamExecutionEnvironment:
                 "chk-7", path or time; or a savepoint by the path of its directory.
             fresh: Start empty although there are checkpoints.
             allow_non_restored_state: Drop what the program has no place for: all of it (True), or
-                what is named. That is state that no operator claims ("uid" or "uid/state"), the
+                what is named. That is state that no operator claims ("uid" or "uid/state"), state
+                of windows that are defined in another way now, which then start empty, the
                 position of a source that reads other streams now, and output of a sink that is
                 gone ("uid").
             renames: What had another name when the snapshot was taken: old "uid" to new, or old

@@ -49,7 +49,10 @@ class WindowedStream:
         return self._with(trigger=checked_instance(trigger, Trigger, "trigger"))
 
     def evictor(self, evictor: Evictor) -> WindowedStream:
-        """Remove elements before or after a window fires; windows then keep all elements."""
+        """Remove elements before or after a window fires.
+
+        Windows then keep all elements, also those that are reduced or aggregated when they fire.
+        """
         return self._with(evictor=checked_instance(evictor, Evictor, "evictor"))
 
     def allowed_lateness(self, time_ms: int | Duration) -> WindowedStream:
@@ -137,7 +140,6 @@ class WindowedStream:
                 "aggregates by name such as n=count(); an aggregate cannot be called "
                 "aggregate_function, window_function, accumulator_type or output_type"
             )
-        self._check_evictor()
         keyed = self._keyed
         declared = plan_window_aggregation(self._plan, keyed._key, aggregates)
         if declared.combined is not None and self._can_combine(aggregates):
@@ -175,8 +177,6 @@ class WindowedStream:
             default = None
         if output_type is None and default is None:
             raise PlanError("windows need output_type: the type of what comes out of them")
-        if folding is not None:
-            self._check_evictor()
         for each in (named_after, function):
             if has_operator_state(each):
                 raise PlanError(
@@ -187,13 +187,6 @@ class WindowedStream:
         type_ = default if output_type is None else as_type(output_type)
         assert type_ is not None
         return self._run(plan, type_, named_after)
-
-    def _check_evictor(self) -> None:
-        if self._plan.evictor is not None:
-            raise PlanError(
-                "an evictor needs all elements of a window, so reduce and aggregate cannot be "
-                "used with it; use process or apply"
-            )
 
     def _run(self, plan: WindowPlan, type_: TypeInfo, named_after: Any) -> DataStream:
         function: Function = FoldedWindows.of(plan) or WindowOperator(plan)

@@ -78,12 +78,15 @@ class StateDescriptor:
         kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
         attribute: Name of the class attribute it was given to, if any.
         ttl: How long values live; None for ever.
+        definition: What the values stand for, where Turnback keeps them and their type does not
+            tell; see `StateSchema`.
     """
 
     kind: ClassVar[str]
     name: str
     attribute: str | None
     ttl: StateTtlConfig | None
+    definition: str | None
     _type: TypeInfo | None
     _key_type: TypeInfo | None
     _problem: str | None
@@ -103,7 +106,7 @@ class StateDescriptor:
         rules = EvolutionRules(aliases, options.get("migrate"), old)
         _check_migrate(state, rules, migrate_from is not None, own)
         fields = {"_type": own, "_key_type": key, "_problem": problem, "_rules": rules}
-        vars(self).update(fields, name=name, attribute=None, ttl=None)
+        vars(self).update(fields, name=name, attribute=None, ttl=None, definition=None)
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
         """Let values expire some time after their last update; returns the descriptor itself.
@@ -116,6 +119,11 @@ class StateDescriptor:
                 f"StateTtlConfig.new_builder(Time.hours(1)).build(), got {ttl_config!r:.80}"
             )
         vars(self)["ttl"] = ttl_config if ttl_config.is_enabled() else None
+        return self
+
+    def defined_as(self, definition: str | None) -> Self:
+        """Say what the values stand for; returns the descriptor itself. For Turnback's own use."""
+        vars(self)["definition"] = definition
         return self
 
     @property
@@ -166,7 +174,8 @@ class StateDescriptor:
     __delattr__ = __setattr__
 
     def _identity(self) -> tuple[Any, ...]:
-        return (self.kind, self.name, self._type, self._key_type, self._problem, self.ttl)
+        types = self._type, self._key_type, self._problem
+        return (self.kind, self.name, *types, self.ttl, self.definition)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StateDescriptor):
@@ -229,12 +238,13 @@ class WaitingStateDescriptor(StateDescriptor):
     Args:
         name: Name of the state.
         type: Type of the values.
+        **options: Options for state stored with another type, see `StateDescriptor`.
     """
 
     kind = "waiting"
 
-    def __init__(self, name: str, type: Any) -> None:
-        self._declare({}, name, type, "bigint")
+    def __init__(self, name: str, type: Any, **options: Unpack[EvolutionOptions]) -> None:
+        self._declare(options, name, type, "bigint")
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[T]):

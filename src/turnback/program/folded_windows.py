@@ -43,10 +43,11 @@ class PaneFunction(Function, ABC):
 
     def state(self) -> WaitingStateDescriptor:
         """The state that panes are kept in, under their last millisecond."""
-        return WaitingStateDescriptor(WINDOWS, self.pane_type())
+        stored = WaitingStateDescriptor(WINDOWS, self.pane_type())
+        return stored.defined_as(self.panes.definition())
 
     def check_start(self, uid: str, pane: int, start: int) -> None:
-        """Refuse a pane that was stored by a program with other windows."""
+        """Refuse a pane of other windows, stored by a version that did not tell which."""
         if start != self.panes.start(pane):
             raise StateError(
                 f"operator {uid!r}: its state has a window, or a part of one, from {start} to "
@@ -72,7 +73,9 @@ class FoldedWindows(PaneFunction):
         None if they keep all elements, have a trigger, or state of their own.
         """
         panes = Panes.of(plan.assigner)
-        if panes is None or plan.folding is None or type(plan.trigger) is not EventTimeTrigger:
+        if panes is None or plan.folding is None or plan.keeps_elements:
+            return None
+        if type(plan.trigger) is not EventTimeTrigger:
             return None
         return None if keeps_window_state(plan.function) else cls(plan, panes, plan.folding)
 

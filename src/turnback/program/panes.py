@@ -37,6 +37,10 @@ class Panes:
         size, slide, offset = assigner.size_ms, assigner.slide_ms, assigner.offset_ms
         return cls(size, slide, offset, gcd(size, slide)) if slide <= size else None
 
+    def definition(self) -> str:
+        """Which windows these are the panes of; see `WindowAssigner.definition`."""
+        return AlignedWindows(self.size, self.slide, self.offset).definition()
+
     def of_time(self, time: Any) -> Any:
         """The pane of a time."""
         return time - (time - self.offset) % self.width + (self.width - 1)

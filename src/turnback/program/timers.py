@@ -9,6 +9,8 @@ from turnback.program.folded_windows import PaneFunction
 from turnback.program.functions import TimerFunction
 from turnback.program.graph import NodeKind
 from turnback.program.plan import Operator
+from turnback.program.window_join import WindowJoinOperator
+from turnback.program.window_operator import TIMER_NAMES, WindowOperator, for_any_window
 from turnback.types.typeinfo import ListTypeInfo, RowTypeInfo, Types
 
 EVENT_TIMERS = "timers.event"
@@ -56,6 +58,12 @@ def is_behind_shuffle(operator: Operator) -> bool:
     return operator.kind is NodeKind.TIMESTAMPS and operator.key is not None
 
 
+def _timers(function: Any, name: str) -> WaitingStateDescriptor:
+    if isinstance(function, WindowOperator | WindowJoinOperator):
+        return WaitingStateDescriptor(name, TIMER_NAMES, migrate=for_any_window)
+    return WaitingStateDescriptor(name, Types.BOOLEAN())
+
+
 def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
     """The states that an operator has for what waits for its time, by name."""
     function = operator.function
@@ -64,10 +72,7 @@ def timed_states(operator: Operator) -> dict[str, WaitingStateDescriptor]:
     elif is_behind_shuffle(operator):
         states = []
     elif has_timers(function):
-        states = [
-            WaitingStateDescriptor(EVENT_TIMERS, Types.BOOLEAN()),
-            WaitingStateDescriptor(PROCESSING_TIMERS, Types.BOOLEAN()),
-        ]
+        states = [_timers(function, EVENT_TIMERS), _timers(function, PROCESSING_TIMERS)]
     else:
         return {}
     in_order = not isinstance(function, PaneFunction) or function.in_order

@@ -91,7 +91,11 @@ class Trigger(ABC):
         return True
 
     def clear(self, window: Any, ctx: Any) -> None:
-        """Called when a window goes; its timers and its state go by themselves."""
+        """Called when a window goes.
+
+        Its state goes by itself, and timers that it leaves behind fire for nobody; a trigger that
+        sets timers long after the end of windows should delete them here.
+        """
         return
 
 
@@ -119,6 +123,9 @@ class EventTimeTrigger(Trigger):
         if window.max_timestamp() > ctx.get_current_watermark():
             ctx.register_event_time_timer(window.max_timestamp())
 
+    def clear(self, window: Any, ctx: Any) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+
 
 @dataclass(frozen=True)
 class ProcessingTimeTrigger(Trigger):
@@ -140,6 +147,9 @@ class ProcessingTimeTrigger(Trigger):
 
     def on_merge(self, window: Any, ctx: Any) -> None:
         ctx.register_processing_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: Any) -> None:
+        ctx.delete_processing_time_timer(window.max_timestamp())
 
 
 @dataclass(frozen=True)
@@ -254,6 +264,12 @@ class ContinuousEventTimeTrigger(Trigger):
     def can_merge(self) -> bool:
         return False
 
+    def clear(self, window: Any, ctx: Any) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+        following = ctx.get_partitioned_state(_NEXT).value()
+        if following is not None:
+            ctx.delete_event_time_timer(following)
+
     def _set(self, time: int, window: Any, ctx: Any) -> None:
         ctx.get_partitioned_state(_NEXT).update(time)
         if time < window.max_timestamp():
@@ -287,6 +303,11 @@ class ContinuousProcessingTimeTrigger(Trigger):
 
     def can_merge(self) -> bool:
         return False
+
+    def clear(self, window: Any, ctx: Any) -> None:
+        following = ctx.get_partitioned_state(_NEXT).value()
+        if following is not None:
+            ctx.delete_processing_time_timer(following)
 
     def _set(self, time: int, ctx: Any) -> None:
         ctx.get_partitioned_state(_NEXT).update(time)

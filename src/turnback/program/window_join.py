@@ -13,6 +13,7 @@ from turnback.program.two_inputs import (
     KeyedCoProcessFunction,
 )
 from turnback.program.window_operator import Emissions, WindowOperator, WindowPlan
+from turnback.program.window_state import WindowedStateDescriptor
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 
@@ -56,6 +57,9 @@ class WindowJoinOperator(KeyedCoProcessFunction):
 
     def __init__(self, plan: WindowPlan) -> None:
         self._windows = WindowOperator(plan)
+
+    def stored_windows(self) -> WindowedStateDescriptor:
+        return self._windows.stored_windows()
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._windows.open(runtime_context)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from turnback.core.errors import PlanError
@@ -16,7 +17,7 @@ from turnback.program.functions import (
     WindowFunction,
 )
 from turnback.program.graph import OutputTag
-from turnback.program.time import MAX_TIME, TimeDomain
+from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain
 from turnback.program.triggers import Evictor, Trigger, TriggerResult
 from turnback.program.window_state import (
     MERGING,
@@ -26,6 +27,7 @@ from turnback.program.window_state import (
     WindowStateStore,
 )
 from turnback.program.windows import GLOBAL_WINDOW, TimeWindow, WindowAssigner
+from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo, Types
 
 WINDOWS = "windows"
@@ -33,8 +35,17 @@ ELEMENTS = "window.elements"
 TRIGGERS = "window.triggers"
 ALARMS = "window.alarms"
 _WINDOW = RowTypeInfo(("start", "end"), (Types.LONG(), Types.LONG()))
+TIMER_NAMES = Types.LIST(_WINDOW)
+"""What a timer of windows holds: the windows that it is for."""
+ANY_WINDOW = TimeWindow(MIN_TIME, MIN_TIME)
+"""Stands for all windows of a key, in timers of versions that did not name them."""
 _POSITION = RowTypeInfo(("start", "end", "number"), (Types.LONG(),) * 3)
 _ALARM = RowTypeInfo(("time", "domain", "start", "end"), (Types.LONG(),) * 4)
+
+
+def for_any_window(_: bool) -> list[TimeWindow]:
+    """What a timer holds that was stored without the windows that it is for."""
+    return [ANY_WINDOW]
 
 
 class Emissions(list[tuple[int, Iterable[Any] | None]]):
@@ -75,13 +86,28 @@ class Folding:
     def result(self, held: Any) -> Any:
         return held if self.aggregate is None else self.aggregate.get_result(held)
 
+    def result_of(self, values: Sequence[Any]) -> Any:
+        """The result of some elements, of which there is at least one."""
+        serializer = self._serializer
+        held, add = self.first(values[0]), self.adder()
+        for value in values[1:]:
+            # What functions are given has its declared type, as if it had been stored in between.
+            held = add(value, serializer.decode(serializer.encode(held)))
+        return self.result(serializer.decode(serializer.encode(held)))
+
+    @cached_property
+    def _serializer(self) -> Serializer:
+        return Serializer(self.type)
+
 
 @dataclass(frozen=True)
 class WindowPlan:
     """Everything a window operator is made of.
 
     Attributes:
-        folding: How elements are folded; None to keep them all.
+        evictor: What removes elements before or after a window fires; windows then keep them all.
+        folding: How elements are folded, as they come or, with an evictor, when a window fires;
+            None not to fold them.
         function: A `ProcessWindowFunction` or `WindowFunction`; None to give out the contents.
         lateness_ms: How long after its end a window takes further elements.
         late: Where elements go that are later than that; None drops them.
@@ -95,6 +121,11 @@ class WindowPlan:
     function: ProcessWindowFunction | WindowFunction | None = None
     lateness_ms: int = 0
     late: OutputTag | None = None
+
+    @property
+    def keeps_elements(self) -> bool:
+        """Whether windows keep all their elements, and not one value of them."""
+        return self.folding is None or self.evictor is not None
 
     def functions(self) -> list[Function]:
         """All functions of the user's, to be opened and closed."""
@@ -140,24 +171,35 @@ class WindowContext:
 
 
 class WindowOperator(KeyedProcessFunction):
-    """Keeps windows, fires them when their trigger says so, and forgets them after their time."""
+    """Keeps windows, fires them when their trigger says so, and forgets them after their time.
+
+    A window is known, which is an entry of `windows`, from its first element until it is
+    forgotten, also while it is empty because it was purged. Timers name the windows that they are
+    for, so however many windows are open, each is found without a search.
+    """
 
     def __init__(self, plan: WindowPlan) -> None:
         self._plan = plan
+        by_event_time = plan.assigner.is_event_time
+        self._domain = TimeDomain.EVENT_TIME if by_event_time else TimeDomain.PROCESSING_TIME
         if plan.assigner.merges and not plan.trigger.can_merge():
             raise PlanError(
                 f"{type(plan.trigger).__name__} cannot be used with windows that merge, such as "
                 f"sessions"
             )
 
+    def stored_windows(self) -> WindowedStateDescriptor:
+        """The state with an entry for each window: what it has come to, or how many elements."""
+        plan = self._plan
+        folded = None if plan.keeps_elements or plan.folding is None else plan.folding.type
+        stored = WindowedStateDescriptor(WINDOWS, _WINDOW, folded or Types.LONG())
+        return stored.defined_as(plan.assigner.definition())
+
     def open(self, runtime_context: RuntimeContext) -> None:
         plan = self._plan
         for function in plan.functions():
             function.open(runtime_context)
-        held = Types.LONG() if plan.folding is None else plan.folding.type
-        self._windows = runtime_context.get_map_state(
-            WindowedStateDescriptor(WINDOWS, _WINDOW, held)
-        )
+        self._windows = runtime_context.get_map_state(self.stored_windows())
         self._triggers = runtime_context.get_map_state(
             WindowedStateDescriptor(TRIGGERS, NAMED_IN_WINDOW, Types.BYTES())
         )
@@ -170,7 +212,7 @@ class WindowOperator(KeyedProcessFunction):
             self._states = WindowStates(runtime_context, refusal)
         if plan.folding is not None:
             self._add_to = plan.folding.adder()
-        else:
+        if plan.keeps_elements:
             element = RowTypeInfo(("time", "element"), (Types.LONG(), plan.element_type))
             self._elements = runtime_context.get_map_state(
                 WindowedStateDescriptor(ELEMENTS, _POSITION, element)
@@ -190,60 +232,89 @@ class WindowOperator(KeyedProcessFunction):
             time = 0
         out = Emissions()
         watermark = service.current_watermark()
-        is_late = True
+        is_taken = False
         for window in plan.assigner.assign_windows(value, time):
             if plan.assigner.merges:
                 window = self._merged(window, ctx)
-            if by_event_time and self._gone_at(window) <= watermark:
-                self._forget(window, ctx)
+            if self._is_over(window, watermark):
                 continue
-            is_late = False
+            is_taken = True
             self._add(window, time, value)
             trigger_context = _Context(self, window, ctx)
             result = plan.trigger.on_element(value, time, window, trigger_context)
             self._act(result, window, ctx, out)
-            self._register(self._gone_at(window), ctx)
+            self._register_cleanup(window, ctx)
+        # An element may belong to no window at all, between windows that slide by more than their
+        # size. As in Flink, it is late only if event time has passed it.
+        is_late = by_event_time and not is_taken and time + plan.lateness_ms <= watermark
         if is_late and plan.late is not None:
             out.append((time, [(plan.late, value)]))
         return out
 
     def on_timer(self, timestamp: int, ctx: Any) -> Emissions:
         plan, out = self._plan, Emissions()
-        is_event = ctx.time_domain() is TimeDomain.EVENT_TIME
+        domain = ctx.time_domain()
+        is_event = domain is TimeDomain.EVENT_TIME
         on_time = plan.trigger.on_event_time if is_event else plan.trigger.on_processing_time
-        domain = ctx.time_domain().value
-        for window in self._known():
-            alarm = (timestamp, domain, *window)
-            if self._alarms.contains(alarm):
+        for window in self._windows_of_timer(timestamp, ctx):
+            alarm = (timestamp, domain.value, *window)
+            is_alarm = self._alarms.contains(alarm)
+            if is_alarm:
                 self._alarms.remove(alarm)
+            if not self._is_known(window):
+                continue  # its trigger has not deleted what it had set
+            if is_alarm:
                 result = on_time(timestamp, window, _Context(self, window, ctx))
                 self._act(result, window, ctx, out)
-            if is_event == plan.assigner.is_event_time and self._gone_at(window) == timestamp:
+            if domain is not self._domain:
+                continue
+            if self._gone_at(window) <= timestamp:
                 if isinstance(plan.function, ProcessWindowFunction):
                     plan.function.clear(WindowContext(window, ctx.timer_service(), self._states))
                 self._forget(window, ctx)
+            else:
+                # The timer may be from a time when the allowed lateness was less.
+                self._register_cleanup(window, ctx)
         return out
 
-    def _known(self) -> list[TimeWindow]:
-        """All windows of the key; of one that was purged its trigger may be left."""
-        known = {tuple(each) for each in self._windows}
-        known |= {tuple(each[2:]) for each in self._alarms}
-        known |= {tuple(each[:2]) for each in self._triggers}
+    def _windows_of_timer(self, timestamp: int, ctx: Any) -> list[TimeWindow]:
+        """The windows that a timer is for, in the order in which they are to be treated."""
+        windows = {TimeWindow(*each) for each in ctx.timer_names()}
+        if ANY_WINDOW in windows:
+            windows.remove(ANY_WINDOW)
+            windows |= self._all_windows()
+            at = (timestamp, ctx.time_domain().value)
+            windows |= {TimeWindow(*each[2:]) for each in self._alarms if tuple(each[:2]) == at}
+        return sorted(windows)
+
+    def _all_windows(self) -> set[TimeWindow]:
+        """All windows of the key.
+
+        Older versions did not keep windows that were purged: what is left of one tells of it.
+        """
+        found = {(each[0], each[1]) for each in self._windows}
+        purged = {(each[0], each[1]) for each in self._triggers}
         if self._states is not None:
-            known |= self._states.windows()
-        return sorted(TimeWindow(*each) for each in known)
+            purged |= self._states.windows()
+        for window in purged - found - {GLOBAL_WINDOW}:
+            self._put_empty(TimeWindow(*window))
+        return {TimeWindow(*each) for each in found | purged}
+
+    def _is_known(self, window: TimeWindow) -> bool:
+        return window == GLOBAL_WINDOW or self._windows.contains(tuple(window))
 
     # -- contents
 
     def _add(self, window: TimeWindow, time: int, value: Any) -> None:
-        folding = self._plan.folding
-        if folding is None:
+        plan = self._plan
+        if plan.keeps_elements:
             count = self._windows.get(tuple(window)) or 0
             self._elements.put((*window, count), (time, value))
             self._windows.put(tuple(window), count + 1)
             return
+        assert plan.folding is not None
         before = self._windows.get(tuple(window))
-        after = folding.first(value) if before is None else self._add_to(value, before)
+        after = plan.folding.first(value) if before is None else self._add_to(value, before)
         self._windows.put(tuple(window), after)
 
     def _held(self, window: TimeWindow) -> list[tuple[int, Any]]:
@@ -259,19 +330,25 @@ class WindowOperator(KeyedProcessFunction):
 
     def _fired(self, window: TimeWindow, ctx: Any) -> list[Any]:
         plan, service = self._plan, ctx.timer_service()
-        if not self._windows.contains(tuple(window)):
+        held = self._windows.get(tuple(window))
+        if held is None or (plan.keeps_elements and held == 0):
             return []
         key, context = ctx.get_current_key(), WindowContext(window, service, self._states)
-        if plan.folding is not None:
-            contents = [plan.folding.result(self._windows.get(tuple(window)))]
-            return plan.apply(key, context, contents)
+        if plan.folding is not None and not plan.keeps_elements:
+            return plan.apply(key, context, [plan.folding.result(held)])
         elements: Sequence[tuple[int, Any]] = self._held(window)
         if plan.evictor is None:
             return plan.apply(key, context, [value for _, value in elements])
         by_event_time = plan.assigner.is_event_time
         now = context.current_watermark() if by_event_time else context.current_processing_time()
         elements = list(plan.evictor.evict_before(elements, window, now))
-        given = plan.apply(key, context, [value for _, value in elements])
+        contents = [value for _, value in elements]
+        if plan.folding is None:
+            given = plan.apply(key, context, contents)
+        elif contents:
+            given = plan.apply(key, context, [plan.folding.result_of(contents)])
+        else:
+            given = []
         self._replace(window, plan.evictor.evict_after(elements, window, now))
         return given
 
@@ -281,10 +358,20 @@ class WindowOperator(KeyedProcessFunction):
             self._add(window, time, value)
 
     def _purge(self, window: TimeWindow) -> None:
-        if self._plan.folding is None:
+        """Remove the contents of a window, which stays known until its time is over."""
+        self._remove_elements(window)
+        if window == GLOBAL_WINDOW:
+            self._windows.remove(tuple(window))  # it is always known, and never over
+        else:
+            self._put_empty(window)
+
+    def _put_empty(self, window: TimeWindow) -> None:
+        self._windows.put(tuple(window), 0 if self._plan.keeps_elements else None)
+
+    def _remove_elements(self, window: TimeWindow) -> None:
+        if self._plan.keeps_elements:
             for number in range(self._windows.get(tuple(window)) or 0):
                 self._elements.remove((*window, number))
-        self._windows.remove(tuple(window))
 
     # -- time
 
@@ -295,50 +382,65 @@ class WindowOperator(KeyedProcessFunction):
         lateness = self._plan.lateness_ms if self._plan.assigner.is_event_time else 0
         return min(window.max_timestamp() + lateness, MAX_TIME)
 
-    def _register(self, time: int, ctx: Any) -> None:
-        if time == MAX_TIME:
-            return
-        service = ctx.timer_service()
-        if self._plan.assigner.is_event_time:
-            service.register_event_time_timer(time)
-        else:
-            service.register_processing_time_timer(time)
+    def _is_over(self, window: TimeWindow, watermark: int) -> bool:
+        """Whether a window takes no more elements."""
+        return self._plan.assigner.is_event_time and self._gone_at(window) <= watermark
+
+    def cleanup_timer(self, window: TimeWindow) -> tuple[TimeDomain, int]:
+        """The timer with which a window is forgotten."""
+        return self._domain, self._gone_at(window)
+
+    def _register_cleanup(self, window: TimeWindow, ctx: Any) -> None:
+        domain, time = self.cleanup_timer(window)
+        if time != MAX_TIME:
+            ctx.timer_service().register_named(domain, time, tuple(window))
 
     def _forget(self, window: TimeWindow, ctx: Any) -> None:
         self._plan.trigger.clear(window, _Context(self, window, ctx))
-        self._purge(window)
-        for entry in [each for each in self._triggers if each[:2] == window]:
+        self._remove_elements(window)
+        self._windows.remove(tuple(window))
+        for entry in self._triggers.of_window(window):
             self._triggers.remove(entry)
-        for entry in [each for each in self._alarms if each[2:] == window]:
-            self._alarms.remove(entry)
         if self._states is not None:
             self._states.forget(window)
+        ctx.timer_service().delete_named(*self.cleanup_timer(window), tuple(window))
 
     def _merged(self, window: TimeWindow, ctx: Any) -> TimeWindow:
         """The window that a new one becomes together with those it touches."""
+        watermark = ctx.timer_service().current_watermark()
         known = [TimeWindow(*each) for each in self._windows]
-        touching = sorted(each for each in known if each.intersects(window))
+        touching = sorted(
+            each for each in known if each.intersects(window) and not self._is_over(each, watermark)
+        )
         whole = window
         for each in touching:
             whole = whole.cover(each)
         others = [each for each in touching if each != whole]
         if not others:
             return whole
-        folding = self._plan.folding
-        if folding is not None:
-            held = [self._windows.get(tuple(each)) for each in touching]
-            total = held[0]
-            for each in held[1:]:
-                total = folding.merge(total, each)
-            self._windows.put(tuple(whole), total)
-        else:
+        if self._plan.keeps_elements:
             elements = [each for old in touching for each in self._held(old)]
             self._replace(whole, elements)
+        else:
+            self._windows.put(tuple(whole), self._merged_value(touching))
         context = _Context(self, whole, ctx, others)
         self._plan.trigger.on_merge(whole, context)
         for old in others:
             self._forget(old, ctx)
         return whole
+
+    def _merged_value(self, windows: Iterable[TimeWindow]) -> Any:
+        """What some windows have come to together; None if all of them are empty."""
+        folding = self._plan.folding
+        assert folding is not None
+        total = None
+        for window in windows:
+            value = self._windows.get(tuple(window))
+            if total is None or value is None:
+                total = value if total is None else total
+            else:
+                total = folding.merge(total, value)
+        return total
 
 
 def missing_timestamps(assigner: WindowAssigner) -> PlanError:
@@ -371,18 +473,28 @@ class _Context:
         return self._service.current_watermark()  # type: ignore[no-any-return]
 
     def register_event_time_timer(self, time: int) -> None:
-        self._service.register_event_time_timer(time)
-        self._operator._alarms.put((time, TimeDomain.EVENT_TIME.value, *self._window), True)
+        self._register(TimeDomain.EVENT_TIME, time)
 
     def register_processing_time_timer(self, time: int) -> None:
-        self._service.register_processing_time_timer(time)
-        self._operator._alarms.put((time, TimeDomain.PROCESSING_TIME.value, *self._window), True)
+        self._register(TimeDomain.PROCESSING_TIME, time)
 
     def delete_event_time_timer(self, time: int) -> None:
-        self._operator._alarms.remove((time, TimeDomain.EVENT_TIME.value, *self._window))
+        self._delete(TimeDomain.EVENT_TIME, time)
 
     def delete_processing_time_timer(self, time: int) -> None:
-        self._operator._alarms.remove((time, TimeDomain.PROCESSING_TIME.value, *self._window))
+        self._delete(TimeDomain.PROCESSING_TIME, time)
+
+    def _register(self, domain: TimeDomain, time: int) -> None:
+        self._service.register_named(domain, time, tuple(self._window))
+        self._operator._alarms.put((time, domain.value, *self._window), True)
+
+    def _delete(self, domain: TimeDomain, time: int) -> None:
+        alarm = (time, domain.value, *self._window)
+        if not self._operator._alarms.contains(alarm):
+            return
+        self._operator._alarms.remove(alarm)
+        if (domain, time) != self._operator.cleanup_timer(self._window):
+            self._service.delete_named(domain, time, tuple(self._window))
 
     def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
         return WindowStateStore(self._operator._triggers, self._window).any_state(state_descriptor)

@@ -279,7 +279,7 @@ class WindowStates:
 
     def forget(self, window: TimeWindow) -> None:
         """Delete the state of a window."""
-        for entry in [each for each in self._of_windows if each[:2] == window]:
+        for entry in self._of_windows.of_window(window):
             self._of_windows.remove(entry)
 
 

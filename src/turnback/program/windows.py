@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from turnback.core.errors import PlanError
+from turnback.core.units import format_duration
 from turnback.program.time import MAX_TIME, Time, as_milliseconds
 from turnback.program.triggers import (
     EventTimeTrigger,
@@ -59,6 +60,17 @@ class WindowAssigner(ABC):
         """What fires windows if nothing else is said."""
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
 
+    def definition(self) -> str | None:
+        """What is stored with windows, and has to be the same for them to be restored.
+
+        For people as well as for comparison, so a released text never changes. None: windows of
+        before are always taken over.
+        """
+        return None
+
+    def _clock(self) -> str:
+        return "by event time" if self.is_event_time else "by the clock"
+
 
 @dataclass(frozen=True)
 class AlignedWindows(WindowAssigner):
@@ -72,6 +84,15 @@ class AlignedWindows(WindowAssigner):
         slide, size = self.slide_ms, self.size_ms
         last = timestamp - (timestamp - self.offset_ms) % slide
         return [TimeWindow(start, start + size) for start in range(last, timestamp - size, -slide)]
+
+    def definition(self) -> str:
+        size, slide = format_duration(self.size_ms), format_duration(self.slide_ms)
+        kind = f"tumbling windows of {size}"
+        if self.slide_ms != self.size_ms:
+            kind = f"sliding windows of {size} every {slide}"
+        offset = self.offset_ms % self.slide_ms
+        shifted = f" shifted by {format_duration(offset)}" if offset else ""
+        return f"{kind}{shifted} {self._clock()}"
 
 
 def _aligned(size: Any, slide: Any, offset: Any) -> tuple[int, int, int]:
@@ -139,6 +160,10 @@ class _SessionWindows(WindowAssigner):
             )
         return [TimeWindow(timestamp, timestamp + gap)]
 
+    def definition(self) -> str:
+        # Not the gap: a session has its bounds, whatever gap its next element comes with.
+        return f"sessions {self._clock()}"
+
 
 def _dynamic_gap(extractor: Any) -> SessionGap:
     extract = getattr(extractor, "extract", extractor)
@@ -185,6 +210,9 @@ class GlobalWindows(WindowAssigner):
 
     def assign_windows(self, element: Any, timestamp: int) -> Collection[TimeWindow]:
         return [GLOBAL_WINDOW]
+
+    def definition(self) -> str:
+        return "global windows"
 
     def default_trigger(self) -> Trigger:
         return NeverTrigger()

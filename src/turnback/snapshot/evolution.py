@@ -95,7 +95,8 @@ def ttl_change(was: StateTtl | None, now: StateTtl | None) -> str:
 def _evolve_values(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
     rules, sub = descriptor.rules, descriptor.key_type
     problem = (
-        _key_problem(stored.key, key)
+        _definition_problem(stored, descriptor)
+        or _key_problem(stored.key, key)
         or _kind_problem(stored.kind, descriptor.kind, rules)
         or _map_key_problem(stored.sub, None if sub is None else sub.describe())
     )
@@ -150,6 +151,23 @@ def _by_user(
             f"the function can take both"
         )
     return Migration(why, _or_none(_with_class(old, rules.migrate)))
+
+
+def is_redefined(stored: StateSchema, descriptor: StateDescriptor) -> bool:
+    """Whether stored values stand for something else than those that a program declares."""
+    was, now = stored.definition, descriptor.definition
+    return was is not None and now is not None and was != now
+
+
+def _definition_problem(stored: StateSchema, descriptor: StateDescriptor) -> str | None:
+    if not is_redefined(stored, descriptor):
+        return None
+    return (
+        f"its definition changed from {stored.definition} to {descriptor.definition}, and what is "
+        f"stored would give wrong results. Define it as before; or give the operator another uid; "
+        f"or drop what is stored knowingly, with allow_non_restored_state=[{stored.uid!r}], so "
+        f"that it starts empty. A job that is stopped with --drain leaves nothing behind"
+    )
 
 
 def _key_problem(stored: KeySchema, declared: KeySchema) -> str | None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
+import msgspec
+
 from turnback.core.errors import ConfigurationError
 from turnback.program.broadcast import BroadcastOperator
 from turnback.program.descriptors import StateDescriptor, ValueStateDescriptor
@@ -21,7 +23,16 @@ from turnback.program.functions import Function, declared_states, user_function
 from turnback.program.graph import REDUCED, NodeKind
 from turnback.program.operator_state import BroadcastStateDescriptor, CheckpointedFunction
 from turnback.program.plan import Operator, Plan
-from turnback.program.timers import timed_states
+from turnback.program.timers import EVENT_TIMERS, PROCESSING_TIMERS, timed_states
+from turnback.program.window_join import WindowJoinOperator
+from turnback.program.window_operator import (
+    ALARMS,
+    ELEMENTS,
+    TRIGGERS,
+    WINDOWS,
+    WindowOperator,
+)
+from turnback.program.window_state import WINDOW_STATE
 from turnback.snapshot.metadata import SavedState, StateId
 from turnback.snapshot.snapshot import Snapshot
 from turnback.state.operator import SUBTASK_KEY
@@ -32,6 +43,8 @@ Renames = Mapping[Name, Name]
 """Old names, in the snapshot, to new ones, in the program."""
 Allowed = bool | Collection[Name]
 """What of a snapshot may be dropped: all, nothing, or what is named, by its names there."""
+OF_WINDOWS = (ELEMENTS, TRIGGERS, ALARMS, WINDOW_STATE, EVENT_TIMERS, PROCESSING_TIMERS)
+"""States of an operator that mean nothing without its windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,8 @@ class Match:
         undecided: Those of them that operators may or may not request when they are opened.
         unclaimed: Stored states that nothing takes and that may not be dropped.
         dropped: Stored states that nothing takes and that may be dropped.
+        anew: States of the program that start empty although they are stored, because their
+            definition has changed and what is stored may be dropped.
         operators: The operator of the snapshot that each operator of the program was, by uid.
         sources: The source of the snapshot whose position each source of the program goes on from.
         lost_sources: Sources of the snapshot that the program does not have.
@@ -89,6 +104,7 @@ class Match:
     undecided: frozenset[StateId]
     unclaimed: tuple[SavedState, ...]
     dropped: tuple[SavedState, ...]
+    anew: frozenset[StateId]
     operators: Mapping[str, str]
     sources: Mapping[str, str]
     lost_sources: tuple[str, ...]
@@ -100,11 +116,16 @@ class Match:
 
 
 def match_program(
-    snapshot: Snapshot, program: Program, renames: Renames | None = None, allow: Allowed = False
+    snapshot: Snapshot,
+    program: Program,
+    renames: Renames | None = None,
+    allow: Allowed = False,
+    redefined: Collection[StateId] = (),
 ) -> Match:
     """Match the states, sources and sinks of a snapshot with those of a program, by uid and name.
 
-    A renamed operator takes all its states along, except those renamed by themselves.
+    A renamed operator takes all its states along, except those renamed by themselves. States of the
+    program that are `redefined` start anew if what is stored may be dropped.
 
     Raises:
         ConfigurationError: `renames` or `allow` name something that does not exist or can be read
@@ -114,12 +135,16 @@ def match_program(
     droppable = _Droppable.read(snapshot, allow)
     states: dict[StateId, list[SavedState]] = defaultdict(list)
     left: list[SavedState] = []
+    targets = {state.id: renamed.state(state.id) for state in snapshot.states}
+    anew = {new for old, new in targets.items() if new in redefined and droppable.covers(old)}
+    anew |= {(uid, each) for uid, name in anew if name == WINDOWS for each in OF_WINDOWS}
     for state in snapshot.states:
-        target = renamed.state(state.id)
-        if program.may_have(target):
-            states[target].append(state)
+        target = targets[state.id]
+        if program.may_have(target) and target not in anew:
+            states[target].append(_without_idle_definition(state))
         else:
             left.append(state)
+    started_anew = [state for state in left if targets[state.id] in anew]
     sources: dict[str, list[str]] = defaultdict(list)
     for uid in snapshot.streams:
         sources[renamed.uid(uid)].append(uid)
@@ -139,8 +164,9 @@ def match_program(
     return Match(
         states={id: several[0] for id, several in states.items()},
         undecided=frozenset(id for id in states if not program.knows(id)),
-        unclaimed=tuple(s for s in left if not droppable.covers(s.id)),
-        dropped=tuple(s for s in left if droppable.covers(s.id)),
+        unclaimed=tuple(s for s in left if not (droppable.covers(s.id) or s in started_anew)),
+        dropped=tuple(s for s in left if droppable.covers(s.id) or s in started_anew),
+        anew=frozenset(targets[state.id] for state in started_anew),
         operators={
             renamed.uid(u): u for u in sorted(snapshot.uids()) if renamed.uid(u) in program.uids()
         },
@@ -153,6 +179,15 @@ def match_program(
         sinks={uid: now for uid, now in sinks.items() if uid not in unmatched},
         unclaimed_sinks=tuple(uid for uid in unmatched if not droppable.covers(uid)),
         dropped_sinks=tuple(uid for uid in unmatched if droppable.covers(uid)),
+    )
+
+
+def _without_idle_definition(state: SavedState) -> SavedState:
+    """The same state; one that holds nothing can become that of any definition."""
+    if state.rows != 0:
+        return state
+    return msgspec.structs.replace(
+        state, schema=msgspec.structs.replace(state.schema, definition=None)
     )
 
 
@@ -303,6 +338,8 @@ def known_states(operator: Operator) -> dict[str, StateDescriptor]:
     if isinstance(operator.function, BroadcastOperator):
         descriptors = map(BroadcastStateDescriptor.of, operator.function.descriptors)
         states |= {descriptor.name: descriptor for descriptor in descriptors}
+    if isinstance(operator.function, WindowOperator | WindowJoinOperator):
+        states[WINDOWS] = operator.function.stored_windows()
     return states | timed_states(operator)
 
 

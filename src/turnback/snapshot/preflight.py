@@ -22,6 +22,7 @@ from turnback.snapshot.evolution import (
     Migration,
     descriptor_ttl,
     evolve_state,
+    is_redefined,
     ttl_change,
 )
 from turnback.snapshot.matching import (
@@ -209,6 +210,9 @@ def check(
     """
     program = program_of(plan, streams)
     match = match_program(snapshot, program, renames, allow)
+    redefined = _redefined(plan, match)
+    if redefined:
+        match = match_program(snapshot, program, renames, allow, redefined)
     rows = [
         *_states(plan, match),
         *_unknown(plan, match),
@@ -221,11 +225,25 @@ def check(
     return CheckReport(snapshot.name, snapshot.job, tuple(rows))
 
 
+def _redefined(plan: Plan, match: Match) -> set[StateId]:
+    """The states of a program that stand for something else than what is stored."""
+    found = set()
+    for op in plan.operators():
+        for name, descriptor in known_states(op).items() if op.is_stateful else ():
+            stored = match.states.get((op.uid, name))
+            if stored is not None and is_redefined(stored.schema, descriptor):
+                found.add((op.uid, name))
+    return found
+
+
 def _states(plan: Plan, match: Match) -> Iterator[CheckRow]:
     for op in plan.operators():
         for name, descriptor in known_states(op).items() if op.is_stateful else ():
             stored = match.states.get((op.uid, name))
-            if stored is None:
+            if (op.uid, name) in match.anew:
+                reason = "starts empty, because its definition has changed"
+                yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, reason)
+            elif stored is None:
                 yield CheckRow(Subject.STATE, op.uid, name, Verdict.NEW, "starts empty")
             else:
                 yield _known(op.uid, stored, descriptor, key_schema(op, descriptor))

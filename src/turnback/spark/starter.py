@@ -222,8 +222,10 @@ class Starter:
         for state in requested:
             states[state.id[0]] |= {state.id[1]}
         program = replace(program, states=states, open=frozenset())
-        claims = match_program(snapshot, program, renames, allow)
+        redefined = {state.id for state in requested if state.redefined}
+        claims = match_program(snapshot, program, renames, allow, redefined)
         refuse_data_loss(snapshot, claims)
+        requested = [state for state in requested if state.id not in claims.anew]
         problems = [state.problem for state in requested if state.problem]
         if problems:
             raise IncompatibleStateError("; ".join(problems))
@@ -391,6 +393,8 @@ def _log_changes(
         _LOG.warning("%s was drained: event time has come to its end in it", name)
     for uid in claims.lost_sources:
         _LOG.warning("%s has the position of source %r, which is gone", name, uid)
+    for uid, state in sorted(claims.anew):
+        _LOG.warning("state %r of operator %r starts empty, as allowed", state, uid)
     for uid in claims.rewound_sources:
         _LOG.warning("source %r reads other streams than in %s; it starts anew", uid, name)
     for uid in claims.dropped_sinks:

@@ -6,7 +6,7 @@ from typing import Any
 
 from turnback.core.errors import PlanError, StateError
 from turnback.program.descriptors import StateDescriptor
-from turnback.state.collections import ListState, MapState
+from turnback.state.collections import ListState, MapState, WindowedState
 from turnback.state.delta import DeltaBuilder
 from turnback.state.expiring import (
     ExpiringAggregatingState,
@@ -130,9 +130,11 @@ class KeyedStateBackend(KeyContext):
                 return (ExpiringValueState if expires else kind)(self, schema, serializer)
             case "list":
                 return (ExpiringListState if expires else ListState)(self, schema, serializer)
-            case "map" | "windowed":
+            case "map":
                 codec = sub_codec(descriptor.key_type)
                 return (ExpiringMapState if expires else MapState)(self, schema, serializer, codec)
+            case "windowed":
+                return WindowedState(self, schema, serializer, sub_codec(descriptor.key_type))
             case "waiting":
                 return WaitingState(self, schema, serializer)
             case "reducing":

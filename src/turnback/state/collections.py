@@ -172,12 +172,15 @@ class Entries:
         dirty: Map keys whose entry was changed.
         whole: The store has nothing that is not in `known`.
         cleared: Everything stored is gone.
+        of_windows: Map keys by the window they begin with, those of removed entries too; None as
+            long as nobody has asked.
     """
 
     known: dict[bytes, Any] = field(default_factory=dict)
     dirty: dict[bytes, None] = field(default_factory=dict)
     whole: bool = False
     cleared: bool = False
+    of_windows: dict[tuple[int, int], dict[bytes, None]] | None = None
 
 
 class MapState(KeyedState, Generic[K, V]):
@@ -379,3 +382,32 @@ class MapState(KeyedState, Generic[K, V]):
             return self._format.to_bytes(cached)
         except Exception as e:
             raise self._mismatch(key, cached, e) from e
+
+
+class WindowedState(MapState[Any, Any]):
+    """A map whose keys begin with start and end of a window."""
+
+    __slots__ = ()
+
+    def of_window(self, window: tuple[int, int]) -> list[Any]:
+        """The map keys of a window. The first call in an epoch reads all entries of the key."""
+        entries = self._entries()
+        if not entries.whole or entries.of_windows is None:
+            entries.of_windows = {}
+            for sub, _ in self._all():
+                self._note(entries, sub)
+        found = entries.of_windows.get((window[0], window[1]), ())
+        return [
+            self._decode_sub(sub) for sub in found if entries.known.get(sub, ABSENT) is not ABSENT
+        ]
+
+    def _set(self, key: Any, cached: Any) -> None:
+        super()._set(key, cached)
+        entries = self._entries()
+        if entries.of_windows is not None:
+            self._note(entries, self._encode_sub(key))
+
+    def _note(self, entries: Entries, sub: bytes) -> None:
+        start, end, *_ = self._decode_sub(sub)
+        assert entries.of_windows is not None
+        entries.of_windows.setdefault((start, end), {})[sub] = None

@@ -107,6 +107,9 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         value: Descriptor of the type of values, list elements or accumulators.
         sub: Descriptor of the type of a map's keys or of the times of waiting state, else None.
         ttl: How long values live; None for ever, and then they are stored without a time.
+        definition: What the values stand for, where their type does not tell, for people:
+            ``tumbling windows of 10 s by event time``. Values of another definition cannot be
+            used. None if it does not matter, and in snapshots of versions that did not store it.
     """
 
     uid: str
@@ -116,6 +119,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     value: Descriptor
     sub: Descriptor = None
     ttl: StateTtl | None = None
+    definition: str | None = None
 
     @classmethod
     def of(cls, uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
@@ -128,6 +132,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
             value=descriptor.type.describe(),
             sub=None if sub is None else sub.describe(),
             ttl=None if ttl is None else StateTtl.of(ttl),
+            definition=descriptor.definition,
         )
 
     @property

@@ -63,6 +63,14 @@ class WaitingState(KeyedState):
         if self._limit is not None and time <= self._limit:
             heappush(self.due, (time, self._location(key)[1]))
 
+    def add(self, time: int, element: Any) -> None:
+        """Add an element to the list of the current key at a time, if it is not in it."""
+        known = self._known.get((self._context.key, time))
+        if known is not None and element in known:
+            return
+        held = self.get(time) or []
+        self.put(time, held if element in held else [*held, element])
+
     def remove(self, time: int) -> None:
         """Remove what the current key has at a time; nothing happens if that is nothing."""
         self._change((self._context.key, time), None)

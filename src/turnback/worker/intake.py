@@ -23,6 +23,7 @@ from turnback.snapshot.evolution import (
     Migration,
     descriptor_ttl,
     evolve_state,
+    is_redefined,
     ttl_change,
 )
 from turnback.snapshot.metadata import StateId
@@ -47,11 +48,16 @@ FILE_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class RequestedState:
-    """A state that an operator uses: why stored values have to be converted, or cannot be."""
+    """A state that an operator uses: why stored values have to be converted, or cannot be.
+
+    Attributes:
+        redefined: Whether they cannot because they stand for something else now.
+    """
 
     id: StateId
     migration: str | None = None
     problem: str | None = None
+    redefined: bool = False
 
 
 def requested_state(
@@ -66,7 +72,8 @@ def requested_state(
         return RequestedState(id)
     outcome = evolve_state(stored[id], descriptor, key)
     if isinstance(outcome, Incompatible):
-        return RequestedState(id, problem=str(_refused(id, outcome.reason)))
+        problem = str(_refused(id, outcome.reason))
+        return RequestedState(id, problem=problem, redefined=is_redefined(stored[id], descriptor))
     why = outcome.why if isinstance(outcome, Migration) else None
     if why is None and operator.has_operator_state:
         # Local stores are filled before its states are known, so another time to live does not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from turnback.core.errors import StateError
@@ -22,7 +23,7 @@ from turnback.worker.time import TaskTime
 class TimerContext(KeyedContext):
     """The context of an element or a timer, and the `TimerService` of a function with timers."""
 
-    __slots__ = ("_clock", "_domain", "_event", "_processing", "watermark")
+    __slots__ = ("_clock", "_domain", "_event", "_names", "_processing", "watermark")
 
     def __init__(
         self,
@@ -37,14 +38,21 @@ class TimerContext(KeyedContext):
         self._event = event
         self._processing = processing
         self._domain: TimeDomain | None = None
+        self._names: Any = None
 
-    def during(self, domain: TimeDomain, time: int) -> None:
-        """Become the context of a timer."""
-        self._domain, self.time = domain, time
+    def during(self, domain: TimeDomain, time: int, names: Any) -> None:
+        """Become the context of a timer, and of what it holds."""
+        self._domain = domain
+        self.time = time
+        self._names = names
 
     def time_domain(self) -> TimeDomain:
         assert self._domain is not None, "only on_timer has a time domain"
         return self._domain
+
+    def timer_names(self) -> Sequence[Name]:
+        """What the timer is for, if it was registered with `register_named`."""
+        return self._names  # type: ignore[no-any-return]
 
     def current_processing_time(self) -> int:
         return self._clock.epoch.now_ms
@@ -63,6 +71,30 @@ class TimerContext(KeyedContext):
 
     def delete_processing_time_timer(self, timestamp: int) -> None:
         self._processing.remove(_checked(timestamp))
+
+    def register_named(self, domain: TimeDomain, timestamp: int, name: Name) -> None:
+        """Register a timer that holds what it is for; for the timers of windows."""
+        self._timers(domain).add(_checked(timestamp), name)
+
+    def delete_named(self, domain: TimeDomain, timestamp: int, name: Name) -> None:
+        """Delete a timer as far as it is for this; nothing happens if it is not."""
+        timers = self._timers(domain)
+        time = _checked(timestamp)
+        names = timers.get(time) or []
+        if name not in names:
+            return
+        others = [each for each in names if each != name]
+        if others:
+            timers.put(time, others)
+        else:
+            timers.remove(time)
+
+    def _timers(self, domain: TimeDomain) -> WaitingState:
+        return self._event if domain is TimeDomain.EVENT_TIME else self._processing
+
+
+Name = tuple[int, ...]
+"""What a timer is for."""
 
 
 def _checked(timestamp: Any) -> int:
@@ -118,31 +150,33 @@ class TimerRunner(OrderedRunner):
 
     def _fire_event(self, upto: int, out: TimedOutput) -> None:
         while (due := self._event.take(upto)) is not None:
-            time, key, _ = due
+            time, key, names = due
             self.context.watermark = max(self.context.watermark, time)
             # What it gives comes right before the watermark at which it is due. If it was due
             # when it was set, it comes after what set it: the last element, or another timer.
             if time > self._element_watermark or self._mark > self._element_watermark:
                 self._mark = max(self._mark, time - 1)
                 self._cause = out.end_of_watermark(key)
-            self._fire(TimeDomain.EVENT_TIME, time, out, time, self._mark, self._cause)
+            self._fire(TimeDomain.EVENT_TIME, time, names, out, time, self._mark, self._cause)
 
     def _fire_processing(self, now: int, out: TimedOutput) -> None:
         while (due := self._processing.take(now)) is not None:
+            time, _, names = due
             mark = self.context.watermark
-            self._fire(TimeDomain.PROCESSING_TIME, due[0], out, None, mark, (NOWHERE, 0))
+            self._fire(TimeDomain.PROCESSING_TIME, time, names, out, None, mark, (NOWHERE, 0))
 
     def _fire(
         self,
         domain: TimeDomain,
         time: int,
+        names: Any,
         out: TimedOutput,
         stamp: int | None,
         mark: int,
         cause: Cause,
     ) -> None:
         op, context = self.operator, self.context
-        context.during(domain, time)
+        context.during(domain, time, names)
         try:
             out.add(op.function.on_timer(time, context), stamp, mark, cause)
         except Exception as e:

@@ -9,7 +9,6 @@ import pytest
 from local_engine import environment, source
 from turnback import (
     AggregateFunction,
-    CountEvictor,
     CountTrigger,
     EventTimeSessionWindows,
     OutputTag,
@@ -88,10 +87,6 @@ def test_windows_are_run_in_the_fastest_way_there_is(windows: Any, kind: type) -
         (lambda s: s.window(TEN).aggregate(window_end=count()), "'window_end' is what a bound"),
         (lambda s: s.window(TEN).aggregate(n=sum_of("x")), "there is no column 'x'"),
         (lambda s: s.window(TEN).aggregate(n=sum_of("k")), "holds no numbers"),
-        (
-            lambda s: s.window(TEN).evictor(CountEvictor.of(1)).aggregate(n=count()),
-            "an evictor needs all elements",
-        ),
         (
             lambda s: s.window(TEN).aggregate(n=count()).get_side_output(OutputTag("late")),
             "has no side outputs",

@@ -351,6 +351,20 @@ def test_kinds_of_state(kind):
             assert isinstance(helped, Incompatible)
 
 
+@pytest.mark.parametrize(
+    ("was", "now"), [(None, None), (None, "b"), ("a", None), ("a", "a"), ("a", "b")]
+)
+def test_values_that_stand_for_something_else(was, now):
+    stored = msgspec.structs.replace(schema(), definition=was)
+    outcome = evolve_state(stored, ValueStateDescriptor("s", int).defined_as(now), KEY)
+    if (was, now) != ("a", "b"):
+        assert outcome == Same(), "older versions have stored no definition"
+        return
+    assert isinstance(outcome, Incompatible)
+    assert outcome.reason.startswith("its definition changed from a to b, and")
+    assert "allow_non_restored_state=['u']" in outcome.reason
+
+
 def test_elements_and_entries_evolve():
     for kind, sub in (("list", None), ("map", "string")):
         outcome = evolve_state(schema(kind, value="int", sub=sub), DESCRIPTORS[kind](), KEY)

@@ -11,7 +11,15 @@ from msgspec.structs import replace as struct_replace
 
 from fake_job import described
 from local_engine import collected, environment, source
-from turnback import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
+from turnback import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProcessWindowFunction,
+    Time,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
 from turnback.checkpoint.manifest import OperatorInfo, SourcePosition
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.snapshot.matching import program_of
@@ -308,3 +316,50 @@ def test_what_would_be_lost_is_told_before(plan):
         Verdict.NEW,
         Verdict.UNCLAIMED,
     }
+
+
+WINDOWS = StateSchema(
+    uid="windows", name="windows", kind="windowed", key=KEY, value="long",
+    sub={"row": [["start", "long"], ["end", "long"]]},
+)  # fmt: skip
+
+
+def windowed(size):
+    env = environment(2)
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("n")
+    stamped = source(env, "s", "k string, n bigint").assign_timestamps_and_watermarks(strategy)
+    windows = stamped.uid("time").key_by("k").window(TumblingEventTimeWindows.of(Time(size)))
+    collected(windows.process(First(), "k string, n bigint").uid("windows"), "out")
+    return env.plan()
+
+
+class First(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield next(iter(elements))
+
+
+@pytest.mark.parametrize(
+    ("size", "rows", "allow", "verdict"),
+    [
+        (10, 3, False, Verdict.RESTORED),
+        (20, 3, False, Verdict.INCOMPATIBLE),
+        (20, 0, False, Verdict.RESTORED),
+        (20, 3, ["windows"], Verdict.NEW),
+        (20, None, True, Verdict.NEW),
+    ],
+)
+def test_windows_of_another_definition(size, rows, allow, verdict):
+    definition = TumblingEventTimeWindows.of(Time(10)).definition()
+    elements = stored("windows", "window.elements", rows=rows)
+    states = SavedState(struct_replace(WINDOWS, definition=definition), rows=rows), elements
+    operators = (OperatorInfo("windows", "First", "keyed_process", 2),)
+    report = check(windowed(size), described(states, operators, ("s",)), allow=allow)
+    assert report.ok == (verdict is not Verdict.INCOMPATIBLE)
+    found = [r for r in report.rows if r.state == "windows"]
+    assert found[0].verdict is verdict
+    if verdict is Verdict.INCOMPATIBLE:
+        assert "changed from tumbling windows of 10 ms by event time to tumb" in found[0].reason
+    if verdict is Verdict.NEW:
+        assert "its definition has changed" in found[0].reason
+        dropped = {r.state for r in report.rows if r.verdict is Verdict.UNCLAIMED}
+        assert dropped == {"windows", "window.elements"}, "what belongs to windows goes with them"

@@ -8,6 +8,7 @@ import pytest
 
 from turnback.core.errors import ElementTypeError, NullKeyError, UnsupportedTypeError
 from turnback.program.descriptors import MapStateDescriptor
+from turnback.program.window_state import NAMED_IN_WINDOW, WindowedStateDescriptor
 from turnback.types.typeinfo import Types
 
 MAP = MapStateDescriptor("map", str, int)
@@ -136,3 +137,47 @@ def test_odd_map_keys_are_refused(job):
         j.one("a", lambda h: h["map"].put(5, 1))
     with pytest.raises(UnsupportedTypeError, match="'map'"):
         MapStateDescriptor("map", list[int], int).check()
+
+
+IN_WINDOWS = WindowedStateDescriptor("map", NAMED_IN_WINDOW, Types.LONG())
+
+
+def of_window(*window):
+    return lambda h: sorted(tuple(each) for each in h["map"].of_window(window))
+
+
+def test_entries_of_a_window(job):
+    j = job(IN_WINDOWS)
+    j.one("a", lambda h: h["map"].put_all({(0, 10, "x"): 1, (0, 10, "y"): 2, (10, 20, "x"): 3}))
+
+    def changed(h):
+        seen = [of_window(0, 10)(h)]
+        h["map"].remove((0, 10, "x"))
+        h["map"].put((0, 10, "z"), 4)
+        h["map"].put((30, 40, "w"), 5)
+        return [*seen, of_window(0, 10)(h), of_window(30, 40)(h)]
+
+    assert j.one("a", changed) == [
+        [(0, 10, "x"), (0, 10, "y")],
+        [(0, 10, "y"), (0, 10, "z")],
+        [(30, 40, "w")],
+    ]
+    assert j.run([("a", of_window(0, 10)), ("b", of_window(0, 10))]) == [
+        [(0, 10, "y"), (0, 10, "z")],
+        [],
+    ]
+
+
+def test_entries_of_a_window_after_an_undo(job):
+    j = job(IN_WINDOWS)
+    j.one("a", lambda h: h["map"].put_all({(0, 10, "x"): 1, (0, 10, "y"): 2}))
+
+    def undone(h):
+        saved = h["map"].save()
+        found = of_window(0, 10)(h)
+        h["map"].remove((0, 10, "x"))
+        h["map"].put((0, 10, "z"), 4)
+        h["map"].restore(saved)
+        return found == of_window(0, 10)(h)
+
+    assert j.one("a", undone)

@@ -6,6 +6,7 @@ import pytest
 
 from turnback.core.errors import StateError
 from turnback.program.descriptors import WaitingStateDescriptor
+from turnback.types.typeinfo import Types
 
 WAITING = WaitingStateDescriptor("waiting", int)
 LONG_KEY = "k" * 300
@@ -52,3 +53,36 @@ def test_whether_anything_is_stored_at_a_time(job):
 def test_a_value_that_does_not_fit_is_named_with_its_key(job):
     with pytest.raises(StateError, match=r"state 'waiting'.*key 'b'.*'text'"):
         job(WAITING).one("a", write(("a", 1, 10), ("b", 1, "text")))
+
+
+LISTS = WaitingStateDescriptor("waiting", Types.LIST(Types.LONG()))
+
+
+def test_elements_are_added_to_lists_once(job):
+    j = job(LISTS)
+
+    def add(*elements):
+        return lambda h: [h["waiting"].add(5, each) for each in elements]
+
+    j.run([("a", add(1, 2, 1)), ("b", add(7))])
+    j.run([("a", add(2, 3)), ("b", lambda h: h["waiting"].remove(5)), ("b", add(8))])
+    assert j.run([("a", lambda h: h["waiting"].get(5)), ("b", lambda h: h["waiting"].get(5))]) == [
+        [1, 2, 3],
+        [8],
+    ]
+
+
+def test_what_is_added_can_be_taken_and_added_again(job):
+    j = job(LISTS)
+    j.one("a", lambda h: h["waiting"].add(5, 1))
+
+    def taken(h):
+        waiting = h["waiting"]
+        waiting.open(10)
+        first = waiting.take(10)
+        waiting.add(5, 1)
+        waiting.add(7, 2)
+        return [first, waiting.take(10), waiting.take(10), waiting.take(10)]
+
+    assert j.one("a", taken) == [(5, "a", [1]), (5, "a", [1]), (7, "a", [2]), None]
+    assert j.one("a", lambda h: h["waiting"].stored_until(10)) == []
