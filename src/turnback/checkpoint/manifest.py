@@ -15,7 +15,12 @@ from typing import Any
 import msgspec
 
 from turnback.checkpoint.redriven import NOTHING_REDRIVEN, Redriven
-from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
+from turnback.core.errors import (
+    UNDECODABLE,
+    CheckpointNotFoundError,
+    CorruptFileError,
+    FormatVersionError,
+)
 from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import seal, unseal
@@ -215,7 +220,7 @@ def decode(data: bytes, name: str) -> Slot:
     _, body = unseal(KIND, FORMAT, data, name)
     try:
         return _DECODER.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptFileError(f"{name} is intact but is no valid checkpoint: {error}") from error
 
 

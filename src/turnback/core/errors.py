@@ -36,6 +36,11 @@ TurnbackError
 
 from __future__ import annotations
 
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What msgspec raises for damaged bytes: a text that is not UTF-8 gets none of its own errors."""
+
 
 class TurnbackError(Exception):
     """Root of all errors raised by Turnback."""

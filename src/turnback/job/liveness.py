@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from turnback.core.errors import TurnbackError
+from turnback.core.errors import UNDECODABLE, TurnbackError
 from turnback.core.units import format_age
 from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import JobState, Status
@@ -142,5 +142,5 @@ def _new_supervisor(status: Status) -> ProcessId | None:
         return None
     try:
         return RunDirectory(Path(status.log).parent).supervisor()
-    except (TurnbackError, msgspec.MsgspecError):
+    except (TurnbackError, *UNDECODABLE):
         return None  # removed or damaged: it tells no more than the status

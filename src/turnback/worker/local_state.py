@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from turnback.core.errors import PlanError, StateError
+from turnback.core.errors import UNDECODABLE, PlanError, StateError
 from turnback.core.ids import path_segment
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import MOST_STATES, DeltaBuilder
@@ -103,19 +103,18 @@ class LocalStores:
         """The job they belong to; None if that cannot be read."""
         try:
             return msgspec.json.decode((self.path / _OWNER).read_bytes(), type=StoreOwner)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNDECODABLE):
             return None
 
     def mark_used(self, owner: StoreOwner) -> None:
         """Record who uses them, and that they are used; called whenever a store is opened."""
         file = self.path / _OWNER
-        try:
-            if abs(time.time() - file.stat().st_mtime) > _TOUCH_S:
-                os.utime(file)
-        except FileNotFoundError:
+        if self.owner() != owner:  # there is none yet, or it is damaged
             new = self.path / f"{_OWNER}-{secrets.token_hex(4)}"
             new.write_bytes(msgspec.json.encode(owner))
             new.replace(file)
+        elif abs(time.time() - file.stat().st_mtime) > _TOUCH_S:
+            os.utime(file)
 
     def last_used_s(self) -> float:
         """When they were last used, in seconds since 1970."""

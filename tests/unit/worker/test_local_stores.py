@@ -207,6 +207,20 @@ def test_a_starting_driver_removes_what_its_job_used_before() -> None:
     lock.release()
 
 
+def test_whichever_byte_of_the_owner_is_damaged_a_driver_starts_and_the_owner_is_mended() -> None:
+    stores = filled()
+    note = stores.path / "owner.json"
+    intact = note.read_bytes()
+    for place in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[place] ^= 0xFF
+        note.write_bytes(damaged)
+        remove_others(JOB, "rocksdb", None)
+        stores.mark_used(JOB)
+        assert note.read_bytes() == intact
+    assert stores.store(0, 0).exists()
+
+
 def test_stores_that_nobody_has_used_for_long_go_when_a_worker_starts() -> None:
     mine, used, unused, held = (filled(copied(job_id=name)) for name in ("a", "b", "c", "d"))
     for stores in (mine, unused, held):
