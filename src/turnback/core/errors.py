@@ -15,7 +15,8 @@ TurnbackError
 │   ├── CorruptFileError        length or checksum differ; nothing of the file was used
 │   └── FormatVersionError      written by a newer version
 ├── StateError
-│   └── IncompatibleStateError  stored state does not fit the program
+│   ├── IncompatibleStateError  stored state does not fit the program
+│   └── LocalStoreError         a store on this machine cannot be used; it is only a cache
 ├── CheckpointError
 │   ├── CheckpointNotFoundError
 │   ├── CheckpointTimeoutError  discarded, it took too long
@@ -107,6 +108,10 @@ class StateError(TurnbackError):
 
 class IncompatibleStateError(StateError):
     """Stored state does not fit the program."""
+
+
+class LocalStoreError(StateError):
+    """A store on this machine cannot be opened, read or written; it is only a cache of files."""
 
 
 class CheckpointError(TurnbackError):

@@ -53,7 +53,7 @@ from turnback.spark.source_monitor import Positions, SourceMonitor
 from turnback.spark.starter import Starter
 from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
-from turnback.worker.local_state import LocalStores, StoreOwner, remove_others
+from turnback.worker.local_state import StoreOwner, remove_others, stores_of
 
 _LOG = logging.getLogger(__name__)
 _TABLE_CHANGED = "table-changed"
@@ -307,8 +307,8 @@ class JobRunner:
         self._record(JobEnded(state.value))
         self._write_status(state, self._last_update)
         # The files are the state. What is left on this machine is a cache nobody uses now.
-        stores = LocalStores.of(self._store_owner(), self.spec.backend, self.spec.local_dir)
-        stores.discard("the job has ended")
+        for stores in stores_of(self._store_owner(), self.spec.backend, self.spec.local_dir):
+            stores.discard("the job has ended")
         return self.report
 
     def _store_owner(self) -> StoreOwner:
