@@ -88,6 +88,12 @@ def rabbitmq_positions(offset: str | None) -> list[tuple[str, int]]:
     return sorted((stream, int(at)) for stream, at in position.get("next", {}).items())
 
 
+def rabbitmq_chunks(offset: str | None) -> dict[str, tuple[int, int]]:
+    """By which chunk each stream is known again; see `turnback.spark.rabbitmq`."""
+    chunks = _of_source(offset, "rabbitmq").get("chunks", {})
+    return {stream: (int(first), int(written)) for stream, (first, written) in chunks.items()}
+
+
 def kinesis_position(offset: str | None) -> dict[str, Any]:
     """An offset of a `KinesisSource`; empty for others. See `turnback.spark.kinesis_shards`."""
     return _of_source(offset, "kinesis")
