@@ -90,6 +90,14 @@ class Restarting(msgspec.Struct, frozen=True, tag="restarting"):
     delay_ms: int
 
 
+class FilesChanged(msgspec.Struct, frozen=True, tag="files-changed"):
+    """Files of a source were changed after they were read; some of them by name."""
+
+    source: str
+    count: int
+    files: tuple[str, ...]
+
+
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended"):
     """The job will not go on by itself: it is FINISHED, FAILED or CANCELED."""
 
@@ -97,7 +105,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended"):
     cause: str | None = None
 
 
-Event = AttemptStarted | CheckpointStats | CheckpointFailed | Restarting | JobEnded
+Event = AttemptStarted | CheckpointStats | CheckpointFailed | FilesChanged | Restarting | JobEnded
 
 
 class Record(msgspec.Struct, frozen=True):

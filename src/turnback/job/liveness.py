@@ -81,7 +81,7 @@ def liveness_of(status: Status | None, now_ms: int) -> Liveness:
     silence = None
     if driver is None or driver.alive is None:
         silence = _silence(now_ms - status.updated_ms)
-    problem = silence or _restart_loop(status)
+    problem = silence or _restart_loop(status) or "; ".join(status.notices) or None
     return Liveness(status.state.value, driver, supervisor, problem, silence is not None)
 
 
