@@ -11,7 +11,7 @@ import pytest
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import Row
 from turnback.core.clock import SystemClock
-from turnback.core.errors import ConfigurationError, JobFailedError
+from turnback.core.errors import ChangedFilesError, JobFailedError
 from turnback.inspect.jobs import Jobs as InspectedJobs
 from turnback.job.directory import JobDirectory
 from turnback.job.history import FilesChanged, read_history
@@ -162,12 +162,12 @@ def test_a_file_that_is_changed_after_it_was_read_ends_a_job_that_is_to_end_then
     client = started_with_files(jobs, "fail")
     eventually(lambda: jobs.out() == [("a", 1)])
     file = append(jobs, '{"k": "late"}\n')
-    with pytest.raises(ConfigurationError, match="1 file was changed after being read") as failed:
+    with pytest.raises(ChangedFilesError, match="1 file was changed after being read") as failed:
         client.result(60)
     assert str(file) in str(failed.value)
     assert 'on_changed_files="warn"' in str(failed.value)
     # It ends again as long as the file is changed, and nothing of it is lost on the way.
-    with pytest.raises(ConfigurationError, match="changed after being read"):
+    with pytest.raises(ChangedFilesError, match="changed after being read"):
         started_with_files(jobs, "fail").result(60)
     client = started_with_files(jobs, "ignore")
     jobs.feed("events", {"k": "a"})

@@ -24,6 +24,7 @@ TurnbackError
 ├── EpochConflictError          two attempts of one task were read; the epoch is replayed
 ├── SinkError
 ├── SourceError                 a source cannot be reached or read
+│   ├── ChangedFilesError       files were changed after they were read
 │   └── MalformedRecordError    a record of a source does not fit its schema
 ├── UserFunctionError           the user's code raised
 ├── SparkUnavailableError       Spark's JVM has ended or does not start; a new driver may go on
@@ -142,6 +143,10 @@ class SourceError(TurnbackError):
     """A source could not be reached or read."""
 
 
+class ChangedFilesError(SourceError):
+    """Files were changed after a source has read them, and the job is to end then."""
+
+
 class MalformedRecordError(SourceError):
     """A record of a source does not fit the schema that it is parsed against."""
 
@@ -185,6 +190,7 @@ REPLACED = (FencedError, JobInUseError)
 """Another driver has the job."""
 
 FINAL = (
+    ChangedFilesError,
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,

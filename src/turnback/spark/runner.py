@@ -18,7 +18,7 @@ from turnback.checkpoint.manifest import Fence
 from turnback.core.errors import (
     FINAL,
     REPLACED,
-    ConfigurationError,
+    ChangedFilesError,
     StorageError,
     TableChangedError,
     TurnbackError,
@@ -417,7 +417,7 @@ class JobRunner:
         attempt = self.attempt
         if attempt is not None:
             attempt.fail(
-                ConfigurationError(
+                ChangedFilesError(
                     f"job {self.spec.name!r}: {text}. {_MOVE_FILES}. To go on without what is new "
                     'in there: on_changed_files="warn"'
                 )
