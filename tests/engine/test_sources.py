@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,12 @@ import pytest
 
 from job_support import COUNTED, Count, Jobs, counted, eventually
 from turnback import Row
-from turnback.core.errors import JobFailedError
+from turnback.core.clock import SystemClock
+from turnback.core.errors import ChangedFilesError, JobFailedError
+from turnback.inspect.jobs import Jobs as InspectedJobs
+from turnback.job.directory import JobDirectory
+from turnback.job.history import FilesChanged, read_history
+from turnback.job.liveness import liveness_of
 
 
 class Event(NamedTuple):
@@ -101,6 +107,73 @@ def test_an_unbounded_job_takes_files_as_they_come(jobs: Jobs) -> None:
     jobs.feed("events", {"k": "b"})
     count_files(jobs)
     assert jobs.out() == counted("aabb")
+
+
+def started_with_files(jobs: Jobs, policy: str) -> Any:
+    env = jobs.env()
+    events = env.from_files(
+        jobs.input("events"), "json", Event, uid="events", on_changed_files=policy
+    )
+    events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+    return jobs.start(env)
+
+
+@pytest.fixture
+def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnback.spark.changed_files._PAUSE_S", 0.02)
+    monkeypatch.setattr("turnback.spark.changed_files._REST", 0)
+    monkeypatch.setattr("turnback.spark.driver.HEARTBEAT_S", 0.05)
+
+
+def append(jobs: Jobs, text: str) -> Path:
+    (file,) = jobs.input("events").iterdir()
+    written = file.stat().st_mtime_ns
+    with file.open("a") as open_file:
+        open_file.write(text)
+    os.utime(file, ns=(0, written + 1_000_000_000))
+    return file
+
+
+@pytest.mark.usefixtures("_looking_often")
+def test_a_file_that_is_appended_to_after_it_was_read_is_told(jobs: Jobs) -> None:
+    jobs.feed("events", {"k": "a"})
+    client = started_with_files(jobs, "warn")
+    eventually(lambda: jobs.out() == [("a", 1)])
+    file = append(jobs, '{"k": "late"}\n')
+    directory = JobDirectory.locate(jobs.root, "job")
+    told = eventually(lambda: liveness_of(directory.status(), SystemClock().now_ms()).problem)
+    assert told.startswith("source 'events': 1 file was changed after being read")
+    assert told.endswith(str(file))
+    jobs.feed("events", {"k": "a"})
+    eventually(lambda: len(jobs.out()) == 2)
+    client.cancel()
+    client.result(60)
+    changed = FilesChanged("events", 1, (str(file),))
+    assert [r.event for r in read_history(directory.storage)].count(changed) == 1
+    (row,) = InspectedJobs(str(jobs.root)).get("job").failures()
+    assert (row.kind, row.cause) == ("files changed", told)
+
+
+@pytest.mark.usefixtures("_looking_often")
+def test_a_file_that_is_changed_after_it_was_read_ends_a_job_that_is_to_end_then(
+    jobs: Jobs,
+) -> None:
+    jobs.feed("events", {"k": "a"})
+    client = started_with_files(jobs, "fail")
+    eventually(lambda: jobs.out() == [("a", 1)])
+    file = append(jobs, '{"k": "late"}\n')
+    with pytest.raises(ChangedFilesError, match="1 file was changed after being read") as failed:
+        client.result(60)
+    assert str(file) in str(failed.value)
+    assert 'on_changed_files="warn"' in str(failed.value)
+    # It ends again as long as the file is changed, and nothing of it is lost on the way.
+    with pytest.raises(ChangedFilesError, match="changed after being read"):
+        started_with_files(jobs, "fail").result(60)
+    client = started_with_files(jobs, "ignore")
+    jobs.feed("events", {"k": "a"})
+    eventually(lambda: jobs.out() == [("a", 1), ("a", 2)])
+    client.cancel()
+    client.result(60)
 
 
 def test_a_single_file_is_read_once_and_no_other(jobs: Jobs, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from job_support import COUNTED, Count, Jobs, Marks, counted, eventually
 from locking_sink import LockingSink
 from turnback import CollectSink, WatermarkStrategy
 from turnback.core.errors import IncompatibleStateError, JobFailedError, PlanError
-from turnback.job.history import JobEnded
+from turnback.job.history import FilesChanged, JobEnded
 from turnback.spark.attempt import Attempt
 
 __all__ = ["fed"]
@@ -47,6 +47,48 @@ def test_any_streaming_dataframe(jobs: Jobs) -> None:
     run()
     assert jobs.out() == counted("ABA")
     assert jobs.out("tens") == [10, 20, 30]
+
+
+@pytest.mark.parametrize("name", ["plain.json", "odd %41 ä name.json"])
+def test_files_are_read_whatever_their_age_and_told_if_they_are_changed(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("turnback.spark.changed_files._PAUSE_S", 0.05)
+    directory = jobs.input("events")
+    day = 24 * 3600
+
+    def put(name: str, key: str, age_s: float) -> None:
+        file = directory / f".{name}"
+        file.write_text(json.dumps({"k": key}) + "\n")
+        os.utime(file, (time.time() - age_s, time.time() - age_s))
+        file.rename(directory / name)
+
+    def changed() -> list[Any]:
+        return [event for event in jobs.events() if isinstance(event, FilesChanged)]
+
+    def run() -> Any:
+        env = jobs.env()
+        events = env.from_files(directory, "json", SCHEMA, "events")
+        events.key_by("k").process(Count(), COUNTED).uid("count").sink_to(jobs.sink()).uid("out")
+        return jobs.start(env)
+
+    client = run()
+    put("new.json", "a", 0)
+    eventually(lambda: jobs.out() == counted("a"))
+    put(name, "a", 8 * day)
+    eventually(lambda: jobs.out() == counted("aa"))
+    client.cancel()
+    client.result(60)
+    client = run()
+    put("oldest.json", "a", 1000 * day)
+    eventually(lambda: jobs.out() == counted("aaa"))
+    assert changed() == []
+    put(name, "late", day)
+    eventually(changed)
+    assert changed() == [FilesChanged("events", 1, (str(directory / name),))]
+    client.cancel()
+    client.result(60)
+    assert jobs.out() == counted("aaa")
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,11 @@ class RabbitMQServer(Restartable):
     def delete_stream(self, name: str) -> None:
         self.ask(lambda client: client.delete_stream(name))
 
+    def make_anew(self, name: str) -> None:
+        """Delete a stream and create another one of the same name."""
+        self.delete_stream(name)
+        self.ask(lambda client: client.create_stream(name, {}))
+
     def write(self, stream: str, values: Sequence[str | bytes], **properties: Any) -> None:
         """Write messages, and wait until the server has them."""
         texts = [v.encode() if isinstance(v, str) else v for v in values]

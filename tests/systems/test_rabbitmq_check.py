@@ -11,7 +11,8 @@ from services.rabbitmq import PASSWORD, USER, RabbitMQServer
 from turnback import RabbitMQOffsetsInitializer, RabbitMQSource, SimpleStringSchema
 from turnback.core.errors import ConfigurationError, SourceError
 from turnback.program.source_lag import SourceLag
-from turnback.spark.rabbitmq import RabbitMQReader
+from turnback.spark.rabbitmq import RabbitMQReader, server_of
+from turnback.spark.rabbitmq_client import FIRST, RabbitMQClient
 from turnback.worker.message import EncodedError
 
 WRONG = "wrong-password-of-rabbitmq"
@@ -111,7 +112,7 @@ def test_reading_starts_where_it_is_told_to(rabbitmq, kind, argument, begins):
     rabbitmq.write(stream, ["x"] * 2500)
     start = getattr(RabbitMQOffsetsInitializer, kind)(*argument)
     found = reader(source(rabbitmq, stream, starting_offsets=start)).initialOffset()
-    assert found == json.loads(position({stream: begins}))
+    assert found["next"] == {stream: begins}
 
 
 def test_an_epoch_begins_and_ends_inside_of_chunks_and_reads_the_same_again(rabbitmq):
@@ -153,9 +154,112 @@ def test_whoever_skips_what_is_gone_begins_with_a_stream_that_was_made_anew(rabb
         strict.latestOffset(at, None)
     lenient = reader(source(rabbitmq, stream, fail_on_data_loss=False))
     anew = lenient.latestOffset(at, None)
-    assert anew == json.loads(position({stream: 0}))
+    assert anew["next"] == {stream: 0}
     assert lenient.partitions(at, anew) == []
-    assert lenient.latestOffset(anew, None) == json.loads(position({stream: 3}))
+    assert lenient.latestOffset(anew, None)["next"] == {stream: 3}
+
+
+class MadeAnew:
+    """A stream of which 100 messages were read, and which another one has replaced since."""
+
+    def __init__(self, rabbitmq: RabbitMQServer, **settings) -> None:
+        self.stream = rabbitmq.create_stream()
+        rabbitmq.write(self.stream, [f"old {n}" for n in range(100)])
+        self._server = rabbitmq
+        self.reader = reader(source(rabbitmq, self.stream, **settings))
+        self.first = self.reader.initialOffset()
+        self.at = self.reader.latestOffset(self.first, None)
+        assert self.at["next"] == {self.stream: 100}
+
+    def replace(self, messages: int) -> None:
+        self._server.make_anew(self.stream)
+        if messages:
+            self._server.write(self.stream, [f"new {n}" for n in range(messages)])
+
+
+ANEW = r"stream 'stream-\d+' was deleted and made anew: .* would go on at 100 and skip"
+
+
+@pytest.fixture
+def _always_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnback.spark.rabbitmq._IDLE_CHECK_S", 0)
+
+
+@pytest.mark.usefixtures("_always_looking")
+@pytest.mark.parametrize("messages", [5, 100, 130])
+def test_a_stream_that_is_made_anew_while_the_job_runs_is_told(rabbitmq, messages):
+    made = MadeAnew(rabbitmq)
+    assert made.reader.latestOffset(made.at, None) == made.at
+    made.replace(messages)
+    for each in (made.reader, reader(source(rabbitmq, made.stream))):
+        with pytest.raises(EncodedError, match=ANEW) as refused:
+            each.latestOffset(made.at, None)
+        assert "without_sources(uid)" in str(refused.value)
+
+
+@pytest.mark.parametrize("messages", [100, 130])
+def test_nothing_is_read_of_a_stream_that_was_made_anew_since_the_epoch_was_planned(
+    rabbitmq, messages
+):
+    made = MadeAnew(rabbitmq)
+    made.replace(messages)
+    with pytest.raises(EncodedError, match="was deleted and made anew"):
+        read(made.reader, made.first, made.at)
+
+
+@pytest.mark.parametrize("messages", [5, 130])
+def test_a_stream_that_was_made_anew_between_two_runs_is_told(rabbitmq, messages):
+    made = MadeAnew(rabbitmq)
+    made.replace(messages)
+    checked = source(rabbitmq, made.stream).source_check()
+    with pytest.raises(ConfigurationError, match=f"source 'in': {ANEW}"):
+        checked("source 'in'", json.dumps(made.at))
+
+
+@pytest.mark.usefixtures("_always_looking")
+def test_an_empty_stream_that_was_made_anew_is_told_with_its_first_message(rabbitmq):
+    made = MadeAnew(rabbitmq)
+    made.replace(0)
+    assert made.reader.latestOffset(made.at, None) == made.at
+    rabbitmq.write(made.stream, ["first"])
+    with pytest.raises(EncodedError, match=ANEW):
+        made.reader.latestOffset(made.at, None)
+
+
+@pytest.mark.usefixtures("_always_looking")
+@pytest.mark.parametrize("messages", [5, 130])
+def test_whoever_skips_what_is_gone_reads_all_of_a_stream_that_is_made_anew(rabbitmq, messages):
+    made = MadeAnew(rabbitmq, fail_on_data_loss=False)
+    made.replace(messages)
+    anew = made.reader.latestOffset(made.at, None)
+    end = made.reader.latestOffset(anew, None)
+    assert (anew["next"], end["next"]) == ({made.stream: 0}, {made.stream: messages})
+    assert read(made.reader, made.at, anew) == []
+    values = [value for _, value in read(made.reader, anew, end)]
+    assert values == [f"new {n}".encode() for n in range(messages)]
+    assert made.reader.latestOffset(end, None) == end
+
+
+def test_a_position_of_an_older_version_is_gone_on_from(rabbitmq):
+    stream = rabbitmq.create_stream()
+    rabbitmq.write(stream, ["x"] * 3)
+    made = reader(source(rabbitmq, stream))
+    older = json.loads(position({stream: 3}))
+    assert made.latestOffset(older, None) == older
+    rabbitmq.write(stream, ["x"] * 3)
+    newer = made.latestOffset(older, None)
+    assert (newer["next"], list(newer["chunks"])) == ({stream: 6}, [stream])
+
+
+def test_a_chunk_that_retention_has_taken_makes_no_other_stream(rabbitmq):
+    stream = trimmed_stream(rabbitmq)
+    client = RabbitMQClient(server_of(source(rabbitmq, stream).options), "test")
+    first = client.look(stream, FIRST).first
+    client.close()
+    at = {"source": "rabbitmq", "next": {stream: first}, "chunks": {stream: [0, 1]}}
+    assert first > 0
+    source(rabbitmq, stream).source_check()("source 'in'", json.dumps(at))
+    assert reader(source(rabbitmq, stream)).latestOffset(at, None)["next"] == {stream: 100}
 
 
 def test_a_position_in_a_stream_that_is_not_read_is_refused(rabbitmq):

@@ -34,6 +34,7 @@ from turnback.core.errors import ConfigurationError, PlanError
 from turnback.core.ids import check_job_name, check_uid
 from turnback.core.units import parse_duration
 from turnback.job.run import LaunchMode
+from turnback.program.changed_files import watched_files
 from turnback.program.graph import NodeKind, StreamGraph
 from turnback.program.malformed import MalformedPolicy, files_policy
 from turnback.program.plan import Plan
@@ -206,9 +207,14 @@ class StreamExecutionEnvironment:
         max_files_per_epoch: int | None = None,
         max_bytes_per_epoch: int | str | None = None,
         on_malformed: str | None = None,
+        on_changed_files: str = "warn",
         **options: Any,
     ) -> DataStream:
         """A stream of the records of all files in a directory, and of those yet to come.
+
+        Every file is read once, whatever its age. What is added to a file after that, or replaces
+        it, is not read: write files elsewhere on the same file system, and move them in when they
+        are complete.
 
         Args:
             path: The directory; it must exist. Or a single local file, which is read once: a job
@@ -221,6 +227,9 @@ class StreamExecutionEnvironment:
             on_malformed: What becomes of a record of JSON or CSV that does not fit the schema:
                 "fail", the default: the job ends, and says which one it is; "drop": it is left
                 out, and counted; "side": it goes to `malformed_records`, and is counted.
+            on_changed_files: What becomes of the job if a local file is changed after it was read:
+                "warn", the default: that is told in its log, its status and its history, and the
+                job goes on; "fail": it ends, and names the files; "ignore": nobody looks.
             **options: Further options of Spark's reader; with one that says what becomes of
                 malformed records, such as `mode`, Spark alone decides, and nobody counts.
         """
@@ -231,7 +240,9 @@ class StreamExecutionEnvironment:
         row = check_files(directory, format, as_type(schema))
         policy = files_policy(format, row.names, options, on_malformed)
         frame = self.engine.file_source(directory, format, row, limit, options, policy)
-        return self._source(frame, uid, row, policy, bounded=single_file(directory))
+        stream = self._source(frame, uid, row, policy, bounded=single_file(directory))
+        stream._node.files = watched_files(directory, on_changed_files)
+        return stream
 
     def from_source(
         self,

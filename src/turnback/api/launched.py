@@ -213,6 +213,7 @@ def _of_users(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
         if frame.filename.startswith((_PACKAGE, "<frozen runpy>")):
             inside = True
         elif not (inside and _BELOW.match(frame.filename)):
+            inside = False
             yield frame
 
 

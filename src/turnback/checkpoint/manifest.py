@@ -15,7 +15,12 @@ from typing import Any
 import msgspec
 
 from turnback.checkpoint.redriven import NOTHING_REDRIVEN, Redriven
-from turnback.core.errors import CheckpointNotFoundError, CorruptFileError, FormatVersionError
+from turnback.core.errors import (
+    UNDECODABLE,
+    CheckpointNotFoundError,
+    CorruptFileError,
+    FormatVersionError,
+)
 from turnback.state.files import StateFile
 from turnback.state.schema import StateSchema
 from turnback.storage.envelope import seal, unseal
@@ -81,6 +86,12 @@ def rabbitmq_positions(offset: str | None) -> list[tuple[str, int]]:
     """Stream and next offset of an offset of a `RabbitMQSource`; none of others."""
     position = _of_source(offset, "rabbitmq")
     return sorted((stream, int(at)) for stream, at in position.get("next", {}).items())
+
+
+def rabbitmq_chunks(offset: str | None) -> dict[str, tuple[int, int]]:
+    """By which chunk each stream is known again; see `turnback.spark.rabbitmq`."""
+    chunks = _of_source(offset, "rabbitmq").get("chunks", {})
+    return {stream: (int(first), int(written)) for stream, (first, written) in chunks.items()}
 
 
 def kinesis_position(offset: str | None) -> dict[str, Any]:
@@ -215,7 +226,7 @@ def decode(data: bytes, name: str) -> Slot:
     _, body = unseal(KIND, FORMAT, data, name)
     try:
         return _DECODER.decode(body)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptFileError(f"{name} is intact but is no valid checkpoint: {error}") from error
 
 

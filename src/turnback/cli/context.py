@@ -166,7 +166,7 @@ _CODES: tuple[tuple[ExitCode, tuple[type[BaseException], ...]], ...] = (
     (ExitCode.CONFLICT, (errors.JobInUseError, errors.JobNotRunningError)),
     (ExitCode.CONFLICT, (errors.StillNeededError, errors.FencedError, errors.AlreadyExistsError)),
     (ExitCode.DAMAGED, (errors.CorruptFileError, errors.FormatVersionError)),
-    (ExitCode.STORAGE, (errors.StorageError,)),
+    (ExitCode.STORAGE, (errors.StorageError, errors.LocalStoreError)),
     (ExitCode.WOULD_NOT_START, (errors.IncompatibleStateError,)),
     (ExitCode.NOT_FOUND, (errors.StateError,)),
 )

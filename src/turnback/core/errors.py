@@ -15,7 +15,8 @@ TurnbackError
 │   ├── CorruptFileError        length or checksum differ; nothing of the file was used
 │   └── FormatVersionError      written by a newer version
 ├── StateError
-│   └── IncompatibleStateError  stored state does not fit the program
+│   ├── IncompatibleStateError  stored state does not fit the program
+│   └── LocalStoreError         a store on this machine cannot be used; it is only a cache
 ├── CheckpointError
 │   ├── CheckpointNotFoundError
 │   ├── CheckpointTimeoutError  discarded, it took too long
@@ -23,6 +24,7 @@ TurnbackError
 ├── EpochConflictError          two attempts of one task were read; the epoch is replayed
 ├── SinkError
 ├── SourceError                 a source cannot be reached or read
+│   ├── ChangedFilesError       files were changed after they were read
 │   └── MalformedRecordError    a record of a source does not fit its schema
 ├── UserFunctionError           the user's code raised
 ├── SparkUnavailableError       Spark's JVM has ended or does not start; a new driver may go on
@@ -35,6 +37,11 @@ TurnbackError
 """
 
 from __future__ import annotations
+
+import msgspec
+
+UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError)
+"""What msgspec raises for damaged bytes: a text that is not UTF-8 gets none of its own errors."""
 
 
 class TurnbackError(Exception):
@@ -104,6 +111,10 @@ class IncompatibleStateError(StateError):
     """Stored state does not fit the program."""
 
 
+class LocalStoreError(StateError):
+    """A store on this machine cannot be opened, read or written; it is only a cache of files."""
+
+
 class CheckpointError(TurnbackError):
     """A checkpoint could not be taken or read."""
 
@@ -130,6 +141,10 @@ class SinkError(TurnbackError):
 
 class SourceError(TurnbackError):
     """A source could not be reached or read."""
+
+
+class ChangedFilesError(SourceError):
+    """Files were changed after a source has read them, and the job is to end then."""
 
 
 class MalformedRecordError(SourceError):
@@ -175,6 +190,7 @@ REPLACED = (FencedError, JobInUseError)
 """Another driver has the job."""
 
 FINAL = (
+    ChangedFilesError,
     CheckpointNotFoundError,
     ConfigurationError,
     CorruptFileError,

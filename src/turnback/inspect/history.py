@@ -20,6 +20,7 @@ from turnback.job.history import (
     AttemptStarted,
     CheckpointFailed,
     CheckpointStats,
+    FilesChanged,
     JobEnded,
     Record,
     Restarting,
@@ -28,6 +29,7 @@ from turnback.job.history import (
 )
 from turnback.job.liveness import LOST, Liveness, is_terminal
 from turnback.job.status import JobState, Status, UnderWay
+from turnback.program.changed_files import changed_files_text
 from turnback.storage.base import Storage
 
 RESTARTED = "RESTARTED"
@@ -248,6 +250,17 @@ class AttemptLife:
         return model.FailureRow(
             attempt=self.number, at_ms=at_ms, kind=kind, cause=cause, delay_ms=delay_ms
         )
+
+
+def changed_files(attempt: AttemptLife) -> Iterator[model.FailureRow]:
+    """What an attempt has found of files that were changed after they were read, newest first."""
+    for record in reversed(attempt.records):
+        event = record.event
+        if isinstance(event, FilesChanged):
+            text = changed_files_text(event.source, event.files, event.count)
+            yield model.FailureRow(
+                attempt=attempt.number, at_ms=record.at_ms, kind="files changed", cause=text
+            )
 
 
 def grouped_failures(rows: Iterable[model.FailureRow]) -> list[model.FailureRow]:

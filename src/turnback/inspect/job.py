@@ -24,6 +24,7 @@ from turnback.core.masking import mask_arguments, mask_text, mask_value
 from turnback.inspect import model
 from turnback.inspect.history import (
     AttemptLife,
+    changed_files,
     checkpoint_history,
     grouped_failures,
     read_attempts,
@@ -186,8 +187,12 @@ class Job:
         """Return what went wrong with it, newest first; what is the same is one row."""
         status = self.directory.status()
         alive = liveness_of(status, self._clock.now_ms())
-        attempts = reversed(read_attempts(self.directory, status))
-        rows = (row for attempt in attempts if (row := attempt.failure(alive)) is not None)
+        rows: list[model.FailureRow] = []
+        for attempt in reversed(read_attempts(self.directory, status)):
+            failure = attempt.failure(alive)
+            if failure is not None:
+                rows.append(failure)
+            rows += changed_files(attempt)
         return grouped_failures(rows)
 
     # -- requests

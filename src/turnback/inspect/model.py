@@ -99,8 +99,9 @@ class FailureRow(View, frozen=True, kw_only=True):
     """Something that went wrong with an attempt of a job.
 
     Attributes:
-        kind: "restarting" (the attempt failed, the next one followed), "failed" (the job ended)
-            or "driver died" (the next attempt was another process's).
+        kind: "restarting" (the attempt failed, the next one followed), "failed" (the job ended),
+            or "driver died" (the next attempt was another process's); or "files changed": those of
+            a source, after they were read.
         delay_ms: After how long the next attempt was to follow.
         count: How often it has happened: attempt and time are those of the last time.
         first_ms: When it happened first.

@@ -30,6 +30,7 @@ import msgspec
 
 from turnback.core.clock import Clock, SystemClock
 from turnback.core.errors import (
+    UNDECODABLE,
     AlreadyExistsError,
     ConfigurationError,
     CorruptFileError,
@@ -258,7 +259,7 @@ class JobDirectory:
                     f"{name} has format version {version}, this Turnback reads {STATUS_FORMAT}"
                 )
             return msgspec.json.decode(data, type=Status)
-        except (msgspec.MsgspecError, AttributeError) as error:
+        except (*UNDECODABLE, AttributeError) as error:
             raise CorruptFileError(
                 f"{name} is damaged: {error}. If no driver runs the job, delete this file"
             ) from error

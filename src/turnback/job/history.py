@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from turnback.core.clock import Clock
-from turnback.core.errors import NotFoundError, StorageError
+from turnback.core.errors import UNDECODABLE, NotFoundError, StorageError
 from turnback.storage.base import Storage
 
 
@@ -90,6 +90,14 @@ class Restarting(msgspec.Struct, frozen=True, tag="restarting"):
     delay_ms: int
 
 
+class FilesChanged(msgspec.Struct, frozen=True, tag="files-changed"):
+    """Files of a source were changed after they were read; some of them by name."""
+
+    source: str
+    count: int
+    files: tuple[str, ...]
+
+
 class JobEnded(msgspec.Struct, frozen=True, tag="job-ended"):
     """The job will not go on by itself: it is FINISHED, FAILED or CANCELED."""
 
@@ -97,7 +105,7 @@ class JobEnded(msgspec.Struct, frozen=True, tag="job-ended"):
     cause: str | None = None
 
 
-Event = AttemptStarted | CheckpointStats | CheckpointFailed | Restarting | JobEnded
+Event = AttemptStarted | CheckpointStats | CheckpointFailed | FilesChanged | Restarting | JobEnded
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -245,7 +253,7 @@ def newest_checkpoint(storage: Storage) -> CheckpointStats | None:
     """Return the newest complete checkpoint that is recorded; reads no more than it must."""
     for name in reversed(_files(storage)):
         for raw in reversed(_load(storage, name, msgspec.Raw)[0]):
-            with suppress(msgspec.MsgspecError):  # an event that only newer versions know
+            with suppress(*UNDECODABLE):  # an event that only newer versions know
                 event = msgspec.json.decode(raw, type=Record).event
                 if isinstance(event, CheckpointStats):
                     return event
@@ -266,7 +274,7 @@ def _load(storage: Storage, name: str, kind: type[T]) -> tuple[list[T], dict[int
         return msgspec.json.decode(file.records, type=list[kind]), file.forgotten  # type: ignore[valid-type]
     except NotFoundError:
         return [], {}
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         _LOG.warning("%s/%s cannot be read and is skipped: %s", storage.uri, name, error)
         return [], {}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from turnback.core.errors import TurnbackError
+from turnback.core.errors import UNDECODABLE, TurnbackError
 from turnback.core.units import format_age
 from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import JobState, Status
@@ -81,7 +81,7 @@ def liveness_of(status: Status | None, now_ms: int) -> Liveness:
     silence = None
     if driver is None or driver.alive is None:
         silence = _silence(now_ms - status.updated_ms)
-    problem = silence or _restart_loop(status)
+    problem = silence or _restart_loop(status) or "; ".join(status.notices) or None
     return Liveness(status.state.value, driver, supervisor, problem, silence is not None)
 
 
@@ -142,5 +142,5 @@ def _new_supervisor(status: Status) -> ProcessId | None:
         return None
     try:
         return RunDirectory(Path(status.log).parent).supervisor()
-    except (TurnbackError, msgspec.MsgspecError):
+    except (TurnbackError, *UNDECODABLE):
         return None  # removed or damaged: it tells no more than the status

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnback.core import errors
-from turnback.core.errors import ConfigurationError, NotFoundError, TurnbackError
+from turnback.core.errors import UNDECODABLE, ConfigurationError, NotFoundError, TurnbackError
 from turnback.core.masking import mask_text
 from turnback.storage.local import LocalStorage
 
@@ -207,7 +207,7 @@ class RunDirectory:
         path = self.path / LAUNCH
         try:
             launch = self.read(LAUNCH, Launch)
-        except msgspec.MsgspecError as error:
+        except UNDECODABLE as error:
             raise ConfigurationError(f"{path} is damaged: {error}") from error
         if launch is None:
             raise ConfigurationError(
@@ -301,7 +301,7 @@ class RunDirectory:
         self._files.put(name, msgspec.json.encode(document))
 
     def read(self, name: str, type_: type[T]) -> T | None:
-        """Read a document, `None` if it is not there; raises `MsgspecError` if it is damaged."""
+        """Read a document, `None` if it is not there; raises one of `UNDECODABLE` if damaged."""
         try:
             return msgspec.json.decode(self._files.get(name), type=type_)
         except NotFoundError:

@@ -199,6 +199,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         limits: When it counts as stalled.
         spark_ui: Where Spark's own web pages about the driver are, if it has any.
         restore: What it restores just now, once that has taken some seconds.
+        notices: What people should know although the job runs.
     """
 
     format: int = FORMAT
@@ -221,6 +222,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     limits: WatchLimits = WatchLimits()
     spark_ui: str | None = None
     restore: RestoreProgress | None = None
+    notices: tuple[str, ...] = ()
 
 
 class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +240,7 @@ class StatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
     limits: WatchLimits | UnsetType = UNSET
     spark_ui: str | UnsetType | None = UNSET
     restore: RestoreProgress | UnsetType | None = UNSET
+    notices: tuple[str, ...] | UnsetType = UNSET
 
     def apply(self, status: Status) -> Status:
         fields = msgspec.structs.asdict(self)

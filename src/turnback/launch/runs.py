@@ -16,7 +16,7 @@ from typing import NamedTuple, TextIO
 
 import msgspec
 
-from turnback.core.errors import ConfigurationError
+from turnback.core.errors import UNDECODABLE, ConfigurationError
 from turnback.inspect.locations import is_below, resolved
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec
@@ -102,7 +102,7 @@ class Runs:
             # Until there is a supervisor, whoever launched it is about to start one.
             processes = (run.supervisor() or run.launcher(), run.driver())
             ended = run.end() is not None
-        except msgspec.MsgspecError:
+        except UNDECODABLE:
             return False
         return all(process is None or _is_gone(process, ended) for process in processes)
 
@@ -111,7 +111,7 @@ def _belongs(run: RunDirectory, root: str) -> bool | None:
     """Return whether a launch belongs to a root, None if that is not known."""
     try:
         job, launch = run.job(), run.read(LAUNCH, Launch)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return None
     if job is not None:
         return is_below(job.directory, root)

@@ -18,13 +18,12 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from turnback.config.restart import RestartStrategy, restart_from_configuration
 from turnback.config.watchdog import AlertSettings
 from turnback.core.errors import (
     FINAL,
     REPLACED,
+    UNDECODABLE,
     CorruptFileError,
     FormatVersionError,
     StorageError,
@@ -221,7 +220,7 @@ class Supervisor:
         """Return what the driver ended with, if it could report that."""
         try:
             return self._start_error or self._run.error()
-        except (msgspec.MsgspecError, StorageError) as error:
+        except (*UNDECODABLE, StorageError) as error:
             return RunError("StorageError", f"what the driver ended with cannot be read: {error}")
 
     def _wait_to_restart(self, code: int | None) -> RunEnd | None:
@@ -310,7 +309,7 @@ def _read_or_none(read: Callable[[], T | None]) -> T | None:
     """Read a file of the launch; one that is damaged counts as missing."""
     try:
         return read()
-    except (msgspec.MsgspecError, StorageError) as error:
+    except (*UNDECODABLE, StorageError) as error:
         _print(f"a file of this launch cannot be read: {error}")
         return None
 
@@ -379,7 +378,7 @@ def main(path: str) -> int:
     _default_signals()
     run = RunDirectory(path)
     with _exclusive(run.path / "supervisor.lock") as mine:
-        if not mine or run.end() is not None:
+        if not mine or _read_or_none(run.end) is not None:
             return 0
         run.set_supervisor(ProcessId.current())
         launch = _read_or_none(lambda: run.read(LAUNCH, Launch))

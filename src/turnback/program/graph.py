@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from turnback.core.errors import PlanError
+from turnback.program.changed_files import WatchedFiles
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.malformed import MalformedPolicy
 from turnback.program.source_lag import OpenLagReader
@@ -149,6 +150,7 @@ class Node:
         ordered: Whether it is known in which order the elements of a source come.
         check: Of a source: what tells before the job starts whether it can be read.
         lag: Of a source: what tells while the job runs how far it is behind.
+        files: Of a source: those that are looked at while the job runs, in case they are changed.
         on_error: What becomes of elements at which the function fails.
         on_malformed: Of a source that parses text: what becomes of records that do not fit its
             schema; None if it parses none.
@@ -169,6 +171,7 @@ class Node:
     ordered: bool = True
     check: SourceCheck | None = None
     lag: OpenLagReader | None = None
+    files: WatchedFiles | None = None
     on_error: ErrorPolicy = ErrorPolicy.FAIL
     on_malformed: MalformedPolicy | None = None
 

@@ -8,6 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from turnback.program.changed_files import WatchedFiles
 from turnback.program.error_policy import ErrorPolicy
 from turnback.program.graph import KeySpec, Node, NodeKind, SourceCheck
 from turnback.program.malformed import MalformedPolicy, with_malformed
@@ -202,6 +203,7 @@ class SourcePlan:
         partitioned: Whether its partitions have watermarks of their own.
         check: Asked before the job starts, on the driver; see `Node`.
         lag: Asked while the job runs, on the driver; None if it cannot be told.
+        files: What is looked at while the job runs, on the driver, in case it is changed.
         on_malformed: What becomes of records that do not fit its schema; None if it parses none.
     """
 
@@ -214,6 +216,7 @@ class SourcePlan:
     partitioned: bool = False
     check: SourceCheck | None = None
     lag: OpenLagReader | None = None
+    files: WatchedFiles | None = None
     on_malformed: MalformedPolicy | None = None
 
     @property
@@ -235,6 +238,7 @@ class SourcePlan:
             partitioned=node.partitioned,
             check=node.check,
             lag=node.lag,
+            files=node.files,
             on_malformed=node.on_malformed,
         )
 

@@ -15,7 +15,12 @@ import msgspec
 from turnback.checkpoint.manifest import LogFile, OperatorInfo, SourcePosition
 from turnback.checkpoint.redriven import Redriven
 from turnback.config.savepoints import SavepointFormat
-from turnback.core.errors import CorruptFileError, FormatVersionError, StorageError
+from turnback.core.errors import (
+    UNDECODABLE,
+    CorruptFileError,
+    FormatVersionError,
+    StorageError,
+)
 from turnback.job.started import StartedProgram
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
@@ -205,7 +210,7 @@ def decode(data: bytes, name: str) -> SavepointMetadata:
         )
     try:
         metadata = _DECODER.decode(rest.removesuffix(_END))
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (*UNDECODABLE, RecursionError) as error:
         raise CorruptFileError(f"{name} is intact but is no valid savepoint: {error}") from error
     problem = _problem(metadata)
     if problem is not None:

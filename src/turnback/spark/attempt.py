@@ -92,6 +92,12 @@ class Attempt:
         self._stopping = True
         self._wake.set()
 
+    def fail(self, error: BaseException) -> None:
+        """Fail this attempt from another thread, unless it has ended."""
+        if not self._wake.is_set():
+            self._failure = self._failure or error
+            self._wake.set()
+
     def pause(self) -> None:
         """Wait for the end of the running epoch, and start no other until `resume`."""
         self._gate.acquire()
@@ -207,7 +213,5 @@ class Attempt:
         try:
             yield
         except Exception as e:
-            if not self._wake.is_set():
-                self._failure = self._failure or e
-                self._wake.set()
+            self.fail(e)
             raise

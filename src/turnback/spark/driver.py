@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +16,10 @@ from turnback.checkpoint.manifest import Fence, Manifest
 from turnback.checkpoint.redriven import Redriven
 from turnback.checkpoint.retention import PinnedFiles
 from turnback.core.clock import Clock, SystemClock
-from turnback.core.errors import ConfigurationError, FencedError, StorageError
+from turnback.core.errors import FencedError
 from turnback.job.directory import HEARTBEAT_S, JobDirectory
 from turnback.job.history import History
-from turnback.job.run import ProcessId, RunDirectory
+from turnback.job.run import RunDirectory
 from turnback.job.status import StatusUpdate
 from turnback.program.plan import Plan
 from turnback.spark.engine import Engine
@@ -100,11 +99,7 @@ class Tenure:
 
 
 class Heartbeat:
-    """Updates the status regularly, which shows that the driver is alive, and its supervisor.
-
-    A driver that `turnback run` started has a supervisor, which starts it again when it dies. The
-    supervisor may die as well: then the driver starts another one.
-    """
+    """Updates the status regularly, which shows that the driver is alive, and its supervisor."""
 
     def __init__(
         self, directory: JobDirectory, update: Callable[[], StatusUpdate], run: RunDirectory | None
@@ -112,7 +107,6 @@ class Heartbeat:
         self._directory = directory
         self._update = update
         self._run = run
-        self._started: subprocess.Popen[bytes] | None = None
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -121,7 +115,7 @@ class Heartbeat:
         def beat() -> None:
             while not done.wait(HEARTBEAT_S):
                 try:
-                    supervisor = self._supervisor()
+                    supervisor = None if self._run is None else self._run.supervisor()
                     self._directory.heartbeat(replace(self._update(), supervisor=supervisor))
                 except Exception as e:  # noqa: BLE001 - a dead thread would look like a dead driver
                     _LOG.warning("the status could not be written, trying again: %s", e)
@@ -133,19 +127,3 @@ class Heartbeat:
         finally:
             done.set()
             thread.join()
-            # It may have died since the last beat, and somebody has to see how this driver ends.
-            self._supervisor()
-
-    def _supervisor(self) -> ProcessId | None:
-        if self._run is None:
-            return None
-        supervisor = self._run.supervisor()
-        if supervisor is not None and supervisor.is_alive():
-            return supervisor
-        if self._started is None or self._started.poll() is not None:
-            _LOG.warning("the supervisor of this driver has died; another one is started")
-            try:
-                self._started = self._run.start_supervisor()
-            except (OSError, ConfigurationError, StorageError) as e:
-                _LOG.warning("no supervisor could be started, trying again: %s", e)
-        return supervisor

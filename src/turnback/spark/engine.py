@@ -160,6 +160,11 @@ class Engine(Protocol):
         """The address of the engine's own web pages, if it has any."""
 
 
+_ANY_AGE = "3650000d"
+"""Spark leaves out files that are older than a week against the newest, without a word, to forget
+their names; those are in our list of files seen anyway."""
+
+
 class SparkEngine:
     """Runs jobs on a Spark session.
 
@@ -188,6 +193,8 @@ class SparkEngine:
         if on_malformed is not None:
             ddl, options = f"{ddl}, {CORRUPT_COLUMN} string", {**options, **PERMISSIVE}
         reader = self._spark.readStream.format(format).schema(ddl).options(**options)
+        if not any(name.lower() == "maxfileage" for name in options):
+            reader = reader.option("maxFileAge", _ANY_AGE)
         if limit.files is not None:
             reader = reader.option("maxFilesPerTrigger", limit.files)
         if limit.bytes is not None:

@@ -82,20 +82,19 @@ class RabbitMQClient:
         """The chunk at a place, as far as there is one now."""
         return self._run(self._look(stream, place), stream)
 
-    def end(self, stream: str, known: int | None = None) -> int:
-        """The offset after the last message; `known` is one that it is not before.
+    def end(self, stream: str) -> int:
+        """The offset after the last message."""
+        last = self.last(stream)
+        return 0 if last is None else last.end
 
-        If nothing was written since, nothing is sent but the question: the last chunk, which tells
-        the end, is asked for only if there is a chunk that begins later.
-        """
-        if known is not None and self.look(stream, ("OFFSET", known)) is None:
-            return known
+    def last(self, stream: str) -> Chunk | None:
+        """The last chunk; None if the stream is empty."""
         for _ in range(50):
             last = self.look(stream, LAST)
             if last is not None:
-                return last.end
+                return last
             if self.look(stream, FIRST) is None:
-                return 0
+                return None
             # The last chunk is about to be confirmed by the replicas.
             self._run(asyncio.sleep(_LOOK_S), stream)
         raise SourceError(f"{self._name}: RabbitMQ does not say where stream {stream!r} ends")

@@ -15,15 +15,23 @@ from msgspec.structs import replace
 
 from turnback.checkpoint.log import CheckpointLog
 from turnback.checkpoint.manifest import Fence
-from turnback.core.errors import FINAL, REPLACED, StorageError, TableChangedError, TurnbackError
+from turnback.core.errors import (
+    FINAL,
+    REPLACED,
+    ChangedFilesError,
+    StorageError,
+    TableChangedError,
+    TurnbackError,
+)
 from turnback.job.alerts import JobWatch
 from turnback.job.directory import JobDirectory, JobInfo
-from turnback.job.history import AttemptStarted, History, JobEnded, Restarting
+from turnback.job.history import AttemptStarted, FilesChanged, History, JobEnded, Restarting
 from turnback.job.hooks import Hooks
 from turnback.job.run import RunError, RunningJob
 from turnback.job.status import JobState, StatusUpdate
 from turnback.job.throughput import ThroughputLog
-from turnback.program.plan import Plan
+from turnback.program.changed_files import ChangedFilesPolicy, changed_files_text
+from turnback.program.plan import Plan, SourcePlan
 from turnback.snapshot.directory import SavepointDirectory
 from turnback.snapshot.metadata import Origin
 from turnback.snapshot.snapshot import Snapshot
@@ -58,10 +66,15 @@ from turnback.spark.source_monitor import Positions, SourceMonitor
 from turnback.spark.starter import Starter
 from turnback.state.files import storage_of
 from turnback.storage.local import LocalStorage
-from turnback.worker.local_state import LocalStores, StoreOwner, remove_others
+from turnback.worker.local_state import StoreOwner, remove_others, stores_of
 
 _LOG = logging.getLogger(__name__)
 _TABLE_CHANGED = "table-changed"
+_NAMED_FILES = 100
+_MOVE_FILES = (
+    "Write files elsewhere on the same file system, and move them in when they are complete; what "
+    "is new in these goes into others"
+)
 
 
 class JobRunner:
@@ -87,7 +100,12 @@ class JobRunner:
         replays = ReplayLimits(self._directory, spec.storage_options, self._clock)
         identities = self._context.identities
         growing_ms = spec.watchdog.growing_lag_ms
-        self._monitor = SourceMonitor(plan, self, identities, replays, self._clock, growing_ms)
+        self._changed_files: dict[str, list[str]] = {}
+        self._monitor = SourceMonitor(
+            *(plan, self, identities, replays, self._clock, growing_ms),
+            storage=self._directory.storage,
+            on_changed_files=self._on_changed_files,
+        )
         self._throughput = ThroughputLog(self._directory.storage, self._clock)
         self._info: JobInfo
         self._history: History | None = None
@@ -320,8 +338,8 @@ class JobRunner:
         self._record(JobEnded(state.value))
         self._write_status(state, self._last_update)
         # The files are the state. What is left on this machine is a cache nobody uses now.
-        stores = LocalStores.of(self._store_owner(), self.spec.backend, self.spec.local_dir)
-        stores.discard("the job has ended")
+        for stores in stores_of(self._store_owner(), self.spec.backend, self.spec.local_dir):
+            stores.discard("the job has ended")
         return self.report
 
     def _store_owner(self) -> StoreOwner:
@@ -353,7 +371,7 @@ class JobRunner:
             _LOG.warning("job %r: that its driver ends is not recorded: %s", self.spec.name, e)
         return error
 
-    def _record(self, event: AttemptStarted | Restarting | JobEnded) -> None:
+    def _record(self, event: AttemptStarted | FilesChanged | Restarting | JobEnded) -> None:
         if self._history is not None:
             self._history.record(event)
 
@@ -392,9 +410,31 @@ class JobRunner:
         metrics = replace(metrics, lag=self._monitor.lags())
         self._throughput.tick(total_lag(metrics.lag), attempt.epoch_s())
         number = last.number if last else UNSET
-        return StatusUpdate(epoch=epoch, checkpoint=number, metrics=metrics, restore=restore)
+        changed = dict(self._changed_files).items()
+        notices = tuple(changed_files_text(uid, files) for uid, files in changed)
+        return StatusUpdate(
+            epoch=epoch, checkpoint=number, metrics=metrics, restore=restore, notices=notices
+        )
 
     # -- for the monitor of sources
+
+    def _on_changed_files(self, source: SourcePlan, files: list[str]) -> None:
+        known = self._changed_files.get(source.uid, [])
+        self._changed_files[source.uid] = [*known, *files]
+        self._record(FilesChanged(source.uid, len(files), tuple(files[:_NAMED_FILES])))
+        text = changed_files_text(source.uid, files)
+        assert source.files is not None, "they are looked at"
+        if source.files.policy is not ChangedFilesPolicy.FAIL:
+            _LOG.warning("job %r: %s. %s", self.spec.name, text, _MOVE_FILES)
+            return
+        attempt = self.attempt
+        if attempt is not None:
+            attempt.fail(
+                ChangedFilesError(
+                    f"job {self.spec.name!r}: {text}. {_MOVE_FILES}. To go on without what is new "
+                    'in there: on_changed_files="warn"'
+                )
+            )
 
     def confirmed(self) -> Positions | None:
         attempt = self.attempt

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from turnback.checkpoint.manifest import SourcePosition
+from turnback.checkpoint.manifest import LogFile, SourcePosition
 from turnback.core.clock import Clock
 from turnback.job.status import Lag
-from turnback.program.plan import Plan
+from turnback.program.plan import Plan, SourcePlan
 from turnback.program.source_identity import ReadsIdentity
 from turnback.program.source_lag import (
     CommitsPositions,
@@ -22,8 +23,10 @@ from turnback.program.source_lag import (
     OpenLagReader,
     SourceLag,
 )
+from turnback.spark.changed_files import FilesWatch, SeenFiles
 from turnback.spark.lag import LagTrend, SteadyGrowth, catch_up_s
 from turnback.spark.replay import ReplayLimits
+from turnback.storage.base import Storage
 
 _LOG = logging.getLogger(__name__)
 _PAUSE_S = 5.0
@@ -76,8 +79,9 @@ class JobPositions(Protocol):
 class SourceMonitor:
     """Knows how far each source is behind, and tells its system how far it has come.
 
-    Every source that can be asked has a thread of its own, so that a system that does not answer
-    holds up nothing else. Nothing here fails the job.
+    It also looks after files that were read already. Every source that can be asked has a thread of
+    its own, so that a system that does not answer holds up nothing else. Nothing here fails the
+    job; whoever is told of changed files may.
     """
 
     def __init__(
@@ -88,8 +92,22 @@ class SourceMonitor:
         replays: ReplayLimits,
         clock: Clock,
         growing_ms: int | None = None,
+        storage: Storage | None = None,
+        on_changed_files: Callable[[SourcePlan, list[str]], None] | None = None,
     ) -> None:
-        """`growing_ms`: for how long a lag has to grow to be worth telling; None for any time."""
+        """`growing_ms`: for how long a lag has to grow to be worth telling; None for any time.
+
+        `storage` is that of the job, with the lists of files that sources have read, and
+        `on_changed_files` is told which of those were changed since.
+        """
+        self._files: dict[str, FilesWatch] = {}
+        if storage is not None and on_changed_files is not None:
+            for source in plan.sources:
+                if source.files is not None:
+                    log = partial(_files_seen, positions, source.uid)
+                    on_changed = partial(on_changed_files, source)
+                    watch = FilesWatch(source.files, SeenFiles(storage), log, on_changed)
+                    self._files[source.uid] = watch
         self._sources = {
             source.uid: _Watch(
                 source.uid, source.lag, positions, identities, replays, clock, growing_ms
@@ -107,6 +125,9 @@ class SourceMonitor:
             )
             for uid, source in self._sources.items()
         }
+        for uid, watch in self._files.items():
+            name = f"turnback-files-{uid}"
+            threading.Thread(target=watch.run, args=(done,), name=name, daemon=True).start()
         for thread in threads.values():
             thread.start()
         try:
@@ -121,6 +142,12 @@ class SourceMonitor:
         """The lag of every source that can tell, by uid."""
         lags = {uid: source.lag() for uid, source in self._sources.items()}
         return {uid: lag for uid, lag in lags.items() if lag is not None}
+
+
+def _files_seen(positions: JobPositions, uid: str) -> Sequence[LogFile] | None:
+    """The list of files that a source has read, as of now; None while the job does not run."""
+    position = (positions.confirmed() or {}).get(uid)
+    return None if position is None else position.log
 
 
 class _Watch:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import ipc
 
-from turnback.core.errors import CorruptFileError, FormatVersionError, StateError
+from turnback.core.errors import UNDECODABLE, CorruptFileError, FormatVersionError, StateError
 from turnback.state.files import StateFile
 from turnback.state.schema import MAX_GROUPS, StateSchema
 from turnback.storage.envelope import check, digest
@@ -166,7 +166,7 @@ def read_delta(data: bytes, name: str = "<bytes>", key: bytes | None = None) -> 
         )
     try:
         schemas = msgspec.json.decode(metadata[_STATES_KEY], type=list[StateSchema])
-    except (KeyError, msgspec.DecodeError) as e:
+    except (KeyError, *UNDECODABLE) as e:
         raise CorruptFileError(f"state file {name} does not describe its states: {e}") from e
     if not reader.schema.equals(COLUMNS):
         raise CorruptFileError(f"state file {name} has the columns {reader.schema.names}")

@@ -13,7 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from turnback.core.errors import ConfigurationError, IncompatibleStateError, StateError
+from turnback.core.errors import (
+    UNDECODABLE,
+    ConfigurationError,
+    IncompatibleStateError,
+    StateError,
+)
 from turnback.state.delta import ReadFile, open_delta
 from turnback.state.expiry import expired_keys
 from turnback.state.files import StateFile, in_order
@@ -342,7 +347,7 @@ def _version_of(store: LocalStore) -> StoreVersion | None:
     try:
         data = store.marker()
         return None if data is None else msgspec.msgpack.decode(data, type=StoreVersion)
-    except (StateError, msgspec.DecodeError):
+    except (StateError, *UNDECODABLE):
         return None
 
 

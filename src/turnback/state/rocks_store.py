@@ -31,7 +31,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from turnback.core.errors import StateError
+from turnback.core.errors import LocalStoreError
 from turnback.state.stores import MARKER, Changes, LocalStore, apply_changes, prefix_end
 
 _BLOCK_CACHE = 64 << 20  # for all stores of a process: cached blocks, indexes and filters
@@ -75,7 +75,7 @@ class RocksStore(LocalStore):
             options.set_db_paths([DBPath(str(directory), _NO_LIMIT)])
             self._db = Rdict(str(home), options, column_families={"default": options})
         except Exception as e:
-            raise StateError(f"cannot open the RocksDB store {directory}: {e}") from e
+            raise LocalStoreError(f"cannot open the RocksDB store {directory}: {e}") from e
         unlogged = WriteOptions()
         unlogged.disable_wal = True  # type: ignore[method-assign, assignment]  # the stub errs
         self._db.set_write_options(unlogged)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import lmdb
 
-from turnback.core.errors import StateError
+from turnback.core.errors import LocalStoreError
 
 
 class Changes(NamedTuple):
@@ -87,9 +87,9 @@ class LocalStore(ABC):
     def close(self) -> None:
         """Give up the store; what was written stays."""
 
-    def _failure(self, what: str, cause: Exception) -> StateError:
+    def _failure(self, what: str, cause: Exception) -> LocalStoreError:
         self.broken = True
-        return StateError(
+        return LocalStoreError(
             f"cannot {what} the {self.name} store {self._directory}: {cause}; {self.remedy}"
         )
 
@@ -122,7 +122,7 @@ class HashMapStore(LocalStore):
             )
             self._reader: Any = self._env.begin()
         except (lmdb.Error, OSError) as e:
-            raise StateError(f"cannot open the memory store {directory}: {e}") from e
+            raise LocalStoreError(f"cannot open the memory store {directory}: {e}") from e
         self._get = self._reader.get
 
     def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
@@ -137,11 +137,17 @@ class HashMapStore(LocalStore):
                     txn.put(MARKER, marker)
                 break
             except lmdb.MapFullError:
-                self._env.set_mapsize(2 * self._env.info()["map_size"])
-            except lmdb.Error as e:
+                self._enlarge()
+            except (lmdb.Error, OSError) as e:
                 raise self._failure("write", e) from e
         self._reader = self._env.begin()
         self._get = self._reader.get
+
+    def _enlarge(self) -> None:
+        try:
+            self._env.set_mapsize(2 * self._env.info()["map_size"])
+        except (lmdb.Error, OSError) as e:
+            raise self._failure("enlarge", e) from e
 
     def close(self) -> None:
         self._stop_reading()

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from turnback.core.errors import CorruptFileError, FormatVersionError, NotFoundError
+from turnback.core.errors import UNDECODABLE, CorruptFileError, FormatVersionError, NotFoundError
 from turnback.storage.base import Storage
 
 
@@ -98,7 +98,7 @@ def decode_document(kind: str, version: int, data: bytes, name: str, type_: type
     _, body = unseal(kind, version, data, name)
     try:
         return msgspec.json.decode(body, type=type_)
-    except msgspec.MsgspecError as error:
+    except UNDECODABLE as error:
         raise CorruptFileError(f"{name} is intact but cannot be used: {error}") from error
 
 

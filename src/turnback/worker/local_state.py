@@ -3,11 +3,13 @@
 <local-dir>/turnback-<uid>/<job id>-<hash>/   the stores of one job, each with a lock file
     owner.json                                the job; touched when they are used
 
-Stores are caches: removing one that nobody has open costs time and nothing else.
+Stores are caches: removing one that nobody has open costs time and nothing else. Those that
+do not fit into memory are in the temporary directory, in <job id>-<hash>-on-disk.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import secrets
@@ -15,7 +17,7 @@ import stat
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -23,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from turnback.core.errors import PlanError, StateError
+from turnback.core.errors import UNDECODABLE, LocalStoreError, PlanError, StateError
 from turnback.core.ids import path_segment
 from turnback.state.backend import KeyedStateBackend
 from turnback.state.delta import MOST_STATES, DeltaBuilder
@@ -38,6 +40,7 @@ from turnback.worker.restoring import RestoreReport, store_task
 _LOG = logging.getLogger(__name__)
 _OWNER = "owner.json"
 _SHARED_MEMORY = Path("/dev/shm")
+_IN_MEMORY, _ON_DISK = "hashmap", "rocksdb"
 _TOUCH_S = 3600
 UNUSED_S = 7 * 24 * 3600
 """Stores unused for so long are removed by the next worker process."""
@@ -64,10 +67,21 @@ class LocalStores:
         """Where a job has its local stores; without `local_dir`, the backend's default."""
         if local_dir is None:
             # Shared memory is seen by all workers of the machine.
-            in_memory = backend == "hashmap" and os.access(_SHARED_MEMORY, os.W_OK)
+            in_memory = backend == _IN_MEMORY and os.access(_SHARED_MEMORY, os.W_OK)
             local_dir = str(_SHARED_MEMORY) if in_memory else tempfile.gettempdir()
-        copy = blake2b(owner.directory.encode(), digest_size=6).hexdigest()
-        return cls(_of_user(local_dir) / f"{path_segment(owner.job_id)}-{copy}")
+        return cls(_of_user(local_dir) / _name(owner))
+
+    @classmethod
+    def on_disk(cls, owner: StoreOwner) -> LocalStores:
+        """Where a job with the memory backend has the stores that do not fit into memory."""
+        return cls(_of_user(tempfile.gettempdir()) / f"{_name(owner)}-on-disk")
+
+    def shares_space_with(self, other: LocalStores) -> bool:
+        """Whether both are on one file system, so that one is full when the other is."""
+        try:
+            return _device(self.path) == _device(other.path)
+        except OSError:
+            return False
 
     def make_private(self) -> None:
         """Make the directory of this user's stores, which nobody else may read.
@@ -85,7 +99,8 @@ class LocalStores:
             if mine and status.st_mode & 0o077:  # made by an older version
                 own.chmod(0o700)
         except OSError as error:
-            raise StateError(
+            kind = LocalStoreError if error.errno == errno.ENOSPC else StateError
+            raise kind(
                 f"local state cannot be kept in {own}: {error.strerror}. Set "
                 "state.backend.local-dir to a directory that workers may write to"
             ) from error
@@ -99,23 +114,31 @@ class LocalStores:
     def store(self, level: int, partition: int) -> Path:
         return self.path / f"{level}-{partition}"
 
+    def give_up(self, level: int, partition: int) -> None:
+        """Remove a store that is not used any more, unless a process has it open."""
+        store = self.store(level, partition)
+        if store.exists():
+            lock = DirectoryLock.take(store)
+            if lock is not None:
+                lock.remove()
+                lock.release()
+
     def owner(self) -> StoreOwner | None:
         """The job they belong to; None if that cannot be read."""
         try:
             return msgspec.json.decode((self.path / _OWNER).read_bytes(), type=StoreOwner)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, *UNDECODABLE):
             return None
 
     def mark_used(self, owner: StoreOwner) -> None:
         """Record who uses them, and that they are used; called whenever a store is opened."""
         file = self.path / _OWNER
-        try:
-            if abs(time.time() - file.stat().st_mtime) > _TOUCH_S:
-                os.utime(file)
-        except FileNotFoundError:
+        if self.owner() != owner:  # there is none yet, or it is damaged
             new = self.path / f"{_OWNER}-{secrets.token_hex(4)}"
             new.write_bytes(msgspec.json.encode(owner))
             new.replace(file)
+        elif abs(time.time() - file.stat().st_mtime) > _TOUCH_S:
+            os.utime(file)
 
     def last_used_s(self) -> float:
         """When they were last used, in seconds since 1970."""
@@ -179,6 +202,14 @@ class LocalStores:
         return sorted({locked_directory(path) for path in entries})
 
 
+def stores_of(owner: StoreOwner, backend: str, local_dir: str | None) -> list[LocalStores]:
+    """All local stores that a job uses with a backend."""
+    stores = [LocalStores.of(owner, backend, local_dir)]
+    if backend == _IN_MEMORY:
+        stores.append(LocalStores.on_disk(owner))
+    return stores
+
+
 def all_stores(local_dirs: Iterable[str]) -> list[LocalStores]:
     """The local stores of all jobs of this user, in default directories and in these."""
     every = [str(_SHARED_MEMORY), tempfile.gettempdir(), *local_dirs]
@@ -188,10 +219,10 @@ def all_stores(local_dirs: Iterable[str]) -> list[LocalStores]:
 
 def remove_others(owner: StoreOwner, backend: str, local_dir: str | None) -> None:
     """Remove what a job has left on this machine under an older id or with another backend."""
-    current = LocalStores.of(owner, backend, local_dir)
+    current = stores_of(owner, backend, local_dir)
     for stores in all_stores([local_dir] if local_dir is not None else []):
         other = stores.owner()
-        if other is not None and other.directory == owner.directory and stores != current:
+        if other is not None and other.directory == owner.directory and stores not in current:
             stores.discard(f"job {other.job!r} does not use them any more")
 
 
@@ -208,6 +239,18 @@ def sweep_unused(current: LocalStores) -> None:
             continue  # removed by another process a moment ago
         if unused_s > UNUSED_S and stores != current:
             stores.discard(f"nobody has used them for {unused_s / 86400:.0f} days")
+
+
+def _name(owner: StoreOwner) -> str:
+    copy = blake2b(owner.directory.encode(), digest_size=6).hexdigest()
+    return f"{path_segment(owner.job_id)}-{copy}"
+
+
+def _device(path: Path) -> int:
+    """The file system that a path is on, or will be on once it is made."""
+    while not path.exists():
+        path = path.parent
+    return path.stat().st_dev
 
 
 def _of_user(local_dir: str) -> Path:
@@ -258,13 +301,50 @@ class LocalState:
                 f"and have {len(schemas):,} states, at most {MOST_STATES:,} are possible; put what "
                 f"belongs together into one state, as a row or as a map"
             )
-        order, partition = self.order, self.name.partition
+        order = self.order
+        self.replica = self._open_wherever_it_fits(schemas, asked_late)
+        for backend in self.backends:
+            backend.begin(self.replica.store, order.epoch, order.time.now_ms)
+
+    def _open_wherever_it_fits(
+        self, schemas: Sequence[StateSchema], asked_late: Collection[str]
+    ) -> Replica:
+        """Open the store in memory, if that is the backend; on disk if memory is full."""
+        order, level, partition = self.order, self.program.level.index, self.name.partition
         owner = StoreOwner(job=order.job, job_id=order.job_id, directory=order.storage.uri)
         stores = LocalStores.of(owner, order.backend, order.local_dir)
+        if order.backend != _IN_MEMORY:
+            return self._open_in(stores, owner, order.backend, schemas, asked_late)
+        on_disk = LocalStores.on_disk(owner)
+        if on_disk.store(level, partition).exists():
+            stores.give_up(level, partition)
+            return self._open_in(on_disk, owner, _ON_DISK, schemas, asked_late)
+        try:
+            return self._open_in(stores, owner, order.backend, schemas, asked_late)
+        except (OSError, LocalStoreError) as error:
+            if stores.shares_space_with(on_disk):
+                raise
+            _LOG.warning(
+                "job %r: the state of partition %d of level %d does not fit into memory. It is "
+                "kept on disk from now on, in %s; to have it in memory again, remove that "
+                "directory while the job is stopped. %s",
+                *(order.job, partition, level, on_disk.store(level, partition), error),
+            )
+            return self._open_in(on_disk, owner, _ON_DISK, schemas, asked_late)
+
+    def _open_in(
+        self,
+        stores: LocalStores,
+        owner: StoreOwner,
+        kind: str,
+        schemas: Sequence[StateSchema],
+        asked_late: Collection[str],
+    ) -> Replica:
+        order, level, partition = self.order, self.program.level.index, self.name.partition
         stores.make_private()
-        self.replica = open_replica(
-            order.backend,
-            stores.store(self.program.level.index, partition),
+        replica = open_replica(
+            kind,
+            stores.store(level, partition),
             order.files.get(partition, ()),
             lambda file: read_state(order.storage, file),
             schemas,
@@ -273,7 +353,7 @@ class LocalState:
             asked_late=asked_late,
             now_ms=order.time.now_ms,
             on_progress=RestoreReport(
-                order.storage, order.attempt, store_task(self.program.level.index, partition)
+                order.storage, order.attempt, store_task(level, partition)
             ).report,
         )
         try:
@@ -281,8 +361,7 @@ class LocalState:
         except OSError as error:
             _LOG.warning("%s cannot be marked as used: %s", stores.path, error)
         sweep_unused(stores)
-        for backend in self.backends:
-            backend.begin(self.replica.store, order.epoch, order.time.now_ms)
+        return replica
 
     def snapshot(self) -> StateFile | None:
         """Write what changed; durable when this returns."""

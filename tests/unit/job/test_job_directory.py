@@ -124,7 +124,7 @@ def test_status_keeps_what_was_said_before() -> None:
 
 def test_a_damaged_status_says_what_to_do() -> None:
     directory = JobDirectory(memory(), "job")
-    for junk in (b"", b"[]", b'{"format": 1}'):
+    for junk in (b"", b"[]", b'{"format": 1}', b'{"format": 1, "state": "\xff"}'):
         directory.storage.put("status.json", junk)
         with pytest.raises(CorruptFileError, match="delete this file"):
             directory.status()

@@ -195,5 +195,10 @@ def test_files_that_cannot_be_read_are_skipped(clock) -> None:
     History(storage, 1, clock).record(AttemptStarted(None))
     storage.put("history/2-0.json", b"rubbish")
     storage.put("history/3-0.json", b'{"format": 9, "new": 1}')
+    storage.put("history/4-0.json", b'{"format": 1, "records": [], "\xff": "\xff"}')
+    record = (
+        b'{"attempt":5,"index":0,"at_ms":5,"event":{"type":"attempt-started","snapshot":"\xff"}}'
+    )
+    storage.put("history/5-0.json", b'{"format":1,"records":[' + record + b"]}")
     storage.put("history/notes.txt", b"")
     assert [record.attempt for record in read_history(storage)] == [1]

@@ -100,7 +100,7 @@ def test_files_of_the_launch_that_are_damaged_do_not_stop_it(launches: Launches)
     run = launches.start("dies once", "3 s")
     until(lambda: says(run, "it is started again"))
     for name in ("launch.json", "running.json", "job.json", "error.json", "driver.json"):
-        (run.path / name).write_text("{damaged")
+        (run.path / name).write_bytes(b'{"name": "\xff"')
     ended(run)
     assert status(launches).state is JobState.FINISHED
     assert run.running() == 2

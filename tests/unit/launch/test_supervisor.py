@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 
 import pytest
 from launch_support import Launches, until
@@ -11,8 +12,9 @@ from launch_support import Launches, until
 from turnback.job.directory import JobDirectory
 from turnback.job.request import RequestKind, RequestSpec, RequestState
 from turnback.job.requests import Requests
-from turnback.job.run import RunDirectory
+from turnback.job.run import LAUNCH, LAUNCH_VARIABLE, ProcessId, RunDirectory
 from turnback.job.status import JobState
+from turnback.launch.program import driver_command
 
 pytestmark = pytest.mark.slow
 
@@ -120,6 +122,38 @@ def test_another_supervisor_takes_over_from_one_that_was_killed(launches: Launch
     os.kill(driver.pid, signal.SIGKILL)
     until(lambda: run.running() == 2)
     assert run.driver() != driver
+
+
+def test_a_driver_that_is_just_starting_replaces_its_supervisor(launches: Launches) -> None:
+    """Neither the job nor Spark is up, and the status is that of the driver before."""
+    run = launches.start("dies once, then starts slowly", "50 ms", "5")
+    lives = JobDirectory.locate(launches.root, "lives").storage
+    until(lambda: "2" in lives.list())
+    first = run.supervisor()
+    driver = run.driver()
+    os.kill(first.pid, signal.SIGKILL)
+    until(lambda: run.supervisor() != first)
+    assert run.driver() == driver
+    os.kill(driver.pid, signal.SIGKILL)
+    ended(run)
+    assert lives.list() == ["1", "2", "3"]
+    assert state(launches) is JobState.FINISHED
+
+
+def test_a_driver_that_its_supervisor_could_not_record_any_more_is_found_by_the_next(
+    launches: Launches,
+) -> None:
+    run = launches.prepare("waits", "50 ms", "5")
+    here = ProcessId.current()
+    killed = ProcessId(here.host, here.machine, 2**22 + 1, "0")
+    run.set_supervisor(killed)
+    run.set_driver(killed)
+    environment = os.environ | {LAUNCH_VARIABLE: str(run.path / LAUNCH)}
+    with subprocess.Popen(driver_command(run.launch(), run), env=environment) as process:
+        until(lambda: run.supervisor().is_alive() and run.running() == 1)
+        assert run.driver().pid == process.pid
+        process.kill()
+    until(lambda: run.running() == 2)
 
 
 def test_a_launch_that_is_over_is_not_begun_again(launches: Launches) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from turnback.job.directory import JobDirectory
-from turnback.job.run import LAUNCH, Launch, ProcessId, RunDirectory, RunEnd
+from turnback.job.run import ProcessId, RunDirectory
 from turnback.job.status import JobState, Status, StatusUpdate
-from turnback.launch.runs import SUPERVISOR
 from turnback.spark import driver as heartbeat
 from turnback.spark.driver import Heartbeat
 
@@ -65,55 +64,13 @@ def test_an_error_on_the_way_does_not_stop_it(
     assert "not now" in caplog.text
 
 
-def test_a_supervisor_that_is_gone_is_replaced_once(
-    directory: JobDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_it_names_the_supervisor_that_the_launch_has_now(
+    directory: JobDirectory, tmp_path: Path
 ) -> None:
     run = RunDirectory(tmp_path / "run")
-    run.write(LAUNCH, Launch(script="job.py", supervisor=SUPERVISOR))
-    run.set_end(RunEnd(0, "so that the new one ends at once"))
     here = ProcessId.current()
     run.set_supervisor(ProcessId(here.host, here.machine, 2**22 + 1, "0"))
-    started = []
-    real = RunDirectory.start_supervisor
-
-    def start(self: RunDirectory) -> object:
-        started.append(real(self))
-        run.set_supervisor(here)  # as the new one does
-        return started[-1]
-
-    monkeypatch.setattr(RunDirectory, "start_supervisor", start)
     with Heartbeat(directory, StatusUpdate, run).beating():
+        until(lambda: status(directory).supervisor == run.supervisor())
+        run.set_supervisor(here)
         until(lambda: status(directory).supervisor == here)
-        beats = status(directory).heartbeat
-        until(lambda: status(directory).heartbeat > beats + 3)
-    assert len(started) == 1
-    assert started[0].wait(30) == 0
-
-
-def test_a_supervisor_that_dies_just_before_the_end_is_replaced(
-    directory: JobDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnback.spark.driver.HEARTBEAT_S", 60)
-    run = RunDirectory(tmp_path / "run")
-    run.write(LAUNCH, Launch(script="job.py", supervisor=SUPERVISOR))
-    run.set_end(RunEnd(0, "so that the new one ends at once"))
-    here = ProcessId.current()
-    started = []
-    real = RunDirectory.start_supervisor
-    monkeypatch.setattr(
-        RunDirectory, "start_supervisor", lambda self: started.append(real(self)) or started[-1]
-    )
-    with Heartbeat(directory, StatusUpdate, run).beating():
-        run.set_supervisor(ProcessId(here.host, here.machine, 2**22 + 1, "0"))
-    (new,) = started
-    assert new.wait(30) == 0
-
-
-def test_a_supervisor_that_cannot_be_started_does_not_stop_it(
-    directory: JobDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = RunDirectory(tmp_path / "run")  # its launch file is gone
-    beats = status(directory).heartbeat
-    with Heartbeat(directory, StatusUpdate, run).beating():
-        until(lambda: status(directory).heartbeat > beats + 2)
-    assert "no supervisor could be started" in caplog.text

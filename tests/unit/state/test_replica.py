@@ -19,6 +19,7 @@ from turnback.program.descriptors import ListStateDescriptor, ValueStateDescript
 from turnback.state import delta as delta_module
 from turnback.state import replica as home_module
 from turnback.state.replica import open_replica
+from turnback.state.stores import Changes
 from turnback.types.typeinfo import Types
 
 COUNT = ValueStateDescriptor("count", Types.LONG())
@@ -200,6 +201,20 @@ def test_a_damaged_file_is_named_and_nothing_is_served(job, harm):
         counts(j)
     j.blobs[bad] = data
     assert counts(j) == {3}
+
+
+def test_a_store_whose_marker_is_damaged_is_rebuilt(job):
+    j = job(COUNT)
+    bump_all(j)
+    backend, _ = j.backend()
+    with closing(j.home(backend)) as held:
+        intact = held.store.marker()
+    for place in range(len(intact)):
+        marker = bytearray(intact)
+        marker[place] ^= 0xFF
+        with closing(j.home(backend)) as held:
+            held.store.write(Changes([], [], []), bytes(marker))
+        assert counts(j) == {1}
 
 
 def test_a_missing_file_is_an_error(job):

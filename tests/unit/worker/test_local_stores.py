@@ -9,14 +9,16 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from local_engine import LocalEngine, collected, environment, source
+from services.missing import missing
 from turnback import CollectSink, KeyedProcessFunction, ValueStateDescriptor
-from turnback.core.errors import StateError
+from turnback.core.errors import LocalStoreError, StateError
 from turnback.storage.directory import DirectoryLock
 from turnback.worker import local_state as localstores
 from turnback.worker.local_state import (
@@ -207,6 +209,20 @@ def test_a_starting_driver_removes_what_its_job_used_before() -> None:
     lock.release()
 
 
+def test_whichever_byte_of_the_owner_is_damaged_a_driver_starts_and_the_owner_is_mended() -> None:
+    stores = filled()
+    note = stores.path / "owner.json"
+    intact = note.read_bytes()
+    for place in range(len(intact)):
+        damaged = bytearray(intact)
+        damaged[place] ^= 0xFF
+        note.write_bytes(damaged)
+        remove_others(JOB, "rocksdb", None)
+        stores.mark_used(JOB)
+        assert note.read_bytes() == intact
+    assert stores.store(0, 0).exists()
+
+
 def test_stores_that_nobody_has_used_for_long_go_when_a_worker_starts() -> None:
     mine, used, unused, held = (filled(copied(job_id=name)) for name in ("a", "b", "c", "d"))
     for stores in (mine, unused, held):
@@ -258,6 +274,87 @@ def test_tasks_of_a_job_and_of_its_copy_share_nothing(machine: Path, backend: st
     found = [each.owner() for each in all_stores([str(machine / "local")])]
     assert len(found) == len(set(found)) == 2
     assert not unused.path.exists()
+
+
+@pytest.fixture
+def small_memory(machine: Path) -> Iterator[Path]:
+    """A shared memory of one MiB."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "turnback-test", str(machine / "shm")]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        missing("only root can mount a small memory")
+    try:
+        yield machine / "shm"
+    finally:
+        subprocess.run(["umount", machine / "shm"], check=True)
+
+
+class Longest(KeyedProcessFunction):
+    text = ValueStateDescriptor("text", str)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        if len(value.text) > len(self.text.value() or ""):
+            self.text.update(value.text)
+        yield value.key, len(self.text.value())
+
+
+def keeping_texts(root: Path, local: Path, **how: Any) -> tuple[LocalEngine, CollectSink]:
+    env = environment(2)
+    stream = source(env, "src", "key string, text string")
+    sink = collected(stream.key_by("key").process(Longest(), "key string, n bigint").uid("t"), "s")
+    engine = LocalEngine(env.plan(), root, backend="hashmap", **how)
+    engine.local = local
+    return engine, sink
+
+
+def on_disk(machine: Path) -> list[str]:
+    return sorted(path.name for path in (machine / "tmp").rglob("*-on-disk/0-?"))
+
+
+def test_state_that_outgrows_memory_goes_on_on_disk(
+    machine: Path, small_memory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, sink = keeping_texts(machine, small_memory)
+    keys = [f"k{number}" for number in range(40)]
+    for length in (1_000, 20_000, 20_001, 20_002):
+        engine.epoch({"src": [(key, "x" * length) for key in keys]})
+    engine.epoch({"src": [(key, "") for key in keys]})
+    assert {n for _, n in sink.results[-len(keys) :]} == {20_002}
+    assert on_disk(machine) == ["0-0", "0-1"]
+    assert caplog.text.count("does not fit into memory") == 2  # once for each partition
+    assert not list(small_memory.rglob("data.mdb"))  # it is free again, for others
+    # Another driver goes on where they are, and only another backend gives them up.
+    owner = StoreOwner(job="job", job_id="id", directory=engine.storage.uri)
+    remove_others(owner, "hashmap", str(small_memory))
+    again, sink = keeping_texts(
+        machine, small_memory, attempt=2, files=engine.chains.live(), epoch=engine.number
+    )
+    again.epoch({"src": [(key, "") for key in keys]})
+    assert {n for _, n in sink.results} == {20_002}
+    assert {ack.opened for ack in again.acks.acks if ack.opened} == {"home"}
+    remove_others(owner, "rocksdb", None)
+    assert on_disk(machine) == []
+
+
+def test_a_memory_that_is_full_from_the_start(machine: Path, small_memory: Path) -> None:
+    others = small_memory / "others"
+    with others.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space"):
+        while True:
+            file.write(bytes(4096))
+    engine, sink = keeping_texts(machine, small_memory)
+    engine.epoch({"src": [("a", "x"), ("b", "x")]})
+    assert len(sink.results) == 2
+    assert on_disk(machine)
+
+
+def test_memory_and_disk_that_are_full_are_told(
+    machine: Path, small_memory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(small_memory))
+    engine, _ = keeping_texts(machine, small_memory)
+    rows = [(f"k{number}", "x" * 20_000) for number in range(100)]
+    engine.epoch({"src": rows})
+    with pytest.raises(LocalStoreError, match="if shared memory is full, use the rocksdb backend"):
+        engine.epoch({"src": rows})
 
 
 def test_stores_of_an_older_version_say_by_their_files_when_they_were_used() -> None:

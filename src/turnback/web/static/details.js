@@ -51,6 +51,7 @@ const FAILURES = {
   restarting: ["warn", "restart", "Attempt failed"],
   failed: ["bad", "cross", "Job failed"],
   "driver died": ["bad", "question", "Driver died"],
+  "files changed": ["warn", "warning", "Files changed"],
 };
 const ORDERS = {
   "last time": [(row) => row.at_ms, true],
@@ -105,5 +106,6 @@ function failureItem(row) {
 function followed(row) {
   if (row.kind === "failed") return "not started again";
   if (row.kind === "driver died") return "another process took over";
+  if (row.kind === "files changed") return "the job went on, unless it is to fail then";
   return row.delay_ms === null ? "started again" : `started again after ${duration(row.delay_ms)}`;
 }
