@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.core.errors import ElementTypeError, PlanError
-from turnback.program.groups import Groups
+from turnback.core.errors import PlanError
+from turnback.program.groups import GroupError, Groups
 from turnback.types.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -26,8 +27,9 @@ from turnback.types.typeinfo import (
     Types,
 )
 
-_MAX_LONG = float(1 << 63)
-_MAX_DECIMAL = 1e38
+_MOST_LONG = (1 << 63) - 1
+_MOST_DECIMAL = 10**38 - 1
+_EXACT = Context(prec=76)
 
 
 class Aggregate(ABC):
@@ -101,15 +103,39 @@ class _Sum(_OfColumn):
         return self._sum(groups, accumulators)
 
     def _sum(self, groups: Groups, values: pa.Array) -> pa.Array:
-        total = groups.sum(values)
-        if not pa.types.is_floating(total.type):
-            about = pc.max(pc.abs(groups.sum(values.cast(pa.float64(), safe=False)))).as_py()
-            if (about or 0) >= (_MAX_DECIMAL if pa.types.is_decimal(total.type) else _MAX_LONG):
-                raise ElementTypeError(
-                    f"the sum of column {self.columns[0]!r} does not fit {total.type}; map the "
-                    "column to double first"
+        """Whole numbers and decimals are summed exactly, or not at all."""
+        if pa.types.is_floating(values.type):
+            return groups.sum(values)
+        decimal = pa.types.is_decimal(values.type)
+        most = _MOST_DECIMAL if decimal else _MOST_LONG
+        extremes = pc.min_max(values).as_py()
+        scale = values.type.scale if decimal else 0
+        largest = max((_unscaled(v, scale) for v in extremes.values() if v is not None), default=0)
+        if largest * groups.largest() <= most:
+            return groups.sum(values)
+        # Arrow's sums wrap around without a word.
+        totals: list[int | None] = [None] * groups.count
+        for group, value in zip(groups.index.tolist(), values.to_pylist(), strict=True):
+            if value is not None:
+                totals[group] = (totals[group] or 0) + _unscaled(value, scale, signed=True)
+        for group, total in enumerate(totals):
+            if total is not None and not -most - (not decimal) <= total <= most:
+                kind = f"decimal(38,{scale})" if decimal else "bigint"
+                raise GroupError(
+                    f"the sum of column {self.columns[0]!r} does not fit {kind}; map the column "
+                    "to double first",
+                    group,
                 )
-        return total
+        if not decimal:
+            return pa.array(totals, pa.int64())
+        exact = [None if each is None else Decimal(each).scaleb(-scale, _EXACT) for each in totals]
+        return pa.array(exact, pa.decimal128(38, scale))
+
+
+def _unscaled(value: Any, scale: int, *, signed: bool = False) -> int:
+    """A number in units of its last place; without its sign, unless that is wanted."""
+    number = int(value.scaleb(scale, _EXACT)) if scale or isinstance(value, Decimal) else value
+    return number if signed else abs(number)
 
 
 class _Extreme(_OfColumn):
@@ -181,9 +207,10 @@ class _Moments(_OfColumn):
 
     def _joined(self, index: Any, count: int, n: Any, mean: Any, m2: Any) -> pa.Array:
         total = np.bincount(index, n, count)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        # Infinite numbers, and such that are infinite when squared, have no difference.
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             means = np.bincount(index, n * mean, count) / total
-        spread = np.bincount(index, m2 + n * (mean - means[index]) ** 2, count)
+            spread = np.bincount(index, m2 + n * (mean - means[index]) ** 2, count)
         missing = total == 0
         columns = [total.astype(np.int64), np.where(missing, 0.0, means), spread.astype(float)]
         return _struct([pa.array(column) for column in columns], _MOMENTS, pa.array(missing))
@@ -192,12 +219,11 @@ class _Moments(_OfColumn):
         n, mean, m2 = (field.fill_null(0).to_numpy() for field in accumulators.flatten())
         with np.errstate(invalid="ignore", divide="ignore"):
             values = self._result(n, mean, m2)
-        undefined = (n == 0) | (np.isnan(values) & ~np.isnan(m2) & ~np.isnan(mean))
-        return pa.array(values, pa.float64(), mask=undefined)
+        return pa.array(values, pa.float64(), mask=n < 2)
 
 
 def _variance(n: Any, mean: Any, m2: Any) -> Any:
-    return np.where(n > 1, m2 / (n - 1), np.nan)
+    return m2 / (n - 1)
 
 
 def _stddev(n: Any, mean: Any, m2: Any) -> Any:

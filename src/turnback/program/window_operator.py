@@ -14,6 +14,7 @@ from turnback.program.functions import (
     ProcessWindowFunction,
     RuntimeContext,
     WindowFunction,
+    user_function,
 )
 from turnback.program.graph import OutputTag
 from turnback.program.time import MAX_TIME, TimeDomain
@@ -69,8 +70,12 @@ class Folding:
 
     def merge(self, one: Any, other: Any) -> Any:
         if self.aggregate is None:
-            return self.reduce.reduce(one, other)
-        return self.aggregate.merge(one, other)
+            merged, method = self.reduce.reduce(one, other), "reduce"
+        else:
+            merged, method = self.aggregate.merge(one, other), "merge"
+        if merged is None and (one is not None or other is not None):
+            raise merged_to_nothing(self.aggregate or self.reduce, method)
+        return merged
 
     def result(self, held: Any) -> Any:
         return held if self.aggregate is None else self.aggregate.get_result(held)
@@ -339,6 +344,15 @@ class WindowOperator(KeyedProcessFunction):
         for old in others:
             self._forget(old, ctx)
         return whole
+
+
+def merged_to_nothing(function: Any, method: str) -> PlanError:
+    """The error for a function that takes two values of a window and returns None."""
+    name = type(user_function(function)).__name__
+    return PlanError(
+        f"{name}.{method} returned None, so what it was given would be lost. The parts of sliding "
+        f"windows and of sessions are merged by it: return the merged value"
+    )
 
 
 def missing_timestamps(assigner: WindowAssigner) -> PlanError:
