@@ -46,6 +46,14 @@ class Aggregate(ABC):
     columns: tuple[str, ...] = ()
     in_order = False
 
+    def definition(self) -> str:
+        """What its accumulators hold, in a few words, which are stored with them.
+
+        An aggregate does not take over accumulators that are called otherwise. Override it if
+        they depend on more than the class and the columns.
+        """
+        return f"{type(self).__name__}({', '.join(self.columns)})"
+
     @abstractmethod
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         """The types of the accumulator, which is the state, and of the result.
@@ -70,6 +78,9 @@ class _Count(Aggregate):
     def __init__(self, *columns: str) -> None:
         self.columns = columns
 
+    def definition(self) -> str:
+        return f"count_of({self.columns[0]})" if self.columns else "count()"
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         return Types.LONG(), Types.LONG()
 
@@ -81,13 +92,24 @@ class _Count(Aggregate):
 
 
 class _OfColumn(Aggregate):
-    """An aggregate of the values of one column."""
+    """An aggregate of the values of one column.
+
+    Attributes:
+        what: What its accumulators are, of the column.
+    """
+
+    what: str
 
     def __init__(self, column: str) -> None:
         self.columns = (column,)
 
+    def definition(self) -> str:
+        return f"{self.what}({self.columns[0]})"
+
 
 class _Sum(_OfColumn):
+    what = "sum_of"
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         kind = _numeric(self, columns[0])
         if isinstance(kind, DecimalTypeInfo):
@@ -139,8 +161,11 @@ def _unscaled(value: Any, scale: int, *, signed: bool = False) -> int:
 
 
 class _Extreme(_OfColumn):
-    def __init__(self, column: str, which: Callable[[Groups, pa.Array], pa.Array]) -> None:
+    def __init__(
+        self, column: str, what: str, which: Callable[[Groups, pa.Array], pa.Array]
+    ) -> None:
         super().__init__(column)
+        self.what = what
         self._which = which
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
@@ -160,6 +185,8 @@ _MEAN = RowTypeInfo(("n", "total"), (Types.LONG(), Types.DOUBLE()))
 
 class _Mean(_OfColumn):
     """Count and sum: the mean of whole numbers is exact."""
+
+    what = "mean_of"
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         _numeric(self, columns[0])
@@ -186,6 +213,8 @@ _MOMENTS = RowTypeInfo(("n", "mean", "m2"), (Types.LONG(), Types.DOUBLE(), Types
 
 class _Moments(_OfColumn):
     """Count, mean and sum of squared differences from it, which do not lose digits as sums do."""
+
+    what = "variance_of"  # the deviation is made of the same
 
     def __init__(self, column: str, result: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__(column)
@@ -239,6 +268,10 @@ class _End(Aggregate):
         self.columns = (column, by)
         self._last = last
 
+    def definition(self) -> str:
+        column, by = self.columns
+        return f"{'last_of' if self._last else 'first_of'}({column}, by={by})"
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         if not _is_ordered(columns[1]):
             raise PlanError(f"by={self.columns[1]!r}: values of type {columns[1]} have no order")
@@ -260,6 +293,7 @@ class _End(Aggregate):
 
 
 class _Collected(_OfColumn):
+    what = "list_of"
     in_order = True
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
@@ -293,12 +327,12 @@ def sum_of(column: str) -> Aggregate:
 
 def min_of(column: str) -> Aggregate:
     """The least value of a column."""
-    return _Extreme(column, Groups.min)
+    return _Extreme(column, "min_of", Groups.min)
 
 
 def max_of(column: str) -> Aggregate:
     """The greatest value of a column."""
-    return _Extreme(column, Groups.max)
+    return _Extreme(column, "max_of", Groups.max)
 
 
 def mean_of(column: str) -> Aggregate:

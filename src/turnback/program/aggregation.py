@@ -71,7 +71,7 @@ class Aggregation(KeyedBatchFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = ValueStateDescriptor[Any](ACCUMULATORS, self.accumulators)
-        self.state = runtime_context.get_state(descriptor)
+        self.state = runtime_context.get_state(descriptor.defined_by(definitions(self.aggregates)))
 
     def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.RecordBatch:
         count = len(state.keys)
@@ -130,6 +130,11 @@ def plan_aggregation(
         Combination(key, dict(aggregates), combined),
         Aggregation(merged, dict(aggregates), RowTypeInfo(names, tuple(states)), output),
     )
+
+
+def definitions(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
+    """What makes the accumulators of each aggregate, which is stored with them."""
+    return {name: aggregate.definition() for name, aggregate in aggregates.items()}
 
 
 def merge_accumulators(

@@ -78,12 +78,15 @@ class StateDescriptor:
         kind: ``value``, ``list``, ``map``, ``reducing`` or ``aggregating``.
         attribute: Name of the class attribute it was given to, if any.
         ttl: How long values live; None for ever.
+        definition: By field of the value, what makes the accumulator that it is; None if only the
+            type is known. State of another definition is not taken over.
     """
 
     kind: ClassVar[str]
     name: str
     attribute: str | None
     ttl: StateTtlConfig | None
+    definition: Mapping[str, str] | None
     _type: TypeInfo | None
     _key_type: TypeInfo | None
     _problem: str | None
@@ -103,7 +106,7 @@ class StateDescriptor:
         rules = EvolutionRules(aliases, options.get("migrate"), old)
         _check_migrate(state, rules, migrate_from is not None, own)
         fields = {"_type": own, "_key_type": key, "_problem": problem, "_rules": rules}
-        vars(self).update(fields, name=name, attribute=None, ttl=None)
+        vars(self).update(fields, name=name, attribute=None, ttl=None, definition=None)
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
         """Let values expire some time after their last update; returns the descriptor itself.
@@ -116,6 +119,11 @@ class StateDescriptor:
                 f"StateTtlConfig.new_builder(Time.hours(1)).build(), got {ttl_config!r:.80}"
             )
         vars(self)["ttl"] = ttl_config if ttl_config.is_enabled() else None
+        return self
+
+    def defined_by(self, definition: Mapping[str, str] | None) -> Self:
+        """Say what makes the accumulators it holds; for Turnback's own use."""
+        vars(self)["definition"] = definition
         return self
 
     @property

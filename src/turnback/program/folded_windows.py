@@ -8,6 +8,7 @@ fires is found without a search.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from turnback.core.errors import StateError
 from turnback.program.descriptors import WaitingStateDescriptor
@@ -37,13 +38,17 @@ class PaneFunction(Function, ABC):
     def folded_type(self) -> TypeInfo:
         """What has become of the elements of a pane."""
 
+    @abstractmethod
+    def definition(self) -> Mapping[str, str] | None:
+        """What makes that, if it is known; see `StateDescriptor`."""
+
     def pane_type(self) -> RowTypeInfo:
         """What is stored of a pane."""
         return RowTypeInfo((PANE_START, "value"), (Types.LONG(), self.folded_type()))
 
     def state(self) -> WaitingStateDescriptor:
         """The state that panes are kept in, under their last millisecond."""
-        return WaitingStateDescriptor(WINDOWS, self.pane_type())
+        return WaitingStateDescriptor(WINDOWS, self.pane_type()).defined_by(self.definition())
 
     def check_start(self, uid: str, pane: int, start: int) -> None:
         """Refuse a pane that was stored by a program with other windows."""
@@ -88,3 +93,6 @@ class FoldedWindows(PaneFunction):
 
     def folded_type(self) -> TypeInfo:
         return self.folding.type
+
+    def definition(self) -> Mapping[str, str] | None:
+        return self.folding.definition

@@ -20,6 +20,7 @@ from turnback.core.errors import PlanError
 from turnback.program.aggregates import Aggregate
 from turnback.program.aggregation import (
     Combination,
+    definitions,
     key_columns,
     merge_accumulators,
     plan_aggregation,
@@ -102,6 +103,9 @@ class WindowAggregation(PaneFunction):
 
     def folded_type(self) -> TypeInfo:
         return self.accumulators
+
+    def definition(self) -> dict[str, str]:
+        return definitions(self.aggregates)
 
     def merge(self, columns: Sequence[pa.Array], index: Any, keys: pa.Array) -> list[pa.Array]:
         """The accumulators of groups of rows; each group has a key."""
@@ -233,7 +237,7 @@ def plan_window_aggregation(
     function = DeclaredAggregates(plan.element_type, combination.aggregates, states)
     by_element = replace(
         plan,
-        folding=Folding(states, aggregate=function),
+        folding=Folding(states, aggregate=function, definition=definitions(combination.aggregates)),
         function=DeclaredRow(type_, len(results)),
     )
     panes = Panes.of(plan.assigner)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +50,13 @@ class Folding:
         type: Of that value.
         reduce: A `ReduceFunction`; or else
         aggregate: an `AggregateFunction`.
+        definition: What makes that value, if it is known; see `StateDescriptor`.
     """
 
     type: TypeInfo
     reduce: Any = None
     aggregate: Any = None
+    definition: Mapping[str, str] | None = None
 
     def first(self, value: Any) -> Any:
         if self.aggregate is None:
@@ -160,8 +162,9 @@ class WindowOperator(KeyedProcessFunction):
         for function in plan.functions():
             function.open(runtime_context)
         held = Types.LONG() if plan.folding is None else plan.folding.type
+        definition = None if plan.folding is None else plan.folding.definition
         self._windows = runtime_context.get_map_state(
-            WindowedStateDescriptor(WINDOWS, _WINDOW, held)
+            WindowedStateDescriptor(WINDOWS, _WINDOW, held).defined_by(definition)
         )
         self._triggers = runtime_context.get_map_state(
             WindowedStateDescriptor(TRIGGERS, NAMED_IN_WINDOW, Types.BYTES())

@@ -107,6 +107,8 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         value: Descriptor of the type of values, list elements or accumulators.
         sub: Descriptor of the type of a map's keys or of the times of waiting state, else None.
         ttl: How long values live; None for ever, and then they are stored without a time.
+        definition: What accumulators were made by, as `StateDescriptor.definition` has it; None
+            where nobody has said so, as in state of earlier versions.
     """
 
     uid: str
@@ -116,6 +118,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     value: Descriptor
     sub: Descriptor = None
     ttl: StateTtl | None = None
+    definition: dict[str, str] | None = None
 
     @classmethod
     def of(cls, uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
@@ -128,6 +131,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
             value=descriptor.type.describe(),
             sub=None if sub is None else sub.describe(),
             ttl=None if ttl is None else StateTtl.of(ttl),
+            definition=None if descriptor.definition is None else dict(descriptor.definition),
         )
 
     @property

@@ -70,7 +70,7 @@ class KeyedState:
         self._prefix = state_prefix(*schema.id)
         self._format = CacheFormat(serializer)
         self._plain = self._format.plain
-        self._to_cache = self._converted
+        self._to_cache: Callable[[Any], Any] = self._converted
         """What is cached of a value whose class is not `_plain`."""
         if is_flat(serializer.type):
             self._to_cache = declared_value(serializer.type, self._converted)

@@ -153,9 +153,10 @@ def _rows_as_declared(type_: RowTypeInfo) -> Callable[[list[Any]], list[Any] | N
     def declared(rows: list[Any]) -> list[Any] | None:
         classes = set(map(type, rows))
         is_declared = classes == {cls}
-        if not is_declared or cls is tuple:  # rows of a class of their own have the right length
-            if not classes <= in_order or set(map(len, rows)) != {width}:
-                return None
+        # Rows of a class of their own have the right length.
+        is_whole = is_declared and cls is not tuple
+        if not is_whole and (not classes <= in_order or set(map(len, rows)) != {width}):
+            return None
         if not fit(rows):
             return None
         return rows if is_declared else list(map(_new, repeat(cls), rows))
@@ -283,4 +284,3 @@ def _decimal_test(type_: DecimalTypeInfo, *, in_column: bool) -> Callable[[Decim
         return True
 
     return in_places if in_column else fits
-
