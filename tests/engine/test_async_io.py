@@ -194,9 +194,7 @@ def test_a_call_whose_request_was_cancelled_is_tried_again(tmp_path: Path, meter
 
     method = AsyncDataStream.ordered_wait_with_retry
     strategy = AsyncRetryStrategy.fixed_delay(3, 1, lambda found: not found, is_passing)
-    found = run(
-        tmp_path, LosesItsClient(), range(4), method=method, async_retry_strategy=strategy
-    )
+    found = run(tmp_path, LosesItsClient(), range(4), method=method, async_retry_strategy=strategy)
     assert found == [0, 1, 2, 3]
     assert meter.tries == {0: 1, 1: 1, 2: 2, 3: 1}
 
