@@ -16,14 +16,20 @@ from turnback import (
     FileSink,
     Groups,
     StreamExecutionEnvironment,
+    Time,
+    TumblingEventTimeWindows,
     Types,
+    WatermarkStrategy,
     count,
+    first_of,
     last_of,
     max_of,
     mean_of,
+    stddev_of,
     sum_of,
+    variance_of,
 )
-from turnback.core.errors import JobFailedError
+from turnback.core.errors import IncompatibleStateError, JobFailedError
 from turnback.testing import DriverCrash, JobHarness, source
 
 SALES = "region string, shop int, price decimal(9,2), at bigint"
@@ -65,12 +71,18 @@ def test_two_key_columns_over_several_epochs(jobs: Jobs) -> None:
 # -- without Spark
 
 
-def program(**aggregates: Aggregate) -> Any:
+def program(windows: str | None = None, **aggregates: Aggregate) -> Any:
     def build(env: StreamExecutionEnvironment) -> None:
-        events = source(env, "s", "k string, n bigint, at bigint")
-        events.key_by("k").aggregate(**aggregates).uid("stats").sink_to(
-            FileSink("/replaced", "json")
-        ).uid("out")
+        keyed: Any = source(env, "s", "k string, n bigint, at bigint")
+        if windows is not None:
+            by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+            keyed = keyed.assign_timestamps_and_watermarks(by_time).uid("times")
+        keyed = keyed.key_by("k")
+        if windows is not None:
+            keyed = keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
+        if windows == "by element":
+            keyed = keyed.allowed_lateness(5)
+        keyed.aggregate(**aggregates).uid("stats").sink_to(FileSink("/replaced", "json")).uid("out")
 
     return build
 
@@ -89,6 +101,48 @@ def test_aggregates_are_added_and_removed_between_releases(tmp_path: Path) -> No
             "c": (5, (5, 5)),
         }
         assert sorted(job.output("out")[-2:]) == [("a", 7, 4), ("c", 5, 5)]
+
+
+OTHERS = [
+    (mean_of("n"), variance_of("n"), r"mean_of\(n\) and is variance_of\(n\)"),
+    (sum_of("n"), max_of("n"), r"sum_of\(n\) and is max_of\(n\)"),
+    (count(), sum_of("n"), r"count\(\) and is sum_of\(n\)"),
+    (sum_of("n"), sum_of("at"), r"sum_of\(n\) and is sum_of\(at\)"),
+    (first_of("n", by="at"), last_of("n", by="at"), r"first_of\(n, by=at\) and is last_of"),
+]
+
+
+@pytest.mark.parametrize("windows", [None, "combined", "by element"])
+@pytest.mark.parametrize(("before", "after", "message"), OTHERS)
+def test_another_aggregate_does_not_take_over_under_the_same_name(
+    tmp_path: Path, windows: str | None, before: Aggregate, after: Aggregate, message: str
+) -> None:
+    with JobHarness(program(windows, m=before), tmp_path) as job:
+        job.push("s", ("a", 5, 1), ("a", 6, 2))
+        savepoint = job.savepoint()
+        job.stop()
+        with pytest.raises(IncompatibleStateError, match=f"'m' was {message}.*another name"):
+            job.start(program(windows, m=after), start_from=savepoint)
+        job.start(program(windows, m2=after, m=before), start_from=savepoint)
+        job.push("s", ("a", 1, 3))
+
+
+def test_the_deviation_goes_on_from_the_variance(tmp_path: Path) -> None:
+    with JobHarness(program(m=variance_of("n")), tmp_path) as job:
+        job.push("s", ("a", 1, 1))
+        job.restart(program(m=stddev_of("n")))
+        job.push("s", ("a", 3, 2))
+        assert job.output("out")[-1] == ("a", 2**0.5)
+
+
+def test_a_sum_that_does_not_fit_is_told_by_operator_and_key(tmp_path: Path) -> None:
+    with JobHarness(program(total=sum_of("n")), tmp_path, parallelism=1) as job:
+        job.push("s", ("a", 2**63 - 1, 1), ("b", 1, 1))
+        assert sorted(job.output("out")) == [("a", 2**63 - 1), ("b", 1)]
+        with pytest.raises(
+            JobFailedError, match=r"operator 'stats' .*: key 'a': the sum of column 'n' does not"
+        ):
+            job.push("s", ("b", 1, 1), ("a", 1, 1))
 
 
 def test_it_goes_on_after_failures(tmp_path: Path) -> None:

@@ -145,6 +145,60 @@ def test_an_error_ends_the_epoch_whatever_else_is_under_way(tmp_path: Path, meth
     assert not [t for t in threading.enumerate() if t.name == "turnback-calls"]
 
 
+class LosesItsClient(AsyncFunction):
+    """What it waits for is cancelled the first time, as by a shared client that is closed."""
+
+    async def async_invoke(self, value: int) -> list[int]:
+        METER.tries[value] += 1
+        if value == 2 and METER.tries[value] == 1:
+            request = asyncio.ensure_future(asyncio.sleep(3600))
+            request.cancel()
+            await request
+        return [value]
+
+
+class CancelsItself(AsyncFunction):
+    async def async_invoke(self, value: int) -> list[int]:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+        return [value]
+
+
+class Exits(AsyncFunction):
+    async def async_invoke(self, value: int) -> list[int]:
+        raise SystemExit("enough")
+
+
+@pytest.mark.parametrize("method", [AsyncDataStream.ordered_wait, AsyncDataStream.unordered_wait])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (LosesItsClient(), r"(?s)CancelledError: what it waited for was cancelled.*element: 2"),
+        (CancelsItself(), "CancelledError"),
+        (Exits(), "SystemExit: enough"),
+    ],
+    ids=["awaited", "itself", "exit"],
+)
+def test_no_call_ends_without_a_word(
+    tmp_path: Path, method: Any, function: AsyncFunction, message: str
+) -> None:
+    with pytest.raises(UserFunctionError, match=message):
+        run(tmp_path, function, range(5), method=method)
+
+
+def test_a_call_whose_request_was_cancelled_is_tried_again(tmp_path: Path, meter: Meter) -> None:
+    def is_passing(error: BaseException) -> bool:
+        return isinstance(error, asyncio.CancelledError)
+
+    method = AsyncDataStream.ordered_wait_with_retry
+    strategy = AsyncRetryStrategy.fixed_delay(3, 1, lambda found: not found, is_passing)
+    found = run(tmp_path, LosesItsClient(), range(4), method=method, async_retry_strategy=strategy)
+    assert found == [0, 1, 2, 3]
+    assert meter.tries == {0: 1, 1: 1, 2: 2, 3: 1}
+
+
 class Recovers(AsyncFunction):
     """Fails the first two times, then finds nothing, then something."""
 

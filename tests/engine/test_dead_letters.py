@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.test_restarts import FailsOn
 from job_support import COUNTED, Count, Jobs, counted
-from turnback import RestartStrategies
+from turnback import (
+    FileSink,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OutputTag,
+    ReducingStateDescriptor,
+    RestartStrategies,
+    Row,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
 from turnback.inspect.job import Job
 from turnback.inspect.letters import read_letters
 from turnback.inspect.redrive import Redrive, RedriveRow
 from turnback.job.directory import JobDirectory
+from turnback.testing import JobHarness, source
 
 EVENT = "k string, n bigint"
 
@@ -104,3 +118,83 @@ def test_a_mended_version_goes_on_after_them(hurt: Jobs) -> None:
     run(hurt, "skip")
     assert hurt.out() == counted("ab" * 4 + "a")
     assert told(hurt) == sorted(LETTERS)
+
+
+# -- without Spark
+
+NOTED = OutputTag("noted", "n bigint")
+
+
+class Keeps(KeyedProcessFunction):
+    """Keeps whatever an element has, in all kinds of state, and notes it aside."""
+
+    whole = ValueStateDescriptor("whole", int)
+    text = ValueStateDescriptor("text", str)
+    row = ValueStateDescriptor("row", "n bigint, t string")
+    several = ListStateDescriptor("several", int)
+    named = MapStateDescriptor("named", str, int)
+    most = ReducingStateDescriptor("most", max, int)
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        given = json.loads(value.x)
+        match value.where:
+            case "whole":
+                self.whole.update(given)
+            case "text":
+                self.text.update(given)
+            case "row":
+                self.row.update(Row(given, "t"))
+            case "named row":
+                self.row.update(Row(n=given, t="t"))
+            case "several":
+                self.several.add(given)
+            case "named":
+                self.named.put("n", given)
+            case "map key":
+                self.named.put(given, 1)
+            case "most":
+                self.most.add(given)
+            case "aside":
+                yield NOTED, (given,)
+        yield value.k, value.where
+
+
+LONE = json.dumps("\ud83d")
+TOO_LARGE = str(2**63)
+
+
+@pytest.mark.parametrize(
+    ("where", "good", "bad"),
+    [
+        ("whole", "1", TOO_LARGE),
+        ("text", '"t"', LONE),
+        ("row", "1", '"text"'),
+        ("row", "1", TOO_LARGE),
+        ("named row", "1", '"text"'),
+        ("several", "1", TOO_LARGE),
+        ("named", "1", TOO_LARGE),
+        ("map key", '"t"', LONE),
+        ("most", "1", TOO_LARGE),
+        ("aside", "1", '"text"'),
+        ("aside", "1", TOO_LARGE),
+    ],
+)
+def test_what_state_or_a_side_output_cannot_hold_hurts_at_once(
+    tmp_path: Path, where: str, good: str, bad: str
+) -> None:
+    """Not when the epoch ends, when nobody can tell any more which element it was."""
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        keyed = source(env, "s", "k string, where string, x string").key_by("k")
+        kept = keyed.process(Keeps(), "k string, where string").uid("kept").on_error("dead_letter")
+        kept.sink_to(FileSink("/replaced", "json")).uid("out")
+        kept.get_side_output(NOTED).sink_to(FileSink("/replaced", "json")).uid("aside")
+        kept.dead_letters().sink_to(FileSink("/replaced", "json")).uid("dead")
+
+    with JobHarness(program, tmp_path) as job:
+        job.push("s", ("a", where, good), ("b", where, bad), ("c", where, good), ("b", where, good))
+        assert sorted(job.output("out")) == [("a", where), ("b", where), ("c", where)]
+        assert len(job.output("aside")) == (3 if where == "aside" else 0)
+        (letter,) = job.output("dead")
+        assert (letter.key, letter.operator) == ("'b'", "kept")
+        assert "does not fit" in letter.error or "surrogates" in letter.error

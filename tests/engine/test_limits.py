@@ -145,3 +145,36 @@ def test_a_router_does_not_remember_long_keys_for_ever():
     targets = router.targets(Batch(text, keys))
     assert router.targets(Batch(text, keys[:1]))[0] == targets[0]
     assert len(router._known) == 1
+
+
+class Node:
+    """Refers to itself, as do exceptions with their traceback, or the nodes of a document."""
+
+    alive = 0
+    most = 0
+
+    def __init__(self) -> None:
+        self.me = self
+        Node.alive += 1
+        Node.most = max(Node.most, Node.alive)
+
+    def __del__(self) -> None:
+        Node.alive -= 1
+
+
+class LeavesCycles(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        Node()
+        return ()
+
+
+def test_cycles_are_collected_between_the_batches_of_an_epoch(tmp_path: Path) -> None:
+    """Spark gives batches of 10,000 rows, and so does the engine in process."""
+
+    def program(env: StreamExecutionEnvironment) -> None:
+        keyed = source(env, "s", "k string").key_by("k")
+        keyed.process(LeavesCycles(), "k string").uid("p").sink_to(CollectSink())
+
+    with JobHarness(program, tmp_path, parallelism=1) as job:
+        job.push("s", *[("a",)] * 50_000)
+    assert 10_000 <= Node.most < 20_000

@@ -480,3 +480,41 @@ def test_work_grows_with_the_number_of_windows_only(
         return touched
 
     assert work(90) < 3.3 * work(30)
+
+
+class ForgetsToReturn(AggregateFunction):
+    """What PyFlink never calls for sliding windows is easily left empty."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+    def merge(self, acc_a: int, acc_b: int) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [SlidingEventTimeWindows.of(Time(10), Time(5)), EventTimeSessionWindows.with_gap(Time(10))],
+    ids=["sliding", "session"],
+)
+def test_a_merge_that_returns_nothing_is_refused(tmp_path: Path, windows: Any) -> None:
+    def program(env: StreamExecutionEnvironment) -> None:
+        by_time = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(50))
+        stream = source(env, "s", SCHEMA).assign_timestamps_and_watermarks(
+            by_time.with_timestamp_assigner("at")
+        )
+        counted = stream.uid("times").key_by("k").window(windows)
+        counts = counted.aggregate(ForgetsToReturn(), accumulator_type=int, output_type=int)
+        counts.uid("counts").sink_to(DiscardSink()).uid("out")
+
+    with (
+        JobHarness(program, tmp_path) as job,
+        pytest.raises(JobFailedError, match=r"operator 'counts'.*ForgetsToReturn.merge returned"),
+    ):
+        job.push("s", ("a", 1), ("a", 20), ("a", 6), ("a", 12), ("a", 200))

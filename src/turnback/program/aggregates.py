@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from turnback.core.errors import ElementTypeError, PlanError
-from turnback.program.groups import Groups
+from turnback.core.errors import PlanError
+from turnback.program.groups import GroupError, Groups
 from turnback.types.typeinfo import (
     BasicTypeInfo,
     DecimalTypeInfo,
@@ -26,8 +27,9 @@ from turnback.types.typeinfo import (
     Types,
 )
 
-_MAX_LONG = float(1 << 63)
-_MAX_DECIMAL = 1e38
+_MOST_LONG = (1 << 63) - 1
+_MOST_DECIMAL = 10**38 - 1
+_EXACT = Context(prec=76)
 
 
 class Aggregate(ABC):
@@ -43,6 +45,14 @@ class Aggregate(ABC):
 
     columns: tuple[str, ...] = ()
     in_order = False
+
+    def definition(self) -> str:
+        """What its accumulators hold, in a few words, which are stored with them.
+
+        An aggregate does not take over accumulators that are called otherwise. Override it if
+        they depend on more than the class and the columns.
+        """
+        return f"{type(self).__name__}({', '.join(self.columns)})"
 
     @abstractmethod
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
@@ -68,6 +78,9 @@ class _Count(Aggregate):
     def __init__(self, *columns: str) -> None:
         self.columns = columns
 
+    def definition(self) -> str:
+        return f"count_of({self.columns[0]})" if self.columns else "count()"
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         return Types.LONG(), Types.LONG()
 
@@ -79,13 +92,24 @@ class _Count(Aggregate):
 
 
 class _OfColumn(Aggregate):
-    """An aggregate of the values of one column."""
+    """An aggregate of the values of one column.
+
+    Attributes:
+        what: What its accumulators are, of the column.
+    """
+
+    what: str
 
     def __init__(self, column: str) -> None:
         self.columns = (column,)
 
+    def definition(self) -> str:
+        return f"{self.what}({self.columns[0]})"
+
 
 class _Sum(_OfColumn):
+    what = "sum_of"
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         kind = _numeric(self, columns[0])
         if isinstance(kind, DecimalTypeInfo):
@@ -101,20 +125,47 @@ class _Sum(_OfColumn):
         return self._sum(groups, accumulators)
 
     def _sum(self, groups: Groups, values: pa.Array) -> pa.Array:
-        total = groups.sum(values)
-        if not pa.types.is_floating(total.type):
-            about = pc.max(pc.abs(groups.sum(values.cast(pa.float64(), safe=False)))).as_py()
-            if (about or 0) >= (_MAX_DECIMAL if pa.types.is_decimal(total.type) else _MAX_LONG):
-                raise ElementTypeError(
-                    f"the sum of column {self.columns[0]!r} does not fit {total.type}; map the "
-                    "column to double first"
+        """Whole numbers and decimals are summed exactly, or not at all."""
+        if pa.types.is_floating(values.type):
+            return groups.sum(values)
+        decimal = pa.types.is_decimal(values.type)
+        most = _MOST_DECIMAL if decimal else _MOST_LONG
+        extremes = pc.min_max(values).as_py()
+        scale = values.type.scale if decimal else 0
+        largest = max((_unscaled(v, scale) for v in extremes.values() if v is not None), default=0)
+        if largest * groups.largest() <= most:
+            return groups.sum(values)
+        # Arrow's sums wrap around without a word.
+        totals: list[int | None] = [None] * groups.count
+        for group, value in zip(groups.index.tolist(), values.to_pylist(), strict=True):
+            if value is not None:
+                totals[group] = (totals[group] or 0) + _unscaled(value, scale, signed=True)
+        for group, total in enumerate(totals):
+            if total is not None and not -most - (not decimal) <= total <= most:
+                kind = f"decimal(38,{scale})" if decimal else "bigint"
+                raise GroupError(
+                    f"the sum of column {self.columns[0]!r} does not fit {kind}; map the column "
+                    "to double first",
+                    group,
                 )
-        return total
+        if not decimal:
+            return pa.array(totals, pa.int64())
+        exact = [None if each is None else Decimal(each).scaleb(-scale, _EXACT) for each in totals]
+        return pa.array(exact, pa.decimal128(38, scale))
+
+
+def _unscaled(value: Any, scale: int, *, signed: bool = False) -> int:
+    """A number in units of its last place; without its sign, unless that is wanted."""
+    number = int(value.scaleb(scale, _EXACT)) if scale or isinstance(value, Decimal) else value
+    return number if signed else abs(number)
 
 
 class _Extreme(_OfColumn):
-    def __init__(self, column: str, which: Callable[[Groups, pa.Array], pa.Array]) -> None:
+    def __init__(
+        self, column: str, what: str, which: Callable[[Groups, pa.Array], pa.Array]
+    ) -> None:
         super().__init__(column)
+        self.what = what
         self._which = which
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
@@ -134,6 +185,8 @@ _MEAN = RowTypeInfo(("n", "total"), (Types.LONG(), Types.DOUBLE()))
 
 class _Mean(_OfColumn):
     """Count and sum: the mean of whole numbers is exact."""
+
+    what = "mean_of"
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         _numeric(self, columns[0])
@@ -161,6 +214,8 @@ _MOMENTS = RowTypeInfo(("n", "mean", "m2"), (Types.LONG(), Types.DOUBLE(), Types
 class _Moments(_OfColumn):
     """Count, mean and sum of squared differences from it, which do not lose digits as sums do."""
 
+    what = "variance_of"  # the deviation is made of the same
+
     def __init__(self, column: str, result: Callable[[Any, Any, Any], Any]) -> None:
         super().__init__(column)
         self._result = result
@@ -181,9 +236,10 @@ class _Moments(_OfColumn):
 
     def _joined(self, index: Any, count: int, n: Any, mean: Any, m2: Any) -> pa.Array:
         total = np.bincount(index, n, count)
-        with np.errstate(invalid="ignore", divide="ignore"):
+        # Infinite numbers, and such that are infinite when squared, have no difference.
+        with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             means = np.bincount(index, n * mean, count) / total
-        spread = np.bincount(index, m2 + n * (mean - means[index]) ** 2, count)
+            spread = np.bincount(index, m2 + n * (mean - means[index]) ** 2, count)
         missing = total == 0
         columns = [total.astype(np.int64), np.where(missing, 0.0, means), spread.astype(float)]
         return _struct([pa.array(column) for column in columns], _MOMENTS, pa.array(missing))
@@ -192,12 +248,11 @@ class _Moments(_OfColumn):
         n, mean, m2 = (field.fill_null(0).to_numpy() for field in accumulators.flatten())
         with np.errstate(invalid="ignore", divide="ignore"):
             values = self._result(n, mean, m2)
-        undefined = (n == 0) | (np.isnan(values) & ~np.isnan(m2) & ~np.isnan(mean))
-        return pa.array(values, pa.float64(), mask=undefined)
+        return pa.array(values, pa.float64(), mask=n < 2)
 
 
 def _variance(n: Any, mean: Any, m2: Any) -> Any:
-    return np.where(n > 1, m2 / (n - 1), np.nan)
+    return m2 / (n - 1)
 
 
 def _stddev(n: Any, mean: Any, m2: Any) -> Any:
@@ -212,6 +267,10 @@ class _End(Aggregate):
     def __init__(self, column: str, by: str, *, last: bool) -> None:
         self.columns = (column, by)
         self._last = last
+
+    def definition(self) -> str:
+        column, by = self.columns
+        return f"{'last_of' if self._last else 'first_of'}({column}, by={by})"
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         if not _is_ordered(columns[1]):
@@ -234,6 +293,7 @@ class _End(Aggregate):
 
 
 class _Collected(_OfColumn):
+    what = "list_of"
     in_order = True
 
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
@@ -267,12 +327,12 @@ def sum_of(column: str) -> Aggregate:
 
 def min_of(column: str) -> Aggregate:
     """The least value of a column."""
-    return _Extreme(column, Groups.min)
+    return _Extreme(column, "min_of", Groups.min)
 
 
 def max_of(column: str) -> Aggregate:
     """The greatest value of a column."""
-    return _Extreme(column, Groups.max)
+    return _Extreme(column, "max_of", Groups.max)
 
 
 def mean_of(column: str) -> Aggregate:

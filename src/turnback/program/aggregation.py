@@ -15,7 +15,7 @@ from turnback.program.aggregates import Aggregate
 from turnback.program.descriptors import ValueStateDescriptor
 from turnback.program.functions import KeyedBatchFunction, KeyedColumns, RuntimeContext
 from turnback.program.graph import KeySpec
-from turnback.program.groups import Groups
+from turnback.program.groups import Groups, naming_keys
 from turnback.types.columns import stream_columns, stream_schema
 from turnback.types.typeinfo import RowTypeInfo, TypeInfo
 
@@ -46,7 +46,8 @@ class Combination:
         columns = key_columns(keys, self.key)
         for aggregate in self.aggregates.values():
             inputs = [batch.column(name) for name in aggregate.columns]
-            columns.append(aggregate.combine(groups, *inputs))
+            with naming_keys(keys):
+                columns.append(aggregate.combine(groups, *inputs))
         return record_batch(columns, self.type)
 
 
@@ -70,7 +71,9 @@ class Aggregation(KeyedBatchFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         descriptor = ValueStateDescriptor[Any](ACCUMULATORS, self.accumulators)
-        self.state = runtime_context.get_state(descriptor)
+        self.state = runtime_context.get_state(
+            descriptor.accumulated_by(definitions(self.aggregates))
+        )
 
     def process_batch(self, batch: pa.RecordBatch, state: KeyedColumns) -> pa.RecordBatch:
         count = len(state.keys)
@@ -80,7 +83,8 @@ class Aggregation(KeyedBatchFunction):
             pa.concat_arrays([old, batch.column(name)])
             for name, old in zip(self.aggregates, before, strict=True)
         ]
-        merged = merge_accumulators(self.aggregates, both, index, count)
+        with naming_keys(state.keys):
+            merged = merge_accumulators(self.aggregates, both, index, count)
         results = results_of(self.aggregates, merged)
         fields = list(self.accumulators.arrow())
         state.write(self.state, pa.StructArray.from_arrays(merged, fields=fields))
@@ -128,6 +132,11 @@ def plan_aggregation(
         Combination(key, dict(aggregates), combined),
         Aggregation(merged, dict(aggregates), RowTypeInfo(names, tuple(states)), output),
     )
+
+
+def definitions(aggregates: Mapping[str, Aggregate]) -> dict[str, str]:
+    """What makes the accumulators of each aggregate, which is stored with them."""
+    return {name: aggregate.definition() for name, aggregate in aggregates.items()}
 
 
 def merge_accumulators(

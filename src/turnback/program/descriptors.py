@@ -80,6 +80,8 @@ class StateDescriptor:
         ttl: How long values live; None for ever.
         definition: What the values stand for, where Turnback keeps them and their type does not
             tell; see `StateSchema`.
+        accumulators: By field of the value, what makes the accumulator that it is; None if only
+            the type is known. Accumulators of something else are not taken over.
     """
 
     kind: ClassVar[str]
@@ -87,6 +89,7 @@ class StateDescriptor:
     attribute: str | None
     ttl: StateTtlConfig | None
     definition: str | None
+    accumulators: Mapping[str, str] | None
     _type: TypeInfo | None
     _key_type: TypeInfo | None
     _problem: str | None
@@ -106,7 +109,9 @@ class StateDescriptor:
         rules = EvolutionRules(aliases, options.get("migrate"), old)
         _check_migrate(state, rules, migrate_from is not None, own)
         fields = {"_type": own, "_key_type": key, "_problem": problem, "_rules": rules}
-        vars(self).update(fields, name=name, attribute=None, ttl=None, definition=None)
+        vars(self).update(
+            fields, name=name, attribute=None, ttl=None, definition=None, accumulators=None
+        )
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
         """Let values expire some time after their last update; returns the descriptor itself.
@@ -124,6 +129,11 @@ class StateDescriptor:
     def defined_as(self, definition: str | None) -> Self:
         """Say what the values stand for; returns the descriptor itself. For Turnback's own use."""
         vars(self)["definition"] = definition
+        return self
+
+    def accumulated_by(self, accumulators: Mapping[str, str] | None) -> Self:
+        """Say what makes the accumulators it holds; for Turnback's own use."""
+        vars(self)["accumulators"] = accumulators
         return self
 
     @property
@@ -175,7 +185,7 @@ class StateDescriptor:
 
     def _identity(self) -> tuple[Any, ...]:
         types = self._type, self._key_type, self._problem
-        return (self.kind, self.name, *types, self.ttl, self.definition)
+        return (self.kind, self.name, *types, self.ttl, self.definition, self.accumulators)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StateDescriptor):

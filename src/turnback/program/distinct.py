@@ -42,6 +42,9 @@ class _Distinct(Aggregate):
     def __init__(self, column: str) -> None:
         self.columns = (column,)
 
+    def definition(self) -> str:
+        return f"approx_distinct_of({self.columns[0]})"
+
     def types(self, *columns: TypeInfo) -> tuple[TypeInfo, TypeInfo]:
         kind = columns[0]
         basic = isinstance(kind, BasicTypeInfo) and kind.name not in ("pickled", "big_int")

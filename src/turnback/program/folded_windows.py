@@ -8,6 +8,7 @@ fires is found without a search.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from turnback.core.errors import StateError
 from turnback.program.descriptors import WaitingStateDescriptor
@@ -37,6 +38,10 @@ class PaneFunction(Function, ABC):
     def folded_type(self) -> TypeInfo:
         """What has become of the elements of a pane."""
 
+    @abstractmethod
+    def definition(self) -> Mapping[str, str] | None:
+        """What makes that, if it is known; see `StateDescriptor`."""
+
     def pane_type(self) -> RowTypeInfo:
         """What is stored of a pane."""
         return RowTypeInfo((PANE_START, "value"), (Types.LONG(), self.folded_type()))
@@ -44,7 +49,7 @@ class PaneFunction(Function, ABC):
     def state(self) -> WaitingStateDescriptor:
         """The state that panes are kept in, under their last millisecond."""
         stored = WaitingStateDescriptor(WINDOWS, self.pane_type())
-        return stored.defined_as(self.panes.definition())
+        return stored.defined_as(self.panes.definition()).accumulated_by(self.definition())
 
     def check_start(self, uid: str, pane: int, start: int) -> None:
         """Refuse a pane of other windows, stored by a version that did not tell which."""
@@ -91,3 +96,6 @@ class FoldedWindows(PaneFunction):
 
     def folded_type(self) -> TypeInfo:
         return self.folding.type
+
+    def definition(self) -> Mapping[str, str] | None:
+        return self.folding.definition

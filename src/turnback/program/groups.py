@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from turnback.core.errors import ElementTypeError
+
+
+class GroupError(ElementTypeError):
+    """What cannot be computed for one of the groups.
+
+    Attributes:
+        group: The number of the group.
+    """
+
+    def __init__(self, message: str, group: int) -> None:
+        super().__init__(message)
+        self.group = group
+
+
+@contextmanager
+def naming_keys(keys: pa.Array) -> Iterator[None]:
+    """Let errors name the key of the group they are about; each group has one."""
+    try:
+        yield
+    except GroupError as e:
+        raise GroupError(f"key {keys[e.group].as_py()!r:.80}: {e}", e.group) from None
 
 
 class Groups:
@@ -22,6 +48,10 @@ class Groups:
     def __init__(self, index: npt.NDArray[np.int64], count: int) -> None:
         self.index = index
         self.count = count
+
+    def largest(self) -> int:
+        """The number of rows of the largest group."""
+        return int(np.bincount(self.index).max()) if len(self.index) else 0
 
     def sizes(self) -> pa.Array:
         """The number of rows."""

@@ -20,6 +20,7 @@ from turnback.core.errors import PlanError
 from turnback.program.aggregates import Aggregate
 from turnback.program.aggregation import (
     Combination,
+    definitions,
     key_columns,
     merge_accumulators,
     plan_aggregation,
@@ -29,7 +30,7 @@ from turnback.program.aggregation import (
 from turnback.program.folded_windows import PANE_START, PaneFunction
 from turnback.program.functions import AggregateFunction, WindowFunction
 from turnback.program.graph import KeySpec
-from turnback.program.groups import Groups
+from turnback.program.groups import Groups, naming_keys
 from turnback.program.panes import Panes
 from turnback.program.time import MIN_TIME
 from turnback.program.triggers import EventTimeTrigger
@@ -73,7 +74,8 @@ class WindowCombination(Combination):
         columns = [*key_columns(keys, self.key), pa.array(self.panes.start(panes))]
         for aggregate in self.aggregates.values():
             inputs = [batch.column(name) for name in aggregate.columns]
-            columns.append(aggregate.combine(groups, *inputs))
+            with naming_keys(keys):
+                columns.append(aggregate.combine(groups, *inputs))
         return record_batch(columns, self.type)
 
 
@@ -102,9 +104,13 @@ class WindowAggregation(PaneFunction):
     def folded_type(self) -> TypeInfo:
         return self.accumulators
 
-    def merge(self, columns: Sequence[pa.Array], index: Any, count: int) -> list[pa.Array]:
-        """The accumulators of groups of rows."""
-        return merge_accumulators(self.aggregates, columns, index, count)
+    def definition(self) -> dict[str, str]:
+        return definitions(self.aggregates)
+
+    def merge(self, columns: Sequence[pa.Array], index: Any, keys: pa.Array) -> list[pa.Array]:
+        """The accumulators of groups of rows; each group has a key."""
+        with naming_keys(keys):
+            return merge_accumulators(self.aggregates, columns, index, len(keys))
 
     def results(
         self, keys: pa.Array, windows: Times, accumulators: Sequence[pa.Array]
@@ -231,7 +237,7 @@ def plan_window_aggregation(
     function = DeclaredAggregates(plan.element_type, combination.aggregates, states)
     by_element = replace(
         plan,
-        folding=Folding(states, aggregate=function),
+        folding=Folding(states, aggregate=function, definition=definitions(combination.aggregates)),
         function=DeclaredRow(type_, len(results)),
     )
     panes = Panes.of(plan.assigner)

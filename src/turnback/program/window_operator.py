@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from turnback.program.functions import (
     ProcessWindowFunction,
     RuntimeContext,
     WindowFunction,
+    user_function,
 )
 from turnback.program.graph import OutputTag
 from turnback.program.time import MAX_TIME, MIN_TIME, TimeDomain
@@ -60,11 +61,13 @@ class Folding:
         type: Of that value.
         reduce: A `ReduceFunction`; or else
         aggregate: an `AggregateFunction`.
+        definition: What makes that value, if it is known; see `StateDescriptor`.
     """
 
     type: TypeInfo
     reduce: Any = None
     aggregate: Any = None
+    definition: Mapping[str, str] | None = None
 
     def first(self, value: Any) -> Any:
         if self.aggregate is None:
@@ -80,8 +83,12 @@ class Folding:
 
     def merge(self, one: Any, other: Any) -> Any:
         if self.aggregate is None:
-            return self.reduce.reduce(one, other)
-        return self.aggregate.merge(one, other)
+            merged, method = self.reduce.reduce(one, other), "reduce"
+        else:
+            merged, method = self.aggregate.merge(one, other), "merge"
+        if merged is None and (one is not None or other is not None):
+            raise merged_to_nothing(self.aggregate or self.reduce, method)
+        return merged
 
     def result(self, held: Any) -> Any:
         return held if self.aggregate is None else self.aggregate.get_result(held)
@@ -192,8 +199,9 @@ class WindowOperator(KeyedProcessFunction):
         """The state with an entry for each window: what it has come to, or how many elements."""
         plan = self._plan
         folded = None if plan.keeps_elements or plan.folding is None else plan.folding.type
+        made_by = None if folded is None or plan.folding is None else plan.folding.definition
         stored = WindowedStateDescriptor(WINDOWS, _WINDOW, folded or Types.LONG())
-        return stored.defined_as(plan.assigner.definition())
+        return stored.defined_as(plan.assigner.definition()).accumulated_by(made_by)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         plan = self._plan
@@ -441,6 +449,15 @@ class WindowOperator(KeyedProcessFunction):
             else:
                 total = folding.merge(total, value)
         return total
+
+
+def merged_to_nothing(function: Any, method: str) -> PlanError:
+    """The error for a function that takes two values of a window and returns None."""
+    name = type(user_function(function)).__name__
+    return PlanError(
+        f"{name}.{method} returned None, so what it was given would be lost. The parts of sliding "
+        f"windows and of sessions are merged by it: return the merged value"
+    )
 
 
 def missing_timestamps(assigner: WindowAssigner) -> PlanError:

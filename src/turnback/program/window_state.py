@@ -187,9 +187,16 @@ class _Aggregating(WindowState):
 
     def absorb(self, other: WindowState) -> None:
         mine, theirs = self._read(), other._read()
-        if mine is not None and theirs is not None:
-            mine = self._descriptor.aggregate_function.merge(mine, theirs)
-        self._write(theirs if mine is None else mine)
+        if mine is None or theirs is None:
+            self._write(theirs if mine is None else mine)
+            return
+        merged = self._descriptor.aggregate_function.merge(mine, theirs)
+        if merged is None:
+            raise StateError(
+                f"state {self._descriptor.name!r}: merge of its AggregateFunction returned None, "
+                f"so what windows have would be lost when they merge; return the merged accumulator"
+            )
+        self._write(merged)
 
 
 _KINDS: dict[str, type[WindowState]] = {

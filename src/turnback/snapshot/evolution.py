@@ -7,7 +7,7 @@ user's own function, or it is refused by name.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -71,12 +71,30 @@ Outcome = Same | Migration | Incompatible
 def evolve_state(stored: StateSchema, descriptor: StateDescriptor, key: KeySchema) -> Outcome:
     """Tell what has to be done to read a stored state as the one a program declares."""
     outcome = _evolve_values(stored, descriptor, key)
+    redefined = _redefined(stored.accumulators or {}, descriptor.accumulators or {})
+    if redefined and descriptor.rules.migrate is None:
+        return Incompatible(redefined)
     if isinstance(outcome, Incompatible) or (stored.ttl is None) == (descriptor.ttl is None):
         return outcome
     change = ttl_change(stored.ttl, descriptor_ttl(descriptor))
     if isinstance(outcome, Same):
         return Migration(change, None)
     return Migration(f"{outcome.why}; {change}", outcome.convert)
+
+
+def _redefined(stored: Mapping[str, str], declared: Mapping[str, str]) -> str | None:
+    """Which accumulators would be taken over by something that they were not made by."""
+    changed = [
+        f"{name!r} was {stored[name]} and is {definition} now"
+        for name, definition in declared.items()
+        if name in stored and stored[name] != definition
+    ]
+    if not changed:
+        return None
+    return (
+        f"{'; '.join(changed)}: what has been aggregated so far means something else. Aggregate "
+        f"what it was before; or give it another name, under which it starts anew"
+    )
 
 
 def descriptor_ttl(descriptor: StateDescriptor) -> StateTtl | None:

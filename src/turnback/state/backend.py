@@ -27,13 +27,13 @@ from turnback.state.schema import (
 from turnback.state.stores import LocalStore
 from turnback.state.values import (
     AggregatingState,
-    CacheFormat,
     MutableValueState,
     ReducingState,
     SingleState,
-    ValueState,
+    value_state_class,
 )
 from turnback.state.waiting import WaitingState
+from turnback.types.declared import is_flat
 from turnback.types.keys import KeyCodec
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import TypeInfo
@@ -125,8 +125,8 @@ class KeyedStateBackend(KeyContext):
         expires = schema.ttl is not None
         match descriptor.kind:
             case "value":
-                encoded = CacheFormat(serializer).from_cache is not None
-                kind = MutableValueState if encoded else ValueState
+                flat = is_flat(descriptor.type)
+                kind = value_state_class(descriptor.type) if flat else MutableValueState
                 return (ExpiringValueState if expires else kind)(self, schema, serializer)
             case "list":
                 return (ExpiringListState if expires else ListState)(self, schema, serializer)

@@ -110,6 +110,8 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
         definition: What the values stand for, where their type does not tell, for people:
             ``tumbling windows of 10 s by event time``. Values of another definition cannot be
             used. None if it does not matter, and in snapshots of versions that did not store it.
+        accumulators: By field, what accumulators were made by, as `StateDescriptor.accumulators`
+            has it; None where nobody has said so, as in state of earlier versions.
     """
 
     uid: str
@@ -120,10 +122,13 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
     sub: Descriptor = None
     ttl: StateTtl | None = None
     definition: str | None = None
+    accumulators: dict[str, str] | None = None
 
     @classmethod
     def of(cls, uid: str, descriptor: StateDescriptor, key: KeySchema) -> StateSchema:
-        sub, ttl = descriptor.key_type, descriptor.ttl
+        sub = descriptor.key_type
+        ttl = descriptor.ttl
+        made_by = descriptor.accumulators
         return cls(
             uid=uid,
             name=descriptor.name,
@@ -133,6 +138,7 @@ class StateSchema(msgspec.Struct, frozen=True, kw_only=True):
             sub=None if sub is None else sub.describe(),
             ttl=None if ttl is None else StateTtl.of(ttl),
             definition=descriptor.definition,
+            accumulators=None if made_by is None else dict(made_by),
         )
 
     @property

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from turnback.core.errors import StateError
 from turnback.state.delta import DeltaBuilder
 from turnback.state.key_context import NOT_THERE, KeyContext, put_back
 from turnback.state.schema import StateSchema, state_prefix
-from turnback.types.coerce import NoneType, exact_classes, short_repr
-from turnback.types.frozen import is_mutable
-from turnback.types.row import row_class, row_converter
+from turnback.types.coerce import short_repr
+from turnback.types.declared import declared_value, is_flat, sufficient_class, value_test
+from turnback.types.generated import generate
 from turnback.types.serializer import Serializer
-from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
+from turnback.types.typeinfo import TypeInfo
 
 
 class _NoValue:
@@ -24,8 +24,9 @@ class _NoValue:
 class CacheFormat:
     """How the values of a state are cached in memory until the epoch ends.
 
-    A result must not depend on where an epoch ends. Values that can be changed in place are
-    therefore cached encoded, and every read gives a new one. All others are cached as they are.
+    A result must not depend on where an epoch ends. So what is cached is what would come back from
+    the store, and what cannot be stored is refused at once. Values that can be changed in place,
+    or have such in them, are cached encoded, and every read gives a new one.
 
     Attributes:
         plain: Values of this very class are cached as they are, without a call of `to_cache`.
@@ -38,7 +39,6 @@ class CacheFormat:
     __slots__ = ("all_to_bytes", "from_bytes", "from_cache", "plain", "to_bytes", "to_cache")
 
     def __init__(self, serializer: Serializer) -> None:
-        kind = serializer.type
         encode, decode = serializer.encode, serializer.decode
         self.plain: type = _NoValue
         self.to_cache: Callable[[Any], Any] = encode
@@ -46,38 +46,13 @@ class CacheFormat:
         self.from_bytes: Callable[[bytes], Any] = _same
         self.to_bytes: Callable[[Any], bytes] = _same
         self.all_to_bytes: Callable[[Sequence[Any]], list[bytes]] = list
-        plain = _plain_class(kind)
-        if plain is None:
-            return
-        self.from_bytes, self.from_cache = decode, None
-        self.to_bytes, self.all_to_bytes = encode, serializer.encode_all
-        if isinstance(kind, RowTypeInfo):
-            self.plain, self.to_cache = plain, row_converter(kind)
-        elif kind == BasicTypeInfo("instant"):
-            self.to_cache = lambda value: value if _is_utc(value) else decode(encode(value))
-        else:
-            self.plain = plain if kind != BasicTypeInfo("float") else _NoValue
-            self.to_cache = lambda value: decode(encode(value))
-
-
-def _plain_class(kind: TypeInfo) -> type | None:
-    """Return the class values come back as; None where values are better cached encoded."""
-    if not isinstance(kind, RowTypeInfo):
-        return next(iter(exact_classes(kind) - {NoneType}), None)
-    if is_mutable(kind) or not all(map(_comes_back_the_same, kind.types)):
-        return None
-    return kind.python_class or row_class(kind.names)
-
-
-def _comes_back_the_same(kind: TypeInfo) -> bool:
-    if isinstance(kind, BasicTypeInfo):
-        # Of these, a value of the right class may still come back as another one.
-        return kind.name not in ("float", "instant", "bytes")
-    return bool(exact_classes(kind))
-
-
-def _is_utc(value: Any) -> bool:
-    return value.__class__ is datetime and value.tzinfo is UTC
+        if is_flat(serializer.type):
+            self.plain = sufficient_class(serializer.type) or _NoValue
+            self.to_cache = declared_value(serializer.type, lambda value: decode(encode(value)))
+            self.from_cache = None
+            self.from_bytes = decode
+            self.to_bytes = encode
+            self.all_to_bytes = serializer.encode_all
 
 
 def _same(value: Any) -> Any:
@@ -87,7 +62,7 @@ def _same(value: Any) -> Any:
 class KeyedState:
     """Base of all kinds of keyed state."""
 
-    __slots__ = ("_context", "_format", "_plain", "_prefix", "schema")
+    __slots__ = ("_context", "_format", "_plain", "_prefix", "_to_cache", "schema")
 
     def __init__(self, context: KeyContext, schema: StateSchema, serializer: Serializer) -> None:
         self.schema = schema
@@ -95,9 +70,13 @@ class KeyedState:
         self._prefix = state_prefix(*schema.id)
         self._format = CacheFormat(serializer)
         self._plain = self._format.plain
-
-    def _to_cache(self, value: Any) -> Any:
+        self._to_cache: Callable[[Any], Any] = self._converted
         """What is cached of a value whose class is not `_plain`."""
+        if is_flat(serializer.type):
+            self._to_cache = declared_value(serializer.type, self._converted)
+
+    def _converted(self, value: Any) -> Any:
+        """What is cached of a value that cannot be cached as it is."""
         try:
             return self._format.to_cache(value)
         except Exception as e:
@@ -252,6 +231,29 @@ class ValueState(SingleState, Generic[T]):
         if type(value) is not self._plain and value is not None:
             value = self._to_cache(value)
         self._cache[key] = self._dirty[key] = value
+
+
+def value_state_class(type_: TypeInfo) -> type[ValueState[Any]]:
+    """Return the class of value states of a flat type; one of its own where that saves a call."""
+    if sufficient_class(type_) is not None:
+        return ValueState
+    # Types are equal whatever class their rows have.
+    return _value_state_class(type_, getattr(type_, "python_class", None))
+
+
+@lru_cache(maxsize=1024)
+def _value_state_class(type_: TypeInfo, python_class: type | None) -> type[ValueState[Any]]:
+    scope: dict[str, Any] = {}
+    test = value_test(type_, "value", scope, "value = self._to_cache(value)")
+    lines = [
+        "def update(self, value):",
+        *(f"    {line}" for line in test),
+        "    key = self._context.key",
+        "    self._cache[key] = self._dirty[key] = value",
+    ]
+    update = generate("update", lines, scope)
+    update.__doc__ = ValueState.update.__doc__
+    return type("ValueState", (ValueState,), {"__slots__": (), "update": update})
 
 
 class MutableValueState(ValueState[T]):

@@ -31,6 +31,9 @@ from turnback.worker.message import (
 from turnback.worker.program import LevelProgram, level_programs, load_program, source_layout
 from turnback.worker.stamps import PARTITION, Stamps
 
+_MOST_ROWS = 10_000
+"""The default of spark.sql.execution.arrow.maxRecordsPerBatch."""
+
 Partitions = dict[int, list[pa.RecordBatch]]
 BeforeTask = Callable[[LevelProgram], None]
 
@@ -102,7 +105,8 @@ class Levels:
                 own = load_program(self._blobs[program.level.index])
                 self._instances[key] = LevelInstance(own, partition)
             name = TaskName(partition, order.attempt * 1_000_000 + self._tasks)
-            return list(self._instances[key].run(order, name, batches))
+            pieces = [piece for batch in batches for piece in _as_spark_gives_them(batch)]
+            return list(self._instances[key].run(order, name, pieces))
         except BaseException as error:
             # What the functions of the instance hold may be half done.
             with suppress(Exception):
@@ -138,6 +142,12 @@ class Levels:
                     for row, partition in zip(rows, partitions, strict=True):
                         targets[row] = partition
         return targets
+
+
+def _as_spark_gives_them(batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+    """A batch in pieces of at most as many rows as Spark puts into one."""
+    starts = range(0, batch.num_rows, _MOST_ROWS)
+    return [batch.slice(start, _MOST_ROWS) for start in starts] or [batch]
 
 
 def _key_partitions(channel: Channel, data: pa.RecordBatch, max_parallelism: int) -> list[int]:

@@ -15,6 +15,7 @@ from turnback.core.errors import ElementTypeError
 from turnback.program.async_io import AsyncWait
 from turnback.program.plan import Operator
 from turnback.types.columns import Batch
+from turnback.worker.message import user_error
 from turnback.worker.runners import FunctionRunner
 from turnback.worker.stamps import Stamps
 
@@ -28,6 +29,23 @@ class _Call(NamedTuple):
     value: Any
     future: Future[list[Any]]
     stamps: tuple[int, int, int] | None
+
+
+class _CallsOfEpoch:
+    """The calls of one epoch; those it has given up may end later, and concern no other epoch.
+
+    Attributes:
+        calls: Those whose results were not given out yet, in the order of their elements.
+        tasks: What runs them.
+        room: Lets only so many run at once.
+        failed: The first error, and the element.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.calls: list[_Call] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.room = asyncio.Semaphore(capacity)
+        self.failed: tuple[BaseException, Any] | None = None
 
 
 class EventLoop:
@@ -68,11 +86,7 @@ class AsyncWaitRunner(FunctionRunner):
         self._try_result_again = predicate.result_predicate() or _never
         self._try_error_again = predicate.exception_predicate() or _never
         self._loop: EventLoop | None = None
-        self._calls: list[_Call] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(self._wait.capacity)
-        self._failed: tuple[Exception, Any] | None = None
-        """The first error of this epoch, and the element."""
+        self._epoch = _CallsOfEpoch(self._wait.capacity)
 
     def begin(self) -> None:
         super().begin()
@@ -91,25 +105,25 @@ class AsyncWaitRunner(FunctionRunner):
         if batch.stamps is not None:
             stamps = zip(*(column.tolist() for column in batch.stamps), strict=True)
         calls = [_Call(row, Future(), each) for row, each in zip(batch.rows, stamps, strict=False)]
-        self._calls += calls
-        self._loop.submit(self._begin_calls(calls)).result()
+        self._epoch.calls += calls
+        self._loop.submit(self._begin_calls(self._epoch, calls)).result()
         return self._given_out()
 
     def process_rest(self) -> Batch | None:
-        if not self._calls:
+        if not self._epoch.calls:
             return None
-        wait([call.future for call in self._calls], return_when=FIRST_EXCEPTION)
+        wait([call.future for call in self._epoch.calls], return_when=FIRST_EXCEPTION)
         return self._given_out()
 
     def _given_out(self) -> Batch | None:
         """The results that are there, and, if order matters, whose turn it is."""
-        if self._failed is not None:
-            error, value = self._failed
+        if self._epoch.failed is not None:
+            error, value = self._epoch.failed
             raise self.failed(error, value) from error
         rows: list[Any] = []
         stamps: list[tuple[int, ...]] = []
         waiting: list[_Call] = []
-        for call in self._calls:
+        for call in self._epoch.calls:
             if not call.future.done() or (waiting and self._wait.ordered):
                 waiting.append(call)
                 continue
@@ -117,45 +131,51 @@ class AsyncWaitRunner(FunctionRunner):
             rows += results
             if call.stamps is not None:
                 stamps += [call.stamps] * len(results)
-        self._calls = waiting
+        self._epoch.calls = waiting
         known = Stamps(*np.array(stamps, np.int64).T) if stamps else None
         return self.output(rows, known)
 
+    def failed(self, error: BaseException, element: Any) -> Exception:
+        if not isinstance(error, asyncio.CancelledError):
+            return super().failed(error, element)
+        op = self.operator
+        advice = "what it waited for was cancelled, such as a request of a client that was closed"
+        return user_error(error, op.uid, op.name, advice, element=element)
+
     def _cancel(self) -> None:
         """Give up what an epoch that failed has left under way."""
-        if self._loop is not None and self._tasks:
-            self._loop.submit(self._cancel_calls()).result()
-        self._calls = []
-        self._room = asyncio.Semaphore(self._wait.capacity)
-        self._failed = None
+        if self._loop is not None and self._epoch.tasks:
+            self._loop.submit(self._cancel_calls(self._epoch)).result()
+        self._epoch = _CallsOfEpoch(self._wait.capacity)
 
     # -- in the thread of the event loop
 
-    async def _begin_calls(self, calls: list[_Call]) -> None:
+    async def _begin_calls(self, epoch: _CallsOfEpoch, calls: list[_Call]) -> None:
         for call in calls:
-            await self._room.acquire()
-            if self._failed is not None:
+            await epoch.room.acquire()
+            if epoch.failed is not None:
                 return
-            task = asyncio.create_task(self._run(call, self._room))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            task = asyncio.create_task(self._run(call, epoch))
+            epoch.tasks.add(task)
+            task.add_done_callback(epoch.tasks.discard)
 
-    async def _cancel_calls(self) -> None:
-        tasks = list(self._tasks)
+    async def _cancel_calls(self, epoch: _CallsOfEpoch) -> None:
+        tasks = list(epoch.tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_CANCEL_S)
 
-    async def _run(self, call: _Call, room: asyncio.Semaphore) -> None:
+    async def _run(self, call: _Call, epoch: _CallsOfEpoch) -> None:
         try:
             results = await self._invoke(call.value)
             call.future.set_result([self.freezer.freeze(each) for each in results])
-        except Exception as e:  # noqa: BLE001 - raised again by who takes the result
-            self._failed = self._failed or (e, call.value)
+        except BaseException as e:  # noqa: BLE001 - raised again by who takes the result
+            # However a call ends, somebody waits for it; sys.exit() would end the event loop.
+            epoch.failed = epoch.failed or (e, call.value)
             call.future.set_exception(e)
         finally:
-            room.release()
+            epoch.room.release()
 
     async def _invoke(self, value: Any) -> list[Any]:
         limit = asyncio.timeout(self._wait.timeout_ms / 1000 or None)
@@ -174,7 +194,9 @@ class AsyncWaitRunner(FunctionRunner):
                 results = await self._wait.function.async_invoke(value)
                 if not retries.can_retry(attempt) or not self._try_result_again(results):
                     return results
-            except Exception as e:
+            except (Exception, asyncio.CancelledError) as e:
+                if _is_given_up():
+                    raise
                 if not retries.can_retry(attempt) or not self._try_error_again(e):
                     raise
             await asyncio.sleep(retries.get_backoff_time_millis(attempt) / 1000)
@@ -187,6 +209,12 @@ class AsyncWaitRunner(FunctionRunner):
         raise ElementTypeError(
             f"{name}.{method} must return a list of elements, got {results!r:.80}"
         )
+
+
+def _is_given_up() -> bool:
+    """Whether it is this very call that is cancelled, and not something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _never(_: Any) -> bool:

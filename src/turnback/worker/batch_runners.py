@@ -11,6 +11,7 @@ import pyarrow as pa
 from turnback.core.errors import ElementTypeError, TooLargeError
 from turnback.program.functions import KeyedColumns
 from turnback.program.graph import KeySpec
+from turnback.program.groups import GroupError
 from turnback.program.plan import Operator
 from turnback.types.columns import Batch, stream_schema
 from turnback.worker.keyed_columns import BatchState
@@ -41,6 +42,8 @@ class BatchRunner(Runner):
             for part in [result] if whole else result:
                 if part is not None:
                     tables.append(self._conform(part, schema))
+        except GroupError as e:
+            raise self._of_group(e) from None
         except ElementTypeError:
             raise
         except Exception as e:
@@ -59,6 +62,8 @@ class BatchRunner(Runner):
         """What a function that may be the user's gives; errors name the operator."""
         try:
             return function(*arguments)
+        except GroupError as e:
+            raise self._of_group(e) from None
         except ElementTypeError:
             raise
         except Exception as e:
@@ -77,6 +82,9 @@ class BatchRunner(Runner):
         # Its memory may be a NumPy array that the function fills again; the empty part makes
         # Arrow copy it.
         return pa.concat_tables([table, schema.empty_table()]).combine_chunks()
+
+    def _of_group(self, error: GroupError) -> ElementTypeError:
+        return ElementTypeError(f"operator {self.operator.uid!r} ({self.operator.name}): {error}")
 
     def _mismatch(self, problem: str) -> ElementTypeError:
         op = self.operator

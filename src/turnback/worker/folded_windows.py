@@ -302,14 +302,21 @@ class FoldedWindowRunner(OrderedRunner):
     def _fire(self, end: int, out: TimedOutput) -> None:
         lasts = self._function.panes.of_window(end)
         panes = [self._panes[last] for last in lasts if last in self._panes]
-        merge, totals = self._function.folding.merge, dict[Any, Any]()
+        totals: dict[Any, Any] = {}
         for pane in panes:
             for key, held in (pane.stored | pane.values).items():
                 value = self._value(held)
-                totals[key] = merge(totals[key], value) if key in totals else value
+                totals[key] = self._merge(key, totals[key], value) if key in totals else value
         encoded = [location[1] for location in self.backend.locate_all(totals)]
         in_order = [key for _, key in sorted(zip(encoded, totals, strict=True))]
         self._emit({key: totals[key] for key in in_order}, end, end - 1, None, out)
+
+    def _merge(self, key: Any, one: Any, other: Any) -> Any:
+        """What two panes of a key have together, as it would come back from the store."""
+        try:
+            return self._value(self._cached(self._function.folding.merge(one, other)))
+        except Exception as e:
+            raise user_error(e, self.operator.uid, self.operator.name, key=key) from e
 
     def _fire_again(self, pane: _Pane, key: Any, cause: Cause, out: TimedOutput) -> None:
         """Fire the windows of a late element that have ended before it, and are not forgotten."""
@@ -328,8 +335,7 @@ class FoldedWindowRunner(OrderedRunner):
                         each.stored[key] = held
                 if held is not None:
                     value = self._value(held)
-                    merge = self._function.folding.merge
-                    total = value if total is None else merge(total, value)
+                    total = value if total is None else self._merge(key, total, value)
             self._emit({key: total}, end, watermark, cause, out)
 
     def _emit(

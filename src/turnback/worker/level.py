@@ -66,7 +66,7 @@ class LevelInstance(OpenOperators):
         collecting = gc.isenabled()
         gc.disable()  # elements are many, short-lived and free of cycles
         try:
-            yield from epoch.run(batches)
+            yield from epoch.run(_collecting(batches) if collecting else batches)
         except BaseException:
             epoch.sinks.abort()
             raise
@@ -74,6 +74,20 @@ class LevelInstance(OpenOperators):
             epoch.state.close()
             if collecting:
                 gc.enable()
+
+
+def _collecting(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same batches; what functions have left in cycles is collected after each of them.
+
+    What is alive then has been there before, or is state: it is looked at as rarely as Python
+    itself does, so that the work does not grow with the epoch.
+    """
+    for number, batch in enumerate(batches, start=1):
+        yield batch
+        del batch
+        _, often, rarely = gc.get_threshold()
+        oldest = 2 if number % (often * rarely or 1) == 0 else number % (often or 1) == 0
+        gc.collect(int(oldest))
 
 
 def _with_class(batch: Batch, wanted: TypeInfo) -> Batch:

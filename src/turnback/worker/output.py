@@ -13,10 +13,10 @@ from turnback.program.code_place import operator_place, yield_hint
 from turnback.program.functions import user_function
 from turnback.program.graph import OutputTag
 from turnback.program.plan import Operator
-from turnback.types.columns import Batch, transpose
-from turnback.types.frozen import Freezer, is_mutable
-from turnback.types.row import build_rows, row_class
-from turnback.types.typeinfo import RowTypeInfo, TypeInfo
+from turnback.types.columns import Batch
+from turnback.types.declared import declared_elements, is_flat
+from turnback.types.frozen import Freezer
+from turnback.types.typeinfo import TypeInfo
 from turnback.worker.stamps import Stamps
 
 _PROCESS_METHODS = (
@@ -30,8 +30,8 @@ _PROCESS_METHODS = (
 class FunctionOutput(Batch):
     """Elements as a user's function gave them: tuples, dicts, rows without names; frozen.
 
-    Whoever reads them one by one gets them as declared, whether or not there is a shuffle in
-    between; a reader of columns does not pay for that.
+    Whoever reads them one by one gets rows and values as declared, whether or not there is a
+    shuffle in between; a reader of columns does not pay for that.
     """
 
     __slots__ = ("_declared", "_from", "_operator")
@@ -61,16 +61,12 @@ class FunctionOutput(Batch):
             raise self._mismatch(e) from None
 
     def _as_declared(self) -> list[Any]:
-        kind, rows = self.type, self._rows or []
-        parts = kind.types if isinstance(kind, RowTypeInfo) else (kind,)
-        if any(isinstance(t, RowTypeInfo) or is_mutable(t) for t in parts):
-            return Batch(kind, super().arrow).rows  # nested values are converted as well
-        if not isinstance(kind, RowTypeInfo):
-            return rows
-        declared = kind.python_class or row_class(kind.names)
-        if set(map(type, rows)) == {declared}:
-            return rows
-        return build_rows(kind, transpose(rows, kind))
+        declared = None
+        if is_flat(self.type):
+            declared = declared_elements(self.type)(self._rows or [])
+        if declared is None:  # as a shuffle would make them
+            declared = Batch(self.type, super().arrow).rows
+        return declared
 
     def _part(self, rows: list[Any]) -> Batch:
         return FunctionOutput(self.type, rows, self._operator, self._from)
@@ -82,6 +78,11 @@ class FunctionOutput(Batch):
         return ElementTypeError(
             f"{self._operator} gave an element that does not fit its output type: {error}{advice}"
         )
+
+
+def is_sent_aside(element: Any) -> bool:
+    """Whether a function gives an element to a side output: as a tuple with its tag."""
+    return type(element) is tuple and len(element) == 2 and type(element[0]) is OutputTag
 
 
 def may_send_aside(function: Any) -> bool:
@@ -120,6 +121,7 @@ class Collected:
         """Add what was made of one element, which is known by its number."""
         for element in elements:
             part = self._main
+            # As in `is_sent_aside`, without a call for every element.
             if type(element) is tuple and len(element) == 2 and type(element[0]) is OutputTag:
                 tag, element = element
                 if tag.tag_id not in self._parts:

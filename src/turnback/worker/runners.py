@@ -102,7 +102,7 @@ class Runner(ABC):
             self.sides += self.tolerance.letters()
         return out
 
-    def failed(self, error: Exception, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any) -> Exception:
         """The error to raise when the user's function raised on an element."""
         op, advice = self.operator, return_advice(error, self.operator)
         return user_error(error, op.uid, op.name, advice, element=element)
@@ -245,7 +245,7 @@ class KeyedRunner(FunctionRunner):
             if each.key is not None
         ]
 
-    def failed(self, error: Exception, element: Any) -> Exception:
+    def failed(self, error: BaseException, element: Any) -> Exception:
         op = self.operator
         advice = return_advice(error, op)
         return user_error(error, op.uid, op.name, advice, key=self.backend.key, element=element)

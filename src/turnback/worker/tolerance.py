@@ -20,7 +20,7 @@ from turnback.types.row import Row, row_class
 from turnback.types.serializer import Serializer
 from turnback.types.typeinfo import BasicTypeInfo, RowTypeInfo, TypeInfo
 from turnback.worker.elements import ElementFunction, element_functions
-from turnback.worker.output import FunctionOutput
+from turnback.worker.output import FunctionOutput, is_sent_aside
 from turnback.worker.time import TaskTime
 
 _SHOWN = 1_000
@@ -43,6 +43,7 @@ class Tolerance:
         self._types = [each.type.describe() for each in operator.inputs]
         sides = {tag: node for tag, node, _ in operator.sides}
         self._letter_box = sides.get(DEAD_LETTERS)
+        self._sides = {tag: type for tag, _, type in operator.sides}
         self._letters: list[tuple[Any, ...]] = []
         self._fits = surely_fits(operator.type)
         self._seen = self.failed = 0
@@ -98,12 +99,24 @@ class Tolerance:
         return call
 
     def _check(self, elements: list[Any]) -> None:
-        """Raise if an element does not fit the output type, as it would later."""
+        """Raise if an element does not fit the type of its output, as it would later."""
         operator, fits = self._operator, self._fits
-        main = [e for e in elements if not (type(e) is tuple and e and type(e[0]) is OutputTag)]
+        main: list[Any] = []
+        for element in elements:
+            if is_sent_aside(element):
+                self._check_side(*element)
+            else:
+                main.append(element)
         if operator.type is not None and not all(map(fits, main)):
             who = f"operator {operator.uid!r} ({operator.name})"
             assert FunctionOutput(operator.type, main, who).arrow is not None
+
+    def _check_side(self, tag: OutputTag, element: Any) -> None:
+        operator, type_ = self._operator, self._sides.get(tag.tag_id)
+        if type_ is None:
+            return  # nobody reads it
+        who = f"operator {operator.uid!r} ({operator.name}), side output {tag.tag_id!r}"
+        assert FunctionOutput(type_, [element], who, operator).arrow is not None
 
     def _note(self, input: int, row: Any, time: int | None, error: Exception) -> None:
         self.failed += 1

@@ -236,8 +236,9 @@ class WindowAggregationRunner(GatheringRunner):
         index = np.argsort(order)[index]
 
         def results(columns: list[pa.Array]) -> pa.RecordBatch:
-            merged = function.merge(columns, index, len(ends))
-            return function.results(keys.column().take(pa.array(owners)), ends, merged)
+            owned = keys.column().take(pa.array(owners))
+            merged = function.merge(columns, index, owned)
+            return function.results(owned, ends, merged)
 
         out = self.call(len(which), results, rows.take(which).accumulators)
         if out is not None:
@@ -274,7 +275,8 @@ class WindowAggregationRunner(GatheringRunner):
         chosen = np.flatnonzero(changed[index])
         groups = (np.cumsum(changed) - 1)[index[chosen]]
         columns = rows.take(chosen).accumulators
-        merged = self.attempt(len(chosen), function.merge, columns, groups, count)
+        owned = keys.column().take(pa.array(owners[changed]))
+        merged = self.attempt(len(chosen), function.merge, columns, groups, owned)
         folded = pa.StructArray.from_arrays(merged, fields=list(function.accumulators.arrow()))
         starts = pa.array(function.panes.start(panes[changed]))
         kind = function.pane_type()

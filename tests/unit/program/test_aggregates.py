@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from statistics import mean, stdev, variance
 from typing import Any
 
@@ -172,8 +172,53 @@ def test_sums_are_wider_than_their_columns(type_: TypeInfo, value: Any, total: A
 @pytest.mark.parametrize("cut", [[[(0, 1), (0, 1)]], [[(0, 1)], [(0, 1)]]], ids=["one", "two"])
 def test_a_sum_that_does_not_fit_is_refused(cut: list[Any], sign: int) -> None:
     large = [[(group, sign * (2**63 - 1)) for group, _ in rows] for rows in cut]
-    with pytest.raises(ElementTypeError, match=r"sum of column 'v' does not fit int64.*double"):
+    with pytest.raises(ElementTypeError, match=r"sum of column 'v' does not fit bigint.*double"):
         aggregated(sum_of("v"), large, Types.LONG())
+
+
+LARGE_LONGS = st.none() | st.integers(-(2**63), 2**63 - 1) | st.integers(-1000, 1000)
+LARGE_DECIMALS = st.none() | st.integers(-(10**38) + 1, 10**38 - 1) | st.integers(-1000, 1000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), LARGE_LONGS), max_size=12))
+def test_sums_of_whole_numbers_are_exact_or_refused(rows: list[tuple[int, Any]]) -> None:
+    expected = [sum(present(values)) if present(values) else None for values in by_group([rows])]
+    if all(total is None or -(2**63) <= total < 2**63 for total in expected):
+        assert aggregated(sum_of("v"), [rows], Types.LONG()) == expected
+    else:
+        with pytest.raises(ElementTypeError, match="does not fit bigint"):
+            aggregated(sum_of("v"), [rows], Types.LONG())
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), LARGE_DECIMALS), max_size=12), st.integers(0, 38))
+def test_sums_of_decimals_are_exact_or_refused(rows: list[tuple[int, Any]], scale: int) -> None:
+    context, type_ = Context(prec=76), DecimalTypeInfo(38, scale)
+    units = by_group([rows])
+    expected = [sum(present(values)) if present(values) else None for values in units]
+    decimals = [
+        (group, None if value is None else Decimal(value).scaleb(-scale, context))
+        for group, value in rows
+    ]
+    if all(total is None or abs(total) < 10**38 for total in expected):
+        totals = aggregated(sum_of("v"), [decimals], type_)
+        found = [None if t is None else int(t.scaleb(scale, context)) for t in totals]
+        assert found == expected
+    else:
+        with pytest.raises(ElementTypeError, match=rf"does not fit decimal\(38,{scale}\)"):
+            aggregated(sum_of("v"), [decimals], type_)
+
+
+def test_a_sum_that_is_the_greatest_number() -> None:
+    cut = [[(0, 2**63 - 1), (1, -(2**63))]]
+    assert aggregated(sum_of("v"), cut, Types.LONG()) == [2**63 - 1, -(2**63), None]
+
+
+@pytest.mark.parametrize("aggregate", [variance_of("v"), stddev_of("v")])
+@pytest.mark.filterwarnings("error")
+def test_moments_of_infinite_numbers(aggregate: Aggregate) -> None:
+    """Of one number there is no variance, whatever it is; of several it is not a number."""
+    cut = [[(0, math.inf), (1, math.inf), (2, math.nan)], [(1, 1.0)]]
+    assert str(aggregated(aggregate, cut, Types.DOUBLE())) == "[None, nan, None]"
 
 
 @pytest.mark.parametrize(

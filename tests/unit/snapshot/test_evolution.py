@@ -408,3 +408,19 @@ def test_defaults_survive_the_way_to_a_worker():
     outcome = evolve(as_type("n bigint"), as_type(copy))
     assert isinstance(outcome, Migration)
     assert outcome.convert((1,)) == (1, True, ["x"], None)
+
+
+def test_accumulators_are_taken_over_by_what_made_them_only():
+    made_by = {"n": "count()", "total": "sum_of(x)"}
+
+    def taken_over(stored, declared):
+        state = msgspec.structs.replace(schema("value"), accumulators=stored)
+        return evolve_state(state, DESCRIPTORS["value"]().accumulated_by(declared), KEY)
+
+    assert taken_over(made_by, made_by) == Same()
+    assert taken_over(made_by, {"total": "sum_of(x)", "most": "max_of(x)"}) == Same()
+    assert taken_over(None, made_by) == Same(), "of a version that did not store it"
+    assert taken_over(made_by, None) == Same()
+    refusal = taken_over(made_by, {"n": "count()", "total": "max_of(x)"})
+    assert isinstance(refusal, Incompatible)
+    assert refusal.reason.startswith("'total' was sum_of(x) and is max_of(x) now")
