@@ -222,7 +222,11 @@ class TaskTime:
 
     def watermark(self, strategies: Sequence[str]) -> int:
         """The watermark at the end of the epoch, where these are combined."""
-        return MAX_TIME if self.epoch.ended else self._combined(strategies, self._after)
+        return MAX_TIME if self.epoch.ended else self.reached(strategies)
+
+    def reached(self, strategies: Sequence[str]) -> int:
+        """How far elements have brought the watermark, also if event time ends with the epoch."""
+        return self._combined(strategies, self._after)
 
     def is_idle(self, strategies: Sequence[str]) -> bool:
         """Whether watermarks wait for none of these."""
