@@ -351,5 +351,7 @@ def test_a_timestamp_that_can_be_none_is_refused_with_its_element(tmp_path: Path
 
     with JobHarness(program, tmp_path) as job:
         job.push("s", ("fine", 10))
-        with pytest.raises(JobFailedError, match=rf"no timestamp: {at} in the column at of .*'odd'"):
+        with pytest.raises(
+            JobFailedError, match=rf"no timestamp: {at} in the column at of .*'odd'"
+        ):
             job.push("s", ("fine", 20), ("odd", at))

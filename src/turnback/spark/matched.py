@@ -27,6 +27,8 @@ class Matched:
     """Whether another program has taken it."""
     sinks: Mapping[str, str] = field(default_factory=dict)
     """By each sink of the snapshot with promised output, the sink of the program to commit it."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """Those of the snapshot, under the uids of the program."""
 
     def promised(self, uid: str) -> tuple[bytes, ...]:
         """The promised output that a sink of the program has to commit."""

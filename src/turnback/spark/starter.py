@@ -18,6 +18,7 @@ from turnback.core.errors import (
     SinkError,
     SourceError,
 )
+from turnback.program.source_partitions import whole_source
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
     Match,
@@ -45,6 +46,7 @@ from turnback.worker.intake import (
     ProbeTask,
     RedistributeTask,
     RequestedState,
+    WaitingRows,
     requested_state,
 )
 from turnback.worker.program import LevelProgram, level_programs
@@ -139,7 +141,8 @@ class Starter:
         """
         own = snapshot.own_checkpoint(self._storage, job_id)
         if known and own is not None:
-            return Matched(snapshot, own, sinks={uid: uid for uid in snapshot.promised})
+            sinks = {uid: uid for uid in snapshot.promised}
+            return Matched(snapshot, own, sinks=sinks, watermarks=own.watermarks)
         self._check_job(snapshot)
         self._check_groups(snapshot)
         claims, migrations = self._match(snapshot, resumed=own is not None)
@@ -155,14 +158,17 @@ class Starter:
             None if as_it_is else claims,
             upgrade=before != now or not as_it_is,
             sinks=claims.sinks,
+            watermarks=_watermarks(snapshot, claims),
         )
 
     def manifest(self, matched: Matched, fence: Fence) -> Manifest:
         """What the attempt starts from, all its state in the job's own directory."""
         if matched.claims is not None:
-            return self._take_in(matched.snapshot, matched.claims, fence, matched.own)
-        assert matched.own is not None
-        return self._redistribute(matched.own, matched.snapshot, fence)
+            manifest = self._take_in(matched.snapshot, matched.claims, fence, matched.own)
+        else:
+            assert matched.own is not None
+            manifest = self._redistribute(matched.own, matched.snapshot, fence)
+        return msgspec.structs.replace(manifest, watermarks=dict(matched.watermarks))
 
     def _check_job(self, snapshot: Snapshot) -> None:
         chosen = self._spec.start_from is not None  # else an earlier start was allowed to
@@ -283,6 +289,11 @@ class Starter:
         stored = {id: snapshot.rows(state) for id, state in claims.states.items()}
         parallelism = {op.uid: op.parallelism for op in snapshot.operators}
         before = {now: parallelism.get(was, 0) for now, was in claims.operators.items()}
+        waiting = {
+            id: tuple(WaitingRows(snapshot.rows(each.state), each.strategy) for each in some)
+            for id, some in claims.waiting.items()
+        }
+        strategies = {was: now for now, was in claims.operators.items()}
         now_ms = self._clock.now_ms()
         tasks = {
             intake_task(program.level.index, partition): IntakeTask(
@@ -296,6 +307,8 @@ class Starter:
                 before,
                 now_ms,
                 _entries(program, partition, stored),
+                waiting,
+                strategies,
             )
             for program, blob in zip(self._programs, self._blobs, strict=True)
             if program.level.stateful
@@ -322,7 +335,7 @@ class Starter:
             schemas=tuple(schemas.values()),
             operators=(),
             transactions={},  # what it has promised is committed before it is taken in
-            watermarks=dict(snapshot.document.watermarks),
+            watermarks={},
         )
 
     def _positions(
@@ -375,8 +388,29 @@ def _fits_as_it_is(own: Manifest, claims: Match) -> bool:
     renamed = any(id != stored.id for id, stored in claims.states.items())
     moved = any(now != before for now, before in claims.sources.items())
     written = {uid for file in own.state for uid in file.operators}
-    dropped = claims.dropped or written - {schema.uid for schema in own.schemas}
-    return not (renamed or moved or dropped or claims.rewound_sources)
+    dropped = claims.dropped or claims.stranded or written - {s.uid for s in own.schemas}
+    return not (renamed or moved or dropped or claims.rewound_sources or claims.waiting)
+
+
+def _watermarks(snapshot: Snapshot, claims: Match) -> dict[str, int]:
+    """The watermarks of a snapshot under the names that operators and sources have now.
+
+    Those of a strategy's partitions are under ``STRATEGY#PARTITION``. What an operator without a
+    counterpart has reached belongs to nobody any more.
+    """
+    now = {was: now for now, was in claims.operators.items()}
+    partitions = {whole_source(was): whole_source(now) for was, now in now.items()}
+    uids = sorted(snapshot.uids(), key=len, reverse=True)
+    renamed = {}
+    for name, watermark in snapshot.document.watermarks.items():
+        owner = next((uid for uid in uids if name == uid or name.startswith(f"{uid}#")), name)
+        partition = name.removeprefix(owner).removeprefix("#")
+        if owner not in uids:
+            renamed[name] = watermark
+        elif owner in now:
+            new = partitions.get(partition, partition)
+            renamed[f"{now[owner]}#{new}" if partition else now[owner]] = watermark
+    return renamed
 
 
 def _log_changes(

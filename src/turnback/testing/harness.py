@@ -180,7 +180,9 @@ class JobHarness:
         """
         engine = self._running().engine
         # An earlier version of the program may have had sources that nobody reads any more.
-        sources = {uid: self._pushes.sources[uid] for uid in self._pushes.sources.keys() & engine.sources}
+        sources = {
+            uid: self._pushes.sources[uid] for uid in self._pushes.sources.keys() & engine.sources
+        }
         if uid not in sources:
             raise unknown("source", uid, sources)
         if elements:

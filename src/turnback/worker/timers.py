@@ -136,7 +136,7 @@ class TimerRunner(OrderedRunner):
     def _drain(self, out: TimedOutput) -> None:
         """Let event time run to its end, which is where the last timer of each key was."""
         if self._has_event_time:
-            self._fire_event(self.time.reached(self.operator.strategies), out)
+            self._fire_event(self.time.reached(self.operator.strategies, self.operator.uid), out)
         self.context.last_timers = self._event.last_due(MAX_TIME)
         self._fire_event(MAX_TIME, out)
         self.context.last_timers = None
