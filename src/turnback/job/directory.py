@@ -76,6 +76,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
         checkpoint: Number of the job's own checkpoint it started from.
         snapshot: Where another snapshot it started from is, such as a savepoint.
         started: How its program was started, without the text of the script.
+        goes_on: Whether it goes on from a checkpoint in which event time had ended.
     """
 
     attempt: int
@@ -84,6 +85,7 @@ class AttemptInfo(msgspec.Struct, frozen=True):
     checkpoint: int | None = None
     snapshot: str | None = None
     started: StartedProgram | None = None
+    goes_on: bool = False
 
 
 def _script_path(digest: str) -> str:
@@ -182,6 +184,7 @@ class JobDirectory:
         checkpoint: int | None = None,
         snapshot: str | None = None,
         started: StartedProgram | None = None,
+        goes_on: bool = False,
     ) -> None:
         """Record what an attempt starts from; the records of very old ones are dropped."""
         if started is not None and started.text is not None and started.digest is not None:
@@ -190,7 +193,7 @@ class JobDirectory:
                 self.storage.put_if_absent(path, started.text.encode())
             started = msgspec.structs.replace(started, text=None)
         now_ms = self._clock.now_ms()
-        info = AttemptInfo(attempt, now_ms, self._process, checkpoint, snapshot, started)
+        info = AttemptInfo(attempt, now_ms, self._process, checkpoint, snapshot, started, goes_on)
         self.storage.put(f"attempts/{attempt}.json", _sealed("attempt", info))
         for old in self.attempts()[:-_MAX_ATTEMPTS]:
             self.storage.delete(f"attempts/{old}.json")

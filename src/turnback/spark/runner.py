@@ -186,7 +186,8 @@ class JobRunner:
             self._begin(fence.attempt, matched)
             manifest = self._starter.manifest(matched, fence) if matched else None
             redriven = redriven_at_start(matched, fence)
-            context = AttemptContext(fence, log, manifest, sinks, history, redriven)
+            is_over = matched is not None and matched.is_over
+            context = AttemptContext(fence, log, manifest, sinks, history, redriven, is_over)
             self.attempt = Attempt(
                 self._context, context, self._epoch_done, lambda: self._running(fence.attempt)
             )
@@ -225,6 +226,7 @@ class JobRunner:
             checkpoint=own.number if own else None,
             snapshot=snapshot.origin.uri if snapshot and not own else None,
             started=self.spec.started,
+            goes_on=matched is not None and matched.goes_on,
         )
         if snapshot is not None and own is None:
             self.origin = snapshot.origin

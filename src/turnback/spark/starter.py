@@ -10,7 +10,7 @@ from itertools import chain
 import msgspec
 
 from turnback.checkpoint.log import CheckpointLog
-from turnback.checkpoint.manifest import Fence, Manifest, SourcePosition
+from turnback.checkpoint.manifest import END_OF_TIME, Fence, Manifest, SourcePosition
 from turnback.core.errors import (
     FINAL,
     ConfigurationError,
@@ -18,6 +18,7 @@ from turnback.core.errors import (
     SinkError,
     SourceError,
 )
+from turnback.job.status import JobState
 from turnback.program.source_partitions import whole_source
 from turnback.snapshot.find import locate, resume_point
 from turnback.snapshot.matching import (
@@ -87,6 +88,8 @@ class Starter:
                 log = CheckpointLog(self._directory.storage)
                 self._checked = self.find(log, job_id, first=True)
             found = self._checked
+            if found is not None and found.is_over:
+                self._refuse_ended(found)
             snapshot, claims = (found.snapshot, found.claims) if found else (None, None)
             check_sources(self._plan, self._spec.name, snapshot, claims)
             take_over = self._spec.take_over_sinks  # only now: a restart takes nothing back
@@ -99,6 +102,20 @@ class Starter:
             # The restart strategy decides, once there is a job.
             _LOG.warning("job %r: its start could not be checked: %s", self._spec.name, e)
 
+    def _refuse_ended(self, found: Matched) -> None:
+        """Refuse to go on with a job that is complete, unless that is what the user says."""
+        status = self._directory.status()
+        if self._spec.resumed or status is None or status.state is not JobState.FINISHED:
+            return  # it has yet to be ended
+        name = found.snapshot.name
+        raise ConfigurationError(
+            f"job {self._spec.name!r}: event time has come to its end in {name}, so windows that "
+            "more input belongs to are out already, and would come out again in parts. Where a "
+            "bounded run is to go on later, run it with end_event_time=False. To go on from here "
+            f"all the same, pass start_from={name!r} (turnback run -s {self._spec.name}@{name}); "
+            "to start anew, fresh=True (--fresh)"
+        )
+
     def find(
         self, log: CheckpointLog, job_id: str, own_attempts: Collection[int] = (), *, first: bool
     ) -> Matched | None:
@@ -107,27 +124,25 @@ class Starter:
         The first attempt starts from what the user chose. `own_attempts` are those of this driver,
         which has this program.
         """
-        snapshot = self._snapshot(log, first=first)
-        if snapshot is None:
-            return None
-        if self._checked is not None and self._checked.snapshot == snapshot:
-            return self._checked
-        # A restart is a start like any other, unless this very program has taken the checkpoint.
-        known = snapshot.manifest is not None and snapshot.manifest.attempt in own_attempts
-        return self.match(snapshot, job_id, known=known)
-
-    def _snapshot(self, log: CheckpointLog, *, first: bool) -> Snapshot | None:
-        """What the user chose to start from, the first time; then the newest there is."""
         if self._spec.start_from is not None and first:
-            return locate(self._spec.start_from, self._storage)
+            return self._match_once(locate(self._spec.start_from, self._storage), job_id)
         point = resume_point(log, self._directory)
         if point is None:
             return None
-        if point.manifest is not None:
-            promised = log.uncommitted(point.manifest)
-            return Snapshot(point.manifest, self._storage, promised)
-        assert point.snapshot is not None
-        return locate(point.snapshot, self._storage)
+        if point.manifest is None:
+            assert point.snapshot is not None
+            return self._match_once(locate(point.snapshot, self._storage), job_id)
+        snapshot = Snapshot(point.manifest, self._storage, log.uncommitted(point.manifest))
+        # A restart is a start like any other, unless this very program has taken the checkpoint.
+        known = point.manifest.attempt in own_attempts
+        matched = self._match_once(snapshot, job_id, known=known)
+        return replace(matched, is_over=snapshot.drained and not point.goes_on)
+
+    def _match_once(self, snapshot: Snapshot, job_id: str, *, known: bool = False) -> Matched:
+        """Match a snapshot, unless that was done when the start was checked."""
+        if self._checked is not None and self._checked.snapshot == snapshot:
+            return self._checked
+        return self.match(snapshot, job_id, known=known)
 
     def match(self, snapshot: Snapshot, job_id: str, *, known: bool) -> Matched:
         """Check that a snapshot fits the program; nothing is written.
@@ -168,7 +183,12 @@ class Starter:
         else:
             assert matched.own is not None
             manifest = self._redistribute(matched.own, matched.snapshot, fence)
-        return msgspec.structs.replace(manifest, watermarks=dict(matched.watermarks))
+        watermarks, drained_by = dict(matched.watermarks), ""
+        if matched.is_over and matched.own is not None:
+            drained_by = matched.own.drained_by
+        else:  # where event time has ended, it begins anew
+            watermarks = {uid: at for uid, at in watermarks.items() if at != END_OF_TIME}
+        return msgspec.structs.replace(manifest, watermarks=watermarks, drained_by=drained_by)
 
     def _check_job(self, snapshot: Snapshot) -> None:
         chosen = self._spec.start_from is not None  # else an earlier start was allowed to
