@@ -321,7 +321,7 @@ class RequestService:
                 self._drained = manifest
             if request.takes_savepoint:
                 self._savepoints.take(request, manifest, self._job.origin)
-        if self._requests.result(request.id) is not None:
+        if self._drained is None and self._requests.result(request.id) is not None:
             self._shutdown.resume()  # a driver before this one had failed it already
         else:
             self._shutdown.finish(request)
