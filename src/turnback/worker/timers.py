@@ -70,6 +70,8 @@ class TimerContext(KeyedContext):
     def _end_of_time(self, last_timers: dict[Any, int]) -> int:
         """Up to when timers of the current key fire while event time runs to its end."""
         last = last_timers.get(self._backend.key, MIN_TIME)
+        if self.time is not None and self.time <= last:
+            return MAX_TIME  # it has waited, and may have one to follow it
         return max(last, self.watermark) if self.watermark < MAX_TIME else last
 
     def register_processing_time_timer(self, timestamp: int) -> None:
